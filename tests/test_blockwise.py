@@ -19,7 +19,8 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.blockwise.draft import BlockwiseDraft, BlockwiseHeads
+from specbench.methods.blockwise.draft import BlockwiseHeads
+from specbench.methods.heads import HeadsDraft
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
@@ -34,7 +35,7 @@ def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, see
     width = return_states(own, "target")
     target = engine(own, size, frozenset({end}))
     target.state_width = width
-    return target, BlockwiseDraft(target, random_heads(width), target.project, 64)
+    return target, HeadsDraft(target, random_heads(width))
 
 
 def random_heads(width: int) -> BlockwiseHeads:

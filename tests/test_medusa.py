@@ -26,9 +26,10 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import SavedHeads, fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.methods.heads import HeadsDraft
 from specbench.methods.hydra.draft import HydraDraft
 from specbench.methods.hydra.network import HydraHeads
-from specbench.methods.medusa.draft import MedusaDraft, MedusaHeads
+from specbench.methods.medusa.draft import MedusaHeads
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 
@@ -57,8 +58,8 @@ def made(kind: str, family: str, engine: Any = EagerModel, size: int = SIZE, see
 def draft_on(kind: str, target: Any) -> Any:
     heads = random_heads(kind)
     if kind == "medusa":
-        return MedusaDraft(target, heads, target.project, ROWS)
-    return HydraDraft(target, heads, target.project, target.network.get_input_embeddings(), ROWS)
+        return HeadsDraft(target, heads)
+    return HydraDraft(target, heads)
 
 
 @pytest.mark.covering

@@ -41,7 +41,7 @@ def made(case: str, folder: Path, size: int = SIZE, seed: int = 4, end: int = 1)
     checkpoint = published_hydra(str(folder), {}, "draft")
     assert checkpoint is not None
     heads = checkpoint.load(own)
-    return target, HydraDraft(target, heads, target.project, own.get_input_embeddings(), published.ROWS)
+    return target, HydraDraft(target, heads)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -13,7 +13,7 @@ from networks import network
 from safetensors.torch import save_file
 
 from specbench.errors import UserError
-from specbench.methods.medusa.draft import PublishedMedusa, published
+from specbench.methods.medusa.draft import PublishedMedusa, is_published
 
 WIDTH, ROWS = 32, 64
 
@@ -46,9 +46,9 @@ def test_a_published_checkpoint_gives_the_logits_of_plain_code(
     kind: str, layers: int, output: bool, tmp_path: Path
 ) -> None:
     state, own = write(tmp_path, kind, layers, output), network("llama", 4)
-    assert published(str(tmp_path), {}, "draft") == "lmsys/vicuna-7b-v1.3"
+    assert is_published(str(tmp_path), {}, "draft")
     heads = PublishedMedusa.load(str(tmp_path), {}, own, "draft")
-    assert heads.heads == 3
+    assert heads.later == 3
     states = torch.randn(5, WIDTH)
     found = heads.logits(states, slice(None), own.get_output_embeddings())
     for head in range(3):
@@ -87,4 +87,4 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
     (tmp_path / "medusa_lm_head.pt").unlink()
     assert "has no medusa_lm_head.safetensors or medusa_lm_head.pt" in refused()
     (tmp_path / "config.json").write_text("{}")
-    assert published(str(tmp_path), {}, "draft") is None
+    assert not is_published(str(tmp_path), {}, "draft")

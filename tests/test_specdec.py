@@ -24,11 +24,11 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.borrowed_layer import borrow_parallel_decoder
 from specbench.methods.decoder_layer import Source, layer_shape
 from specbench.methods.specdec import draft as parallel_cache
 from specbench.methods.specdec.draft import ParallelCache, ParallelSession, SpecDecDraft, SpecDecSession
 from specbench.methods.specdec.network import ParallelDecoder
+from specbench.methods.specdec.train import borrow_decoder
 from specbench.sampling import Sampling
 
 Capture = pytest.CaptureFixture[str]
@@ -42,7 +42,7 @@ def decoder_on(own: Any) -> ParallelDecoder:
     """The target's own layers and random queries: of another opinion than the target about as often as not."""
     torch.manual_seed(1)
     decoder = ParallelDecoder(QUERIES, [0, 1], vars(layer_shape(own, "target")))
-    borrow_parallel_decoder(decoder, own)
+    borrow_decoder(decoder, own)
     return decoder.requires_grad_(False).bind(own)
 
 

@@ -27,9 +27,9 @@ from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft, TreeDraftSession
 from specbench.engine.buffers import TensorCache
 from specbench.engine.session import Prompt
-from specbench.methods.blockwise.draft import BlockwiseDraft
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.from_text import gather
+from specbench.methods.heads import HeadsDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.retrieval import store as suffixes
@@ -62,14 +62,11 @@ TARGET, ONE, OTHER = (ToyModel(table(seed)) for seed in (1, 2, 3))
 class Heads:
     """Two heads after the target's own, on states of as many numbers as there are tokens."""
 
-    heads = 3
+    later = 2
     device = CPU
 
-    def __call__(self, states_ND: torch.Tensor, which: slice) -> torch.Tensor:
+    def logits(self, states_ND: torch.Tensor, which: slice, _: object) -> torch.Tensor:
         return torch.stack([states_ND, states_ND.flip(-1)])[which]
-
-    def parameters(self) -> list[torch.Tensor]:
-        return []
 
 
 class Stateful:
@@ -81,10 +78,10 @@ class Stateful:
         return torch.tensor([[0.3, -0.2, 0.9]], dtype=DOUBLE)
 
 
-class OnStates(BlockwiseDraft):
+class OnStates(HeadsDraft):
     def __init__(self) -> None:
-        self.target, self.heads, self.project = TARGET, Heads(), lambda states: states  # type: ignore[assignment]
-        self.target.vocabulary_size = SIZE
+        self.target, self.heads = TARGET, Heads()  # type: ignore[assignment]
+        self.target.vocabulary_size, self.target.project = SIZE, None  # type: ignore[method-assign,assignment]
         self.operations = 1.0
 
     def read(self, states_ND: torch.Tensor, first: int, stop: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 Shapes: L positions, V tokens of the vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -101,6 +102,10 @@ class ScoresAhead(Protocol):
 
     stops_at_end: bool  # whether a proposal ends with a token that ends the text
 
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of the first token of a proposal, at each position; zeros where nothing is proposed."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`.
 
@@ -191,6 +196,19 @@ class ReadsTarget(Protocol):
 
         The caller extends and rolls back that session first.
         """
+
+
+class FollowsTarget(ABC):
+    """A draft that follows the session of `target`, or one of its own, in which it reads the text itself."""
+
+    target: Model
+
+    @abstractmethod
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        """See `ReadsTarget`."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        return self.start_on(self.target.start(prompt), prompt, sampling)
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ class SavedHeads(nn.Module):
     RECIPE: ClassVar[str]  # makes such heads
     SHAPE: ClassVar[tuple[str, ...]]  # the constructor's arguments
     CALLED: ClassVar[str] = "heads"
+    FILE: ClassVar[str] = WEIGHTS
 
     @property
     def device(self) -> torch.device:
@@ -36,29 +37,44 @@ class SavedHeads(nn.Module):
     def save(self, folder: Path, target: str, prints: list[float]) -> None:
         """Write the weights, and what `target` is."""
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
-        save_file(weights, folder / WEIGHTS)
-        (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
-        facts = {"kind": self.KIND, **{name: getattr(self, name) for name in self.SHAPE}}
-        text = json.dumps(facts | {"target": target, "fingerprint": prints}, indent=1)
+        save_file(weights, folder / self.FILE)
+        (folder / self.FILE).chmod(0o644)  # safetensors keeps it from others
+        text = json.dumps(self.described() | {"target": target, "fingerprint": prints}, indent=1)
         (folder / FACTS).write_text(text + "\n", encoding="utf-8")
 
+    def described(self) -> dict[str, Any]:
+        """The facts of their kind and shape."""
+        return {"kind": self.KIND, **{name: getattr(self, name) for name in self.SHAPE}}
+
     @classmethod
-    def facts(cls, folder: Path, key: str) -> dict[str, Any]:
+    def shape_of(cls, facts: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments of the constructor. Raises KeyError, TypeError or ValueError for facts of another kind."""
+        if facts["kind"] != cls.KIND:
+            raise ValueError(facts["kind"])
+        return tuple(facts[name] for name in cls.SHAPE)
+
+    @classmethod
+    def recipe_of(cls, facts: dict[str, Any]) -> str:
+        """The recipe that makes such heads."""
+        return cls.RECIPE
+
+    @classmethod
+    def facts(cls, folder: Path, key: str, recipe: str | None = None) -> dict[str, Any]:
         """The facts of the heads in `folder`: their shape, `target` and `fingerprint`.
 
         Raises:
-            UserError: it has no heads of this kind.
+            UserError: it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
             facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-            has_all = facts.keys() >= {"kind", *cls.SHAPE, "target", "fingerprint"}
-            if (folder / WEIGHTS).is_file() and has_all and facts["kind"] == cls.KIND:
+            cls.shape_of(facts)
+            if (folder / cls.FILE).is_file() and facts.keys() >= {"target", "fingerprint"}:
                 return facts
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, KeyError):
             pass
         raise UserError(
-            f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {WEIGHTS}); "
-            f"make them with {training_command(cls.RECIPE)}"
+            f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {cls.FILE}); "
+            f"make them with {training_command(recipe or cls.RECIPE)}"
         )
 
     @classmethod
@@ -68,12 +84,12 @@ class SavedHeads(nn.Module):
         if not same_weights(fingerprint(network), facts["fingerprint"]):
             raise UserError(
                 f"{key}: the {cls.CALLED} in {folder.name} were trained on {facts['target']}, and this target's "
-                f"weights are others; train some: {training_command(cls.RECIPE)}, and give "
+                f"weights are others; train some: {training_command(cls.recipe_of(facts))}, and give "
                 f"{key}.path=FOLDER"
             )
         try:
-            heads = cls(*(facts[name] for name in cls.SHAPE))
-            heads.load_state_dict(load_file(folder / WEIGHTS))
+            heads = cls(*cls.shape_of(facts))
+            heads.load_state_dict(load_file(folder / cls.FILE))
         except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
             raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {first_line(error)}") from error
         weight = network.get_output_embeddings().weight

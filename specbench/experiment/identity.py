@@ -11,7 +11,7 @@ from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
 from specbench.escaping import file_name
 from specbench.files import json_digest
-from specbench.loading.model_loader import _files, _seen, files_of
+from specbench.loading.model_loader import files_in, files_of
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 
 # The folder of a record and `force` are not part of the measurement.
@@ -86,7 +86,7 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
         if isinstance(draft, TextDraftConfig):
             own.append(draft.corpus or config.task.train_path)
     seen = [entry for model in models for entry in files_of(model)]
-    seen += [_seen(file) for path in own if path for file in _files(Path(path))]
+    seen += [facts for path in own if path for facts in files_in(Path(path))]
     if config.task.path is None and config.task.shipped:
-        seen += [_seen(file, ships=True) for file in _files(shipped("data", config.task.shipped))]
+        seen += files_in(shipped("data", config.task.shipped), ships=True)
     return seen

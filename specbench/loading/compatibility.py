@@ -17,15 +17,7 @@ from specbench.records.schema import Vocabularies
 def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
     """Check that a draft model is of the target's kind (decoder-only or encoder-decoder).
 
-    Args:
-        config: the run.
-        draft: the draft model.
-        key: the config's name of it.
-        target: the target's vocabulary.
-        own: the draft's.
-
-    Raises:
-        UserError: they are of different kinds.
+    `key` is the config's name of `draft`, whose vocabulary is `own`. Raises UserError where their kinds differ.
     """
     if target.is_encoder_decoder != own.is_encoder_decoder:
         kinds = {True: "encoder-decoder", False: "decoder-only"}

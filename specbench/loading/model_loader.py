@@ -131,28 +131,31 @@ def own_device(config: RunConfig) -> torch.device:
 ABOUT = ("README.md", "recipe.yaml", "training-log.json", "seconds.txt")
 
 
-def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
-    """Return name, size and modification time of each file of a local model, except model cards and training logs.
+FileFacts = list[tuple[str, int, int | str]]  # name, size, and time of modification or digest
 
-    Files that ship have a digest instead of a time. Empty for a model of the hub, whose commit names it.
+
+def files_of(model: ModelConfig) -> FileFacts:
+    """The facts of each file of a local model, except model cards and training logs.
+
+    Empty for a model of the hub, whose commit names it.
     """
     if model.path is not None:
-        folder, ships = Path(model.path), False
+        facts = files_in(Path(model.path))
     elif model.shipped is not None and model.hub is None:
-        folder, ships = shipped("models", model.shipped), True
+        facts = files_in(shipped("models", model.shipped), ships=True)
     else:
-        return []
-    return [_seen(file, ships) for file in _files(folder) if file.name not in ABOUT]
+        facts = []
+    return [fact for fact in facts if fact[0] not in ABOUT]
 
 
-def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
-    return (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return sorted(file for file in path.iterdir() if file.is_file())
-    return [path] if path.exists() else []
+def files_in(path: Path, ships: bool = False) -> FileFacts:
+    """The facts of a file, or of each file in a folder. Files that ship have a digest instead of a time."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [
+        (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
+        for file in files
+        if file.is_file()
+    ]
 
 
 Say = Callable[[str], None]

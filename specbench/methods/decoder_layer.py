@@ -7,7 +7,7 @@ Shapes: B rows, L new entries, C cached entries, S tokens of the source, D width
 of a head.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,17 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from specbench.engine.buffers import Buffers
+from specbench.engine.capture.kernels import attend
+from specbench.engine.session import StatefulSession
 from specbench.errors import UserError
+
+FIRST_CAPACITY = 64  # slots of a cache
 
 # Queries [B, H, L, E], keys and values [B, K, L, E] of the new entries to what they attend to [B, H, L, E].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Attention: queries, keys, values, an additive bias, and the scale of scores.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-
-
-def fused_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Torch's fused attention, computed in the dtype of the keys."""
-    mixed = F.scaled_dot_product_attention(query.to(keys.dtype), keys, values, bias, scale=scale)
-    return mixed.to(query.dtype)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,13 @@ class Source:
     keys: Tensor
     values: Tensor
     bias: Tensor | None = None
-    attention: Attention = fused_attention
+    attention: Attention = attend
+
+    @staticmethod
+    def of(session: StatefulSession, layer: int = -1) -> "Source | None":
+        """Of one of the target's decoder layers, -1 being the last; None of a target without a source."""
+        states = session.source_states(layer)
+        return None if states is None else Source(*states)
 
 
 class Projections(nn.Module):
@@ -183,6 +188,52 @@ class DraftLayer(nn.Module):
         return torch.pow(self.shape.theta, -exponents)
 
 
+class LayerCache:
+    """Keys and values of one sequence, of `layers` decoder layers; its slots double when they do not suffice.
+
+    A caller says which slots count: what is dropped is written over.
+    """
+
+    def __init__(self, shape: LayerShape, layers: int, weight: Tensor) -> None:
+        """`weight` is one of the layers', whose device and dtype count."""
+        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
+        self.dtype = torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+        self._device, self._scale = weight.device, shape.scale
+        self._shapes = [(shape.key_heads, shape.head_width)] * (2 * layers)
+        self._buffers = self._zeros(FIRST_CAPACITY)
+
+    @property
+    def slots(self) -> int:
+        return self._buffers.slots
+
+    def reserve(self, needed: int) -> bool:
+        """Make room for `needed` entries. Whether there are more slots than before."""
+        if needed <= self.slots:
+            return False
+        old, self._buffers = self._buffers, self._zeros(1 << (needed - 1).bit_length())
+        self._buffers.copy_slots(old, old.slots)
+        return True
+
+    def attend(self, layer: int, end: int, bias: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What the newest entries attend to, after writing their keys and values to the slots before `end`.
+
+        `bias` [1, 1 or H, L, end] is added to the scores.
+        """
+        keys, values = self._buffers.pair(layer)
+        for buffer, states in ((keys, key), (values, value)):
+            buffer[:, :, end - states.shape[2] : end] = states
+        return attend(query, keys[:, :, :end], values[:, :, :end], bias, self._scale)
+
+    def _zeros(self, slots: int) -> Buffers:
+        return Buffers.zeros(self._shapes, slots, self.dtype, self._device)
+
+
+def mask_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to attention scores: 0 where `visible`, else the lowest number of `dtype`."""
+    none = torch.zeros((), dtype=dtype, device=visible.device)
+    return torch.where(visible, none, torch.finfo(dtype).min)
+
+
 def _joined(heads_BHLE: Tensor) -> Tensor:
     rows, heads, length, channels = heads_BHLE.shape
     return heads_BHLE.transpose(1, 2).reshape(rows, length, heads * channels)
@@ -205,20 +256,45 @@ def layer_shape(network: Any, key: str) -> LayerShape:
             config.layer_norm_epsilon, config.activation_function, False, True, "learned", head**-0.5, False,
         )  # fmt: skip
     if config.model_type in ("llama", "mistral", "qwen2"):
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         rope = getattr(config, "rope_parameters", None) or {}
-        return LayerShape(
-            config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,
-            "rms", config.rms_norm_eps, config.hidden_act, True, config.model_type == "qwen2", "rotary", head**-0.5,
-            False, theta=float(rope.get("rope_theta", 10000.0)),
-        )  # fmt: skip
+        return llama_shape(config, config.model_type == "qwen2", theta=float(rope.get("rope_theta", 10000.0)))
     raise UserError(
         f"{key}: {type(network).__name__}: EAGLE's layer is written for T5, GPT-2, Llama, Mistral and Qwen2 targets; "
         "use another draft"
     )
 
 
-# Rotary angles as a `transformers` config describes them.
+def t5_weights(layer: DraftLayer, block: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each weight of `layer` but its self-attention's, and beside it that of `block`, a T5's decoder layer."""
+    _, cross, forward = block.layer
+    dense, mlp = forward.DenseReluDense, layer.mlp
+    yield layer.cross_attn.q_proj.weight, cross.EncDecAttention.q.weight
+    yield layer.cross_attn.o_proj.weight, cross.EncDecAttention.o.weight
+    yield layer.cross_layernorm.weight, cross.layer_norm.weight
+    yield layer.post_attention_layernorm.weight, forward.layer_norm.weight
+    yield mlp.down_proj.weight, dense.wo.weight
+    if layer.shape.gated:
+        yield mlp.gate_proj.weight, dense.wi_0.weight
+    yield mlp.up_proj.weight, dense.wi_1.weight if layer.shape.gated else dense.wi.weight
+
+
+def final_norm(network: Any) -> tuple[Any, float]:
+    """The norm before the head of `network`, and what its output is multiplied by before the head reads it."""
+    decoder = network.get_decoder()
+    for name in ("final_layer_norm", "ln_f", "norm"):
+        if (found := getattr(decoder, name, None)) is not None:
+            scaled = getattr(network.config, "scale_decoder_outputs", False)
+            return found, network.config.d_model**-0.5 if scaled else 1.0
+    raise NotImplementedError(f"{type(network).__name__} has no final norm of a known name")
+
+
+def llama_shape(config: Any, bias: bool, **rotary: Any) -> LayerShape:
+    """That of the layers of a Llama's config; `bias`: whether projections have a bias."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return LayerShape(
+        config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,
+        "rms", config.rms_norm_eps, config.hidden_act, True, bias, "rotary", head**-0.5, False, **rotary,
+    )  # fmt: skip
 
 
 ROTATIONS = ("default", "linear", "llama3")

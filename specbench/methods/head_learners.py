@@ -13,7 +13,7 @@ tokens of the vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from datasets import Dataset
@@ -24,11 +24,11 @@ from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import HeadsPlan, Recipe
+from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """The target's input and output. Token t + 1 of `ids_BT` follows state t, and its logits are row t of `p_BTV`."""
 
     states_BTD: torch.Tensor  # what its head reads
@@ -36,53 +36,24 @@ class Seen(NamedTuple):
     ids_BT: torch.Tensor  # what its decoder read
 
 
-class HeadLearner(FrozenTargetLearner[Seen]):
-    """Heads, and the frozen target that they learn from. Only the heads are its parameters.
+class HeadLearner(FrozenTargetLearner[TargetOutput]):
+    """Heads, and the frozen target that they learn from. Only the heads are its parameters."""
 
-    `later` is how many tokens after the next they predict.
-    """
+    predictor = "head"
 
-    heads: SavedHeads
-    later: int
-    first: int  # the number that tables give the head of the token after the next
-
-    @property
-    def trained(self) -> SavedHeads:
-        return self.heads
-
-    @property
-    def measured(self) -> int:
-        return self.later
-
-    def called(self, ahead: int) -> str:
-        return f"head {ahead + self.first - 1}"
-
-    @property
-    def width(self) -> int:
-        """The width D of the target's last state."""
-        width: int = self.target.get_output_embeddings().weight.shape[1]
-        return width
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        logits, width = target.get_output_embeddings().weight.shape
+        self.trained = self.new_heads(recipe, width, logits).to(target.device)
 
     @abstractmethod
-    def loss(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        """The loss on one batch. Label t is the token that row t of `seen.p_BTV` is about; -100 does not count."""
+    def new_heads(self, recipe: Recipe, width: int, logits: int) -> SavedHeads:
+        """The heads of `recipe` for a target whose last state has `width` numbers, and whose head so many logits."""
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        if self.target.config.is_encoder_decoder:
-            return self.loss(seen, labels_BT)
-        # Row t is about token t + 1.
-        shorter = seen._replace(states_BTD=seen.states_BTD[:, :-1], p_BTV=seen.p_BTV[:, :-1])
-        return self.loss(shorter, labels_BT[:, 1:])
-
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
-        states: list[torch.Tensor] = []
-        hook = self.target.get_output_embeddings().register_forward_pre_hook(lambda _, read: states.append(read[0]))
-        try:
-            with torch.no_grad():
-                logits_BTV = self.target(**given).logits
-        finally:
-            hook.remove()
-        return Seen(states[-1], logits_BTV, given.get("decoder_input_ids", given["input_ids"]))
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
+        with self.head_inputs() as states, torch.no_grad():
+            logits_BTV = self.target(**given).logits
+        return TargetOutput(states[-1], logits_BTV, given.get("decoder_input_ids", given["input_ids"]))
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         """The target's own output projection."""
@@ -93,100 +64,83 @@ class HeadLearner(FrozenTargetLearner[Seen]):
 class BlockwiseLearner(HeadLearner):
     """Head 1 is the target's own."""
 
-    heads: BlockwiseHeads
+    trained: BlockwiseHeads
     first = 2
 
-    def __init__(self, target: PreTrainedModel, heads: int, hidden: int | None, kl_weight: float) -> None:
-        super().__init__(target, kl_weight)
-        self.heads = BlockwiseHeads(heads, self.width, hidden or self.width).to(target.device)
-        self.later = heads - 1
+    def new_heads(self, recipe: Recipe, width: int, logits: int) -> BlockwiseHeads:
+        self.measured = recipe.blockwise.heads - 1
+        return BlockwiseHeads(recipe.blockwise.heads, width, recipe.blockwise.hidden or width)
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        return cls(target, recipe.blockwise.heads, recipe.blockwise.hidden, recipe.distill.kl_weight)
-
-    def loss(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        ahead = min(int(torch.randint(1, self.heads.heads, ())), labels_BT.shape[1] - 1)
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
+        farthest = labels_BT.shape[1] - (1 if self.target.config.is_encoder_decoder else 2)
+        ahead = min(int(torch.randint(1, self.trained.heads, ())), farthest)
         if ahead < 1:  # texts of one token
-            return self.heads.out_KHD.sum() * 0.0
-        q_BTV = self.logits(seen, ahead)
-        return distillation_loss(seen.p_BTV[:, ahead:], q_BTV, labels_BT[:, ahead:], self.kl_weight)
+            return self.trained.out_KHD.sum() * 0.0
+        labels_BT = self.of_rows(labels_BT)[:, ahead:]
+        return distillation_loss(output.p_BTV[:, ahead:], self.logits(output, ahead), labels_BT, self.kl_weight)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTD = seen.states_BTD[:, :-ahead]
-        return self.project(self.heads(states_BTD.flatten(0, 1), slice(ahead - 1, ahead)).view_as(states_BTD))
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTD = output.states_BTD[:, :-ahead]
+        rows_KNV = self.trained.logits(states_BTD.flatten(0, 1), slice(ahead - 1, ahead), self.project)
+        return rows_KNV.view(*states_BTD.shape[:2], -1)
 
 
 class AllHeadsLearner(HeadLearner):
     """Heads that are trained together."""
 
-    first = 1
-
-    def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:
-        super().__init__(target, kl_weight)
-        self.later, self.decay = plan.number, plan.decay
-
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        return cls(target, recipe.heads, recipe.distill.kl_weight)
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of logits of a head."""
-        rows: int = self.target.get_output_embeddings().weight.shape[0]
-        return rows
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe, train_set)
+        self.measured, self.decay = recipe.heads.number, recipe.heads.decay
 
     @abstractmethod
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
         """Logits [N, V] of the head `ahead` for the N chosen of the first T - ahead states."""
 
-    def loss(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
+        labels_BT = self.of_rows(labels_BT)
         # Texts too short for a head leave it out; the sum of nothing still needs a gradient.
-        total = sum((0.0 * weight.sum() for weight in self.heads.parameters()), torch.zeros(()))
-        for ahead in range(1, self.later + 1):
+        total = sum((0.0 * weight.sum() for weight in self.trained.parameters()), torch.zeros(()))
+        for ahead in range(1, self.measured + 1):
             counted_BT = labels_BT[:, ahead:] != -100
             if not counted_BT.any():
                 break
-            q_NV = self.at(seen, ahead, counted_BT)
-            p_NV, labels_N = seen.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
+            q_NV = self.head_logits(output, ahead, counted_BT)
+            p_NV, labels_N = output.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
             total = total + self.decay**ahead * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
         return total
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTD = seen.states_BTD[:, :-ahead]
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTD = output.states_BTD[:, :-ahead]
         everywhere = torch.ones(states_BTD.shape[:2], dtype=torch.bool, device=states_BTD.device)
-        logits_NV = self.at(seen, ahead, everywhere)
-        return logits_NV.view(*states_BTD.shape[:2], -1)
+        return self.head_logits(output, ahead, everywhere).view(*states_BTD.shape[:2], -1)
 
 
 class MedusaLearner(AllHeadsLearner):
     """Medusa's heads, trained on the target's states alone."""
 
-    heads: MedusaHeads
+    trained: MedusaHeads
 
-    def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:
-        super().__init__(target, plan, kl_weight)
-        made = MedusaHeads(plan.number, self.width, plan.layers, plan.rank, self.vocabulary)
-        self.heads = made.to(target.device)
+    def new_heads(self, recipe: Recipe, width: int, logits: int) -> MedusaHeads:
+        plan = recipe.heads
+        return MedusaHeads(plan.number, width, plan.layers, plan.rank, logits)
 
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
-        states_ND = seen.states_BTD[:, :-ahead][chosen_BT]
-        return self.heads.logits(states_ND, slice(ahead - 1, ahead), self.project)[0]
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+        states_ND = output.states_BTD[:, :-ahead][chosen_BT]
+        return self.trained.logits(states_ND, slice(ahead - 1, ahead), self.project)[0]
 
 
 class HydraLearner(AllHeadsLearner):
     """Hydra's heads, trained on the target's states and the tokens before theirs."""
 
-    heads: HydraHeads
+    trained: HydraHeads
 
-    def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:
-        super().__init__(target, plan, kl_weight)
-        made = HydraHeads(plan.number, self.width, plan.narrow, plan.rank, self.vocabulary)
-        self.heads = made.to(target.device)
+    def new_heads(self, recipe: Recipe, width: int, logits: int) -> HydraHeads:
+        plan = recipe.heads
+        return HydraHeads(plan.number, width, plan.narrow, plan.rank, logits)
 
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
         """Head `ahead` reads the tokens from the one after its state to the one before its own."""
-        read_BTM = self.heads.narrowed(self.target.get_input_embeddings()(seen.ids_BT))
+        read_BTM = self.trained.narrowed(self.target.get_input_embeddings()(output.ids_BT))
         length = chosen_BT.shape[1]
         read_NJM = torch.stack([read_BTM[:, 1 + place : 1 + place + length][chosen_BT] for place in range(ahead)], 1)
-        return self.heads.logits(seen.states_BTD[:, :length][chosen_BT], read_NJM, self.project)
+        return self.trained.logits(output.states_BTD[:, :length][chosen_BT], read_NJM, self.project)

@@ -1,50 +1,86 @@
 """Heads on the target's last state, as drafts."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
-from specbench.algorithm.draft import Draft, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.session import Prompt, Session, StatefulSession, up_to_end
+from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.engine.weights.files import find_file, read_tensors
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, standardise
 
+Project = Callable[[Tensor], Tensor]  # the target's output projection, [..., D] to [..., V]
 
-class OnStates(ABC):
-    """A draft whose heads predict from the states that sessions of `target` return."""
 
-    def __init__(self, target: EagerModel, operations: float) -> None:
-        """`operations` are those of one head at one position."""
-        self.target, self.operations = target, operations
+class DraftHeads(Protocol):
+    """Heads on states, each for a later token: ours, or published."""
+
+    @property
+    def later(self) -> int:
+        """Tokens after the next that they predict."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
+        ...
+
+    def logits(self, states_ND: Tensor, which: Any, project: Project, /) -> Tensor:
+        """[heads, N, V] of the heads `which`, a slice; 0 is that of the token after the next."""
+        ...
+
+
+class TrainedHeads(SavedHeads):
+    """Heads of our own recipes, each of which ends with the target's output projection."""
+
+    heads: int
+    width: int
+
+    @property
+    def later(self) -> int:
+        """Tokens after the next that they predict."""
+        return self.heads
+
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position, the mean over heads; `rows` logits each."""
+        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.later + rows * self.width)
+
+
+class HeadsDraft(FollowsTarget):
+    """`heads` on the states that sessions of `target` return."""
+
+    target: EagerModel
+
+    def __init__(self, target: EagerModel, heads: DraftHeads) -> None:
+        self.target, self.heads = target, heads
+        self.operations = heads.operations(own_head(target.network).weight.shape[0])
         self._ready: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
     @property
-    @abstractmethod
-    def later(self) -> int:
-        """Tokens after the next that the heads predict."""
+    def width(self) -> int:
+        """Numbers of a state."""
+        width: int = own_head(self.target.network).weight.shape[1]
+        return width
 
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where the heads are."""
-
-    @abstractmethod
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
         """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+        return self.heads.logits(states_ND, which, self.target.project)
 
     def read(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
         """The same of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together.
@@ -57,14 +93,8 @@ class OnStates(ABC):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         """Make ready the heads of proposals of so many tokens; see `algorithm.draft.expect`."""
-        for count in {min(gamma, self.later) for gamma in gammas} - {0}:
+        for count in {min(gamma, self.heads.later) for gamma in gammas} - {0}:
             self._make_ready(0, count, self.width)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a state."""
-        width: int = own_head(self.target.network).weight.shape[1]
-        return width
 
     def _make_ready(self, first: int, stop: int, width: int) -> None:
         if (first, stop) not in self._ready:
@@ -74,20 +104,16 @@ class OnStates(ABC):
 
             self._ready[first, stop] = self.target.ready(function, [width])
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
-        """On a session of its own, in which it must read the text itself."""
-        return self.start_on(self.target.start(prompt), prompt, sampling)
-
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         return BlockwiseSession(self, cast(StatefulSession, session), sampling)
 
 
-class BlockwiseSession:
+class BlockwiseSession(ScoresAhead):
     """A view of the target's session, without state of its own."""
 
     stops_at_end = True
 
-    def __init__(self, draft: OnStates, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: HeadsDraft, session: StatefulSession, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling
@@ -97,22 +123,16 @@ class BlockwiseSession:
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        state_1D, count = self._state(tokens), min(gamma, self.draft.heads.later)
         if state_1D is None or count == 0:
             return Proposal([])
         target = self.draft.target
-        uniform_G = Choice(self.sampling, target.vocabulary_size).uniforms(count, generator)
-        logits_GV = self._logits(state_1D, 0, count)
-        if uniform_G is None:
-            return Proposal(up_to_end(most_likely(logits_GV, target.vocabulary_size, count), target.eos_ids))
-        q_GV = standardise(logits_GV, self.sampling, target.vocabulary_size)
-        drafted = up_to_end(checked(drawn(q_GV, uniform_G).tolist()), target.eos_ids)
-        return Proposal(drafted, q_GV[: len(drafted)])
+        return independent_proposal(self._logits(state_1D, 0, count), self.sampling, target, generator)
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         state_1D = self._state(tokens)
         self._depths = []
-        heads = 0 if state_1D is None else min(levels, self.draft.later)
+        heads = 0 if state_1D is None else min(levels, self.draft.heads.later)
         self._heads_KV = None if state_1D is None else self._logits(state_1D, 0, heads)
         return self._after([0], heads * self.draft.operations)
 
@@ -127,7 +147,7 @@ class BlockwiseSession:
         """The continuations `depths` tokens ahead; none beyond the last head, or where the target has read nothing."""
         size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
         if heads_KV is None or max(depths) >= len(heads_KV):
-            return Found([()] * len(depths), size, self.draft.device)
+            return Found([()] * len(depths), size, self.draft.heads.device)
         return Predicted(heads_KV[depths], size, self.sampling, operations)
 
     def select(self, path: Sequence[int]) -> None:
@@ -136,20 +156,14 @@ class BlockwiseSession:
     def rollback(self, length: int) -> None:
         """Nothing to do: the target rolls back its own session."""
 
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state.
-
-        The further heads agree less.
-        """
-        return next(self.score_ahead(tokens, prefix_length, 1))
-
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """q of head 2, 3, ...; rows of zeros where there is no state."""
         self._read(tokens[:-1])
         states_LD = self.session.states(prefix_length - 1, len(tokens) - 1)
         assert states_LD is not None, "the target has read this text in other parts than it is scored in"
         before_ND = states_LD[:0] if self._before_ND is None else self._before_ND
         self._before_ND = torch.cat([before_ND, states_LD])[-most:]
-        heads = min(most, self.draft.later)
+        heads = min(most, self.draft.heads.later)
         known_ND, length = torch.cat([before_ND, states_LD[:-1]]), len(states_LD)
         return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
 
@@ -182,48 +196,38 @@ class BlockwiseSession:
             return self.draft.read(states_ND, first, stop)
 
 
-Project = Callable[[Tensor], Tensor]
+def require_weights(request: DraftRequest[Any], shipped_folder: Path, also: str = "") -> None:
+    """Raise UserError, which `also` ends, where no weights are given and none ship for the target."""
+    draft, target, key = request.draft, request.run.target, request.key
+    if draft.path is None and draft.hub is None and not shipped_folder.is_dir():
+        raise UserError(
+            f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
+            f"{training_command(draft.recipe, place_of(target))}, and give {key}.path=FOLDER{also}"
+        )
 
 
-class DraftHeads(Protocol):
-    """Heads on states, each for a later token."""
+def published_heads(
+    source: str, pinned: Mapping[str, Any], names: Sequence[str], device: torch.device, key: str
+) -> tuple[str, dict[str, Tensor]]:
+    """The first file of these names in the folder or repository `source`: its name, and its tensors on `device`.
 
-    heads: int
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
-        ...
-
-
-H = TypeVar("H", bound=DraftHeads)
+    Raises UserError where there is none, or it is damaged.
+    """
+    files = [file for name in names if (file := find_file(source, name, pinned, key)) is not None][:1]
+    if not files:
+        raise UserError(f"{key}: {source} has no {' or '.join(names)}")
+    return files[0].name, read_tensors(files, source, device, key)
 
 
-class LaterHeads(DraftHeads, Protocol):
-    """Heads on states alone, ours or published (`models.medusa`, `methods.medusa.published`)."""
-
-    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
-        """Logits [heads, N, V] of the heads `which` for N states of the target."""
-        ...
-
-
-class HeadsDraft(OnStates, Generic[H]):
-    """`heads` on the states of `target`; `project` is its output projection."""
-
-    def __init__(self, target: EagerModel, heads: H, project: Project, rows: int) -> None:
-        """`rows` is how many logits `project` gives."""
-        super().__init__(target, heads.operations(rows))
-        self.heads, self.project = heads, project
-
-    @property
-    def later(self) -> int:
-        return self.heads.heads
-
-    @property
-    def device(self) -> torch.device:
-        return self.heads.device
+def independent_proposal(logits_GV: Tensor, sampling: Sampling, target: Model, generator: torch.Generator) -> Proposal:
+    """A token from each of these rows, up to the end of the text."""
+    size, ends = target.vocabulary_size, target.eos_ids
+    uniform_G = Choice(sampling, size).uniforms(len(logits_GV), generator)
+    if uniform_G is None:
+        return Proposal(up_to_end(most_likely(logits_GV, size, len(logits_GV)), ends))
+    q_GV = standardise(logits_GV, sampling, size)
+    drafted = up_to_end(checked(drawn(q_GV, uniform_G).tolist()), ends)
+    return Proposal(drafted, q_GV[: len(drafted)])
 
 
 class HeadsBuilder(DraftBuilder[TrainedConfig]):
@@ -231,18 +235,14 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
 
     needs_states = True
     heads: ClassVar[type[SavedHeads]]
-    counted: ClassVar[str] = "heads"  # what there is one of for each drafted token
+    counted: ClassVar[str] = "heads"  # the fact that says how many tokens are drafted
+    drafting: ClassVar[str] = "heads"  # what drafts them, in words
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        if draft.path is None and draft.hub is None and not self.folder.is_dir():
-            raise UserError(
-                f"{request.key}.path is not set: no {draft.kind} weights ship for "
-                f"target={name_of(request.run.target)}; train some: "
-                f"{training_command(draft.recipe, place_of(request.run.target))}, and give {request.key}.path=FOLDER"
-            )
+        require_weights(request, self.folder)
         self.most = self.longest()
 
     def longest(self) -> int:
@@ -256,9 +256,9 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its {self.counted} draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return self.draft_on(target, target.network.get_output_embeddings().weight.shape[0])
+            say(f"{key}: its {self.drafting} draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return self.build_draft(target)
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        """The draft; `rows` is how many logits the target's output projection has."""
+    def build_draft(self, target: EagerModel) -> Draft:
+        """The draft, which `load` returns."""
         raise NotImplementedError

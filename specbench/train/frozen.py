@@ -9,12 +9,13 @@ Shapes: B texts, T tokens, V tokens of the vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -22,19 +23,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.saved_heads import fingerprint
 from specbench.errors import UserError, first_line
-from specbench.train.quality import alpha, prompts, target_outputs
+from specbench.train.quality import alphas, prompts
 from specbench.train.rows import Row
 from specbench.train.schema import Recipe, short_name
 
 
-class Seen(Protocol):
+class TargetOutput(Protocol):
     """What the target read and computed; `p_BTV` are its logits."""
 
     @property
     def p_BTV(self) -> torch.Tensor: ...
 
 
-S = TypeVar("S", bound=Seen)
+S = TypeVar("S", bound=TargetOutput)
 
 
 def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -55,49 +56,44 @@ def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
 class FrozenTargetLearner(nn.Module, Generic[S]):
     """The trained part, and the frozen target that it learns from, whose weights are not parameters of this module."""
 
-    soonest = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
+    trained: Any  # the module whose weights are trained; `save` writes it
+    measured: int  # tokens of a proposal that the card has an alpha of
+    predictor: ClassVar[str]  # what predicts a token, in the model card
+    first: ClassVar[int] = 1  # the number that the card gives what predicts the token after the next
+    soonest: ClassVar[int] = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
 
-    def __init__(self, target: PreTrainedModel, kl_weight: float) -> None:
+    def __init__(self, target: PreTrainedModel, recipe: Recipe) -> None:
         super().__init__()
-        self.kl_weight = kl_weight
+        self.kl_weight = recipe.distill.kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
-
-    @classmethod
-    @abstractmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        """The learner that `recipe` asks for on `target`; raises UserError where this target does not go with it."""
 
     @property
     def target(self) -> PreTrainedModel:
         return self._target[0]
 
-    @property
-    @abstractmethod
-    def trained(self) -> Any:
-        """The module whose weights are trained; `save` writes it."""
-
-    @property
-    @abstractmethod
-    def measured(self) -> int:
-        """How many tokens of a proposal the card has an alpha of."""
-
-    @abstractmethod
-    def called(self, ahead: int) -> str:
-        """The name, in the model card, of the head that predicts `ahead` tokens after the next."""
+    @contextmanager
+    def head_inputs(self) -> Iterator[list[torch.Tensor]]:
+        """What the target's head reads, of each run."""
+        states: list[torch.Tensor] = []
+        hook = self.target.get_output_embeddings().register_forward_pre_hook(lambda _, read: states.append(read[0]))
+        try:
+            yield states
+        finally:
+            hook.remove()
 
     @abstractmethod
     def read(self, given: dict[str, torch.Tensor]) -> S:
         """Run the frozen target on one batch, and return its logits and what the loss needs besides."""
 
     @abstractmethod
-    def loss_of(self, seen: S, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: S, labels_BT: torch.Tensor) -> torch.Tensor:
         """The loss on one batch.
 
         Label t is that of the decoder's row t, or for decoder-only targets its token t; -100 does not count.
         """
 
     @abstractmethod
-    def logits(self, seen: S, ahead: int) -> torch.Tensor:
+    def logits(self, output: S, ahead: int) -> torch.Tensor:
         """[B, T - ahead, V] for the token `ahead` after the next: row t is about label t + ahead."""
 
     def forward(
@@ -123,9 +119,9 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
 
         def logits(**given: torch.Tensor) -> SimpleNamespace:
-            seen = self.read(given)
-            q_BTV = torch.zeros_like(seen.p_BTV)
-            q_BTV[:, ahead:] = self.logits(seen, ahead)
+            output = self.read(given)
+            q_BTV = torch.zeros_like(output.p_BTV)
+            q_BTV[:, ahead:] = self.logits(output, ahead)
             return SimpleNamespace(logits=q_BTV)
 
         logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
@@ -154,13 +150,6 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
         self.eval()
         self.trained.to(self.target.dtype)
-        found = {}
-        for name, sources in prompts(recipe, held, tokenizer).items():
-            for sampled in (False, True):
-                told: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-                outputs = target_outputs(self.target, sources, max_new_tokens=recipe.data.max_target, **told)
-                for ahead in range(self.soonest, self.soonest + self.measured):
-                    overlap = alpha(self.target, self.as_draft(ahead), sources, outputs=outputs, **told)
-                    place = f"α of {self.called(ahead)}, {name}, T={int(sampled)}"
-                    found[place] = f"{overlap} on {overlap.tokens:,} tokens"
-        return found
+        places = range(self.soonest, self.soonest + self.measured)
+        drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
+        return alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -20,6 +21,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.models.t5.modeling_t5 import T5Stack
 
 from specbench.errors import UserError, first_line
 from specbench.train.schema import ModelShape, resolve
@@ -124,6 +126,74 @@ def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str,
     }
 
 
-def parameter_count(model: PreTrainedModel, without_positions: bool = False) -> int:
-    """Trainable numbers, tied numbers once; the paper's 97M and 6M leave learned positions out."""
-    return sum(weight.numel() for name, weight in model.named_parameters() if not (without_positions and "wpe" in name))
+def parameter_count(model: nn.Module) -> int:
+    """Trainable numbers, tied numbers once."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str, int], target: str) -> None:
+    """Check that the draft's token ids mean the same as the target's.
+
+    Raises:
+        UserError: they differ; the message names the first difference.
+    """
+    if target_tokens == draft_tokens:
+        return
+    either = target_tokens.keys() | draft_tokens.keys()
+    differing = sorted(token for token in either if target_tokens.get(token) != draft_tokens.get(token))
+    raise UserError(
+        f"the draft's vocabulary is not that of distill.target={target}: {len(differing)} tokens differ, first "
+        f"{differing[0]!r}; set tokenizer.start_from={target}"
+    )
+
+
+def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Start the draft from the target: its embeddings and, where the widths are the same, some of its layers.
+
+    Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
+    """
+    borrow_embeddings(draft, target)
+    if isinstance(draft, T5ForConditionalGeneration) and isinstance(target, T5ForConditionalGeneration):
+        _borrow_layers(draft.encoder, target.encoder)
+        _borrow_layers(draft.decoder, target.decoder)
+    if isinstance(draft, GPT2LMHeadModel) and isinstance(target, GPT2LMHeadModel):
+        _borrow_blocks(draft.transformer.h, target.transformer.h)
+        for name in ("wpe", "ln_f"):
+            ours, theirs = (getattr(model.transformer, name) for model in (draft, target))
+            if ours.weight.shape == theirs.weight.shape:
+                ours.load_state_dict(theirs.state_dict())
+
+
+def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """The target's embeddings, on as many of their principal directions as the draft is wide, at the draft's size."""
+    ours = draft.get_input_embeddings().weight
+    theirs = target.get_input_embeddings().weight.detach().float()
+    rows = min(ours.shape[0], theirs.shape[0])
+    with torch.no_grad():
+        if ours.shape[1] == theirs.shape[1]:
+            ours[:rows] = theirs[:rows].to(ours.dtype)
+            return
+        width = min(ours.shape[1], theirs.shape[1])
+        _, _, directions = torch.linalg.svd(theirs[:rows], full_matrices=False)
+        # Principal directions differ in strength; a random turn spreads it over the coordinates.
+        turn, _ = torch.linalg.qr(torch.randn(width, width))
+        projected = theirs[:rows] @ directions[:width].T @ turn
+        size = ours.pow(2).mean().sqrt()
+        ours[:rows, :width] = (projected * (size / projected.pow(2).mean().sqrt())).to(ours.dtype)
+
+
+def _borrow_layers(ours: T5Stack, theirs: T5Stack) -> None:
+    if _borrow_blocks(ours.block, theirs.block):
+        ours.final_layer_norm.load_state_dict(theirs.final_layer_norm.state_dict())
+
+
+def _borrow_blocks(ours: nn.ModuleList, theirs: nn.ModuleList) -> bool:
+    """Layers of the same shape, evenly spaced from the first to the last; one layer alone is the first."""
+    shapes = [{name: weight.shape for name, weight in blocks[0].state_dict().items()} for blocks in (ours, theirs)]
+    if len(ours) > len(theirs) or shapes[0] != shapes[1]:
+        return False
+    for index, block in enumerate(ours):
+        place = round(index * (len(theirs) - 1) / max(len(ours) - 1, 1))
+        # Only T5's first layer has the position biases, which it keeps for the others.
+        block.load_state_dict(theirs[place].state_dict(), strict=index == place == 0)
+    return True

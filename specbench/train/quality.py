@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from specbench.quality import quality, quality_interval
 from specbench.stats import Interval, bootstrap, ratio
 from specbench.train.rows import Row, lead_3, load_rows
 from specbench.train.schema import Recipe
-from specbench.train.sets import Ids, fields, special_ids, write_outputs
+from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs
 
 RESAMPLES = 1000
+AT_ONCE = 64  # sources that alpha is measured on
 
 
 def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -55,14 +57,13 @@ class Alpha:
     interval: Interval
     tokens: int
 
-    @property
-    def value(self) -> float:
-        return self.interval.value
-
     def __str__(self) -> str:
-        if self.interval.low is None:
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f} [{self.interval.low:.3f}, {self.interval.high:.3f}]"
+        return f"{_in_words(self.interval, 3)} on {self.tokens:,} tokens"
+
+
+def _in_words(interval: Interval, digits: int) -> str:
+    bounds = "" if interval.low is None else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{interval.value:.{digits}f}{bounds}"
 
 
 def target_outputs(
@@ -70,14 +71,13 @@ def target_outputs(
     sources: list[Ids],
     *,
     sampled: bool,
-    max_new_tokens: int = 128,
-    batch_size: int = 64,
+    max_new_tokens: int,
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
     """What `target` writes for `sources`, which `alpha` is measured on."""
     return write_outputs(
-        target, sources, sampled=sampled, batch_size=batch_size, max_new_tokens=max_new_tokens, seed=seed,
+        target, sources, sampled=sampled, batch_size=AT_ONCE, max_new_tokens=max_new_tokens, seed=seed,
         progress=progress, purpose=" to measure α",
     )  # fmt: skip
 
@@ -86,27 +86,17 @@ def alpha(
     target: PreTrainedModel,
     draft: PreTrainedModel,
     sources: list[Ids],
+    outputs: list[Ids],
     *,
     sampled: bool,
-    max_new_tokens: int = 128,
-    batch_size: int = 64,
     seed: int = 0,
     progress: bool = False,
-    outputs: list[Ids] | None = None,
 ) -> Alpha:
-    """α of `draft` on what `target` writes for `sources`: greedily (T=0), or sampled at T=1.
-
-    `outputs` are the target's, from `target_outputs`, where several drafts are compared on the same.
-    """
-    if outputs is None:
-        outputs = target_outputs(
-            target, sources, sampled=sampled, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed,
-            progress=progress,
-        )  # fmt: skip
+    """α of `draft` on what `target` wrote for `sources` (`target_outputs`): greedily (T=0), or sampled at T=1."""
     sums = np.zeros(len(sources))
     counts = np.zeros(len(sources))
-    for start in tqdm(range(0, len(sources), batch_size), desc="measuring α", disable=not progress):
-        chosen = slice(start, start + batch_size)
+    for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
+        chosen = slice(start, start + AT_ONCE)
         overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
         sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
         counts[chosen] = counted_BT.sum(-1).numpy()
@@ -118,7 +108,7 @@ def _overlaps(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Σ min(p, q) at every output position, and which positions count."""
     pad, _ = special_ids(target)
-    output_BT = _padded(outputs, pad)
+    output_BT = padded(outputs, pad)
     counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
     with torch.inference_mode():
         p_BTV, q_BTV = (_distributions(model, sources, output_BT, pad) for model in (target, draft))
@@ -133,7 +123,7 @@ def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.
     """fp32 logits for every output position, given the source and the outputs before it."""
     output_BT = output_BT.to(model.device)
     if model.config.is_encoder_decoder:
-        source_BS = _padded(sources, pad).to(model.device)
+        source_BS = padded(sources, pad).to(model.device)
         start_B1 = torch.full_like(source_BS[:, :1], model.config.decoder_start_token_id)
         logits_BTV: torch.Tensor = model(
             input_ids=source_BS,
@@ -144,11 +134,6 @@ def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.
         whole = torch.cat([torch.tensor(sources, device=model.device), output_BT], dim=1)
         logits_BTV = model(input_ids=whole).logits[:, len(sources[0]) - 1 : -1]
     return logits_BTV.float()
-
-
-def _padded(rows: list[Ids], pad: int) -> torch.Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
 HELD = "held-out rows"
@@ -171,8 +156,7 @@ def measure(
         if recipe.task == "lm":
             continue
         texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
-        found = _scored("bleu", texts, [row[plan.target] for row in rows])
-        measured[f"BLEU, {name} ({len(rows)} rows)"] = found
+        measured[f"BLEU, {name} ({len(rows)} rows)"] = _scored("bleu", texts, [row[plan.target] for row in rows])
     for name, path in plan.passages.test.items():
         rows = load_rows(plan, ("article", "highlights"), [path])[: plan.test_rows]
         sources[name] = _ids([plan.passages.prefix + row["article"] for row in rows], recipe, tokenizer)
@@ -182,20 +166,21 @@ def measure(
         wanted = [row["highlights"] for row in rows]
         measured[f"ROUGE-L, {name} ({len(rows)} rows)"] = _scored("rouge", texts, wanted)
         measured[f"ROUGE-L of lead-3, {name}"] = _scored("rouge", leads, wanted)
-    if target is not None:
-        for name, prompts in sources.items():
-            for sampled in (False, True):
-                overlap = alpha(
-                    target,
-                    model,
-                    prompts,
-                    sampled=sampled,
-                    max_new_tokens=plan.max_target,
-                    seed=recipe.seed,
-                    progress=recipe.progress,
-                )
-                measured[f"α, {name}, T={int(sampled)}"] = f"{overlap} on {overlap.tokens:,} tokens"
-    return measured
+    return measured if target is None else measured | alphas(recipe, target, sources, {"α": model})
+
+
+def alphas(
+    recipe: Recipe, target: PreTrainedModel, sources: dict[str, list[Ids]], drafts: dict[str, Any]
+) -> dict[str, str]:
+    """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
+    found = {}
+    for name, prompts in sources.items():
+        for sampled in (False, True):
+            settings: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
+            outputs = target_outputs(target, prompts, max_new_tokens=recipe.data.max_target, **settings)
+            for called, draft in drafts.items():
+                found[f"{called}, {name}, T={int(sampled)}"] = str(alpha(target, draft, prompts, outputs, **settings))
+    return found
 
 
 def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
@@ -217,8 +202,7 @@ def _prompts(rows: list[Row], recipe: Recipe, tokenizer: PreTrainedTokenizerFast
 
 
 def _scored(metric: str, texts: list[str], wanted: list[str]) -> str:
-    score = quality_interval(metric, texts, wanted)
-    return f"{score.value:.1f}" + ("" if score.low is None else f" [{score.low:.1f}, {score.high:.1f}]")
+    return _in_words(quality_interval(metric, texts, wanted), 1)
 
 
 def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Ids]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import transformers
 import yaml
 from accelerate import PartialState
 from datasets import Dataset
+from torch import nn
 from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
@@ -31,6 +32,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.environment import environment
 from specbench.markdown import markdown_table
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
@@ -41,8 +43,6 @@ from specbench.train.trainers import (
     Clock,
     DistillTrainer,
     SizedTrainer,
-    borrow,
-    check_same_vocabulary,
     use_byte_dropout,
 )
 
@@ -61,7 +61,9 @@ class Facts:
 
 def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | None = None) -> None:
     """README.md and recipe.yaml beside the weights; `composed_from` is the choice of `recipe=`, None without one."""
-    (folder / "recipe.yaml").write_text(portable(recipe), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump(portable(asdict(recipe)), sort_keys=False, allow_unicode=True), encoding="utf-8"
+    )
     data = recipe.data
     where = data.hub or ", ".join(short_name(path) for path in data.path)
     kept = "".join(f", {name} in {list(values)}" for name, values in data.keep.items())
@@ -93,40 +95,21 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
     )
 
 
-def portable(recipe: Recipe) -> str:
-    """The whole recipe as YAML, with file names in place of this machine's folders."""
-    whole = asdict(recipe)
-    data, tokenizer, passages = whole["data"], whole["tokenizer"], whole["data"]["passages"]
-    lists = ((data, "path"), (data, "exclude"), (data, "eval_path"), (passages, "path"), (passages, "exclude"))
-    for part, key in (*lists, (tokenizer, "extra")):
-        part[key] = [short_name(path) for path in part[key]]
-    for part in (data, passages):
-        part["test"] = {name: short_name(path) for name, path in part["test"].items()}
-    for part, key in (
-        (whole, "output"),
-        (tokenizer, "start_from"),
-        (whole["model"], "start_from"),
-        (whole["distill"], "target"),
-        (whole["distill"], "start_from"),
-    ):
-        part[key] = short_name(part[key]) if part[key] else part[key]
-    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
+def portable(value: Any) -> Any:
+    """A recipe as plain values, with file names in place of this machine's folders."""
+    if isinstance(value, dict):
+        return {name: portable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    return short_name(value) if isinstance(value, str) else value
 
 
 def hardware() -> str:
     """The processor or GPU in words."""
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"{os.cpu_count()} CPU cores ({_processor()}), {torch.get_num_threads()} threads"
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    machine = environment()
+    if machine["gpus"]:
+        return f"{len(machine['gpus'])} x {machine['gpus'][0]}"
+    return f"{machine['cores']} CPU cores ({machine['cpu']}), {machine['threads']} threads"
 
 
 def train(recipe: Recipe, composed_from: str | None = None) -> Path:
@@ -157,12 +140,11 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
         train_set = training_set(recipe, rows, tokenizer, target, output)
     if heads is not None:
         assert target is not None
-        learner = make_learner(recipe, target, train_set)
+        model = learner = make_learner(recipe, target, train_set)
         if recipe.distill.start_from:
             learner.continue_from(Path(resolve(recipe.distill.start_from)))
-        trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
-    else:
-        trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
+    eval_set = evaluation_set(recipe, tokenizer) if heads is None else None
+    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
     clock = Clock(output / "seconds.txt")
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
@@ -196,11 +178,11 @@ def load_target(
     where = recipe.distill.target
     if where is None:
         return None
-    check_same_vocabulary(networks.load_tokenizer(where).get_vocab(), tokenizer.get_vocab(), where)
+    networks.check_same_vocabulary(networks.load_tokenizer(where).get_vocab(), tokenizer.get_vocab(), where)
     dtype = torch.bfloat16 if recipe.bf16 else torch.float32
     target = networks.load(where, recipe.model.family, dtype, recipe.distill.revision).eval()
     if draft is not None and recipe.distill.borrow and recipe.model.start_from is None:
-        borrow(draft, target)
+        networks.borrow(draft, target)
     return target.to(device)
 
 
@@ -241,48 +223,31 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
 
 def make_trainer(
     recipe: Recipe,
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerFast,
     train_set: Dataset,
     eval_set: Dataset | None,
     target: PreTrainedModel | None,
     output: Path,
 ) -> Trainer:
-    """The Trainer of the recipe: on the data, or against `target`."""
-    pairs = recipe.task == "seq2seq"
-    make = (
-        SizedTrainer if target is None else partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
-    )
+    """The Trainer of the recipe: of a model, on the data or against `target`, or of a learner, which has its target.
+
+    A learner's saves no tokenizer: the target has it.
+    """
+    pairs, learns = recipe.task == "seq2seq", isinstance(model, FrozenTargetLearner)
+    make: Callable[..., Trainer] = SizedTrainer
+    if target is not None and not learns:
+        make = partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
+    batching = DataCollatorForSeq2Seq(tokenizer, model=model.target if learns else model)
     return make(
         model=model,
         args=arguments(recipe, output, eval_set is not None),
         train_dataset=train_set,
         eval_dataset=eval_set,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
-        if pairs
-        else default_data_collator,  # blocks of one size
-        processing_class=tokenizer,
+        data_collator=batching if pairs else default_data_collator,  # blocks of one size
+        processing_class=None if learns else tokenizer,
         lr_by_size=recipe.optim.lr_scale == "rms",
-        compute_metrics=bleu_metric(tokenizer) if pairs else None,
-    )
-
-
-def make_heads_trainer(
-    recipe: Recipe,
-    learner: FrozenTargetLearner[Any],
-    tokenizer: PreTrainedTokenizerFast,
-    train_set: Dataset,
-    output: Path,
-) -> Trainer:
-    """The Trainer of a recipe that trains heads. It saves no tokenizer: the heads' target has it."""
-    return SizedTrainer(
-        model=learner,
-        args=arguments(recipe, output, evaluated=False),
-        train_dataset=train_set,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=learner.target)
-        if recipe.task == "seq2seq"
-        else default_data_collator,
-        lr_by_size=recipe.optim.lr_scale == "rms",
+        compute_metrics=bleu_metric(tokenizer) if pairs and not learns else None,
     )
 
 
@@ -290,5 +255,5 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
     """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
     kind = DRAFT_KINDS[recipe.heads_kind() or "blockwise"]
     assert issubclass(kind, TrainedConfig)
-    learner: type[FrozenTargetLearner[Any]] = named(kind.learner)
-    return learner.of(target, recipe, train_set)
+    learner: Callable[..., FrozenTargetLearner[Any]] = named(kind.learner)
+    return learner(target, recipe, train_set)

@@ -63,8 +63,8 @@ def related_groups(texts: Sequence[str], full: Callable[[Sequence[int]], bool]) 
         group = [take(next(iter(left)))]
         while left and not full(group):
             seen = frozenset().union(*(sets[index] for index in group))
-            said = {sets[index] for index in group}
-            near = {index for word in seen for index in having.get(word, ()) if sets[index] not in said}
+            word_sets = {sets[index] for index in group}
+            near = {index for word in seen for index in having.get(word, ()) if sets[index] not in word_sets}
             score = {index: math.fsum(idf[word] for word in sets[index] & seen) / size[index] for index in near}
             best = max(score, key=lambda index: (score[index], -index)) if score else next(iter(left))
             group.append(take(best))
@@ -135,11 +135,8 @@ def _hub_rows(plan: DataPlan) -> Iterator[Row]:
 
 
 def _kept(row: Row, keep: dict[str, Any]) -> bool:
-    for name, allowed in keep.items():
-        values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
-        if row.get(name) not in values:
-            return False
-    return True
+    lists = {name: values if isinstance(values, (list, tuple)) else [values] for name, values in keep.items()}
+    return all(row.get(name) in values for name, values in lists.items())
 
 
 class HeldOut:
@@ -148,7 +145,7 @@ class HeldOut:
     def __init__(self, rows: Iterable[Row], fields: tuple[str, ...]) -> None:
         self.fields = fields
         self._sets: dict[str, list[frozenset[str]]] = {name: [] for name in fields}
-        self._by_word: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
+        self._by_word: dict[str, dict[str, list[int]]] = {name: defaultdict(list) for name in fields}
         for row in rows:
             self.add(row)
 
@@ -157,7 +154,7 @@ class HeldOut:
         for name in self.fields:
             sentence = words(row[name])
             for word in sentence:
-                self._by_word[name].setdefault(word, []).append(len(self._sets[name]))
+                self._by_word[name][word].append(len(self._sets[name]))
             self._sets[name].append(sentence)
 
     def covers(self, row: Row) -> bool:
@@ -165,10 +162,7 @@ class HeldOut:
         return any(self._near(name, words(row[name])) for name in self.fields)
 
     def _near(self, name: str, sentence: frozenset[str]) -> bool:
-        shared: dict[int, int] = {}
-        for word in sentence:
-            for number in self._by_word[name].get(word, ()):
-                shared[number] = shared.get(number, 0) + 1
+        shared = Counter(number for word in sentence for number in self._by_word[name].get(word, ()))
         return any(count / len(sentence | self._sets[name][number]) >= NEAR_COPY for number, count in shared.items())
 
 
@@ -248,7 +242,7 @@ def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> lis
     held = _held(plan.exclude)
     runs = [run for file in plan.path for run in _runs(_texts([file]), held)]
     draw = random.Random(seed)
-    passages = [passage for run in runs for passage in _cut(run, plan, draw)]
+    passages = [passage for run in runs for passage in _passages(run, plan, draw)]
     if plan.scrambled:
         words = sorted({word for run in runs for sentence in run for word in sentence.split()})
         passages = [_scrambled(p, words, draw) if draw.random() < plan.scrambled else p for p in passages]
@@ -295,7 +289,7 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
         yield run
 
 
-def _cut(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[list[str]]:
+def _passages(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[list[str]]:
     """Passages, sentence by sentence, that begin at every few sentences and so overlap, but have different leads.
 
     Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:

@@ -5,17 +5,17 @@ Independent of where values come from (YAML, command line, a test) and of what i
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from specbench.config.keys import fresh, key
 from specbench.config.paths import shipped
 from specbench.errors import UserError
-
-HEAD_KINDS = ("medusa", "hydra")
-MOST = {"number": 64, "layers": 8, "narrow": 4096, "rank": 4096}  # of a plan for such heads
 
 
 @dataclass
@@ -231,13 +231,23 @@ class Recipe:
     def heads_kinds(self) -> dict[str, str]:
         """The same as {key that asks for it: kind}, to find that several are asked for."""
         asked = {
-            "eagle.steps": "eagle" if self.eagle.steps else None,
-            "specdec.queries": "specdec" if self.specdec.queries else None,
-            "look_ahead.number": "pass" if self.look_ahead.number else None,
-            "blockwise.heads": "blockwise" if self.blockwise.heads else None,
+            "eagle.steps": self.eagle.steps and "eagle",
+            "specdec.queries": self.specdec.queries and "specdec",
+            "look_ahead.number": self.look_ahead.number and "pass",
+            "blockwise.heads": self.blockwise.heads and "blockwise",
             "heads.kind": self.heads.kind,
         }
-        return {name: kind for name, kind in asked.items() if kind}
+        return {name: str(kind) for name, kind in asked.items() if kind}
+
+
+AT_LEAST_ONE = (
+    "optim.max_steps", "optim.batch_size", "optim.accumulate", "save_steps", "eval_steps", "log_steps",
+)  # fmt: skip
+CHOICES = {
+    "task": ("seq2seq", "lm"), "model.family": ("t5", "gpt2"), "tokenizer.kind": ("unigram", "wordpiece"),
+    "optim.lr_scale": ("rms", "flat"),
+}  # fmt: skip
+SHARES = ("distill.kl_weight", "distill.greedy", "distill.sampled", "data.passages.scrambled")
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -248,55 +258,38 @@ def check(recipe: Recipe) -> Recipe:
     """
     if recipe.distill.target == "":  # as a recipe for any target has it
         raise UserError("distill.target is not set: give the model to train for, distill.target=FOLDER or OWNER/NAME")
-    at_least_one = {
-        "optim.max_steps": recipe.optim.max_steps,
-        "optim.batch_size": recipe.optim.batch_size,
-        "optim.accumulate": recipe.optim.accumulate,
-        "save_steps": recipe.save_steps,
-        "eval_steps": recipe.eval_steps,
-        "log_steps": recipe.log_steps,
-    }
-    for name, number in at_least_one.items():
-        if number < 1:
-            raise UserError(f"{name} is {number}: it must be at least 1")
+    _require_range(recipe, AT_LEAST_ONE, 1)
     words = recipe.data.passages.words
     if len(words) != 2 or not 0 < words[0] <= words[1]:
         raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
-    choices = {
-        "task": (recipe.task, ("seq2seq", "lm")),
-        "model.family": (recipe.model.family, ("t5", "gpt2")),
-        "tokenizer.kind": (recipe.tokenizer.kind, ("unigram", "wordpiece")),
-        "optim.lr_scale": (recipe.optim.lr_scale, ("rms", "flat")),
-    }
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise UserError(f"{name} is '{value}': choose one of {', '.join(allowed)}")
-    shares = {
-        "distill.kl_weight": recipe.distill.kl_weight,
-        "distill.greedy": recipe.distill.greedy,
-        "distill.sampled": recipe.distill.sampled,
-        "data.passages.scrambled": recipe.data.passages.scrambled,
-    }
-    for name, share in shares.items():
-        if not 0.0 <= share <= 1.0:
-            raise UserError(f"{name} is {share}: it must be from 0 to 1")
-    _check_join(recipe)
+    for name, allowed in CHOICES.items():
+        _require_choice(recipe, name, allowed)
+    _require_range(recipe, SHARES, 0, 1)
+    plan = recipe.data
+    if plan.join_related and not plan.join:
+        raise UserError(
+            "data.join_related=true: needs data.join, which selects the rows, e.g. data.join={src:[tatoeba]}; or set "
+            "data.join_related=false"
+        )
+    if plan.join and recipe.task != "seq2seq":
+        raise UserError(f"data.join: joins pairs of task=seq2seq, but task is '{recipe.task}'; remove data.join")
     if recipe.task == "seq2seq" and recipe.model.decoder_layers > recipe.model.encoder_layers:
         raise UserError(
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
             f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
         )
-    if recipe.blockwise.heads and not 2 <= recipe.blockwise.heads <= 65:
-        raise UserError(
-            f"blockwise.heads is {recipe.blockwise.heads}: it must be from 2 to 65, the target's own included"
-        )
+    if recipe.blockwise.heads:
+        _require_range(recipe, ["blockwise.heads"], 2, 65, ", the target's own included")
     kinds = recipe.heads_kinds()
     if len(kinds) > 1:
         raise UserError(f"{', '.join(kinds)}: one recipe trains one kind of draft; set one of them")
     _check_heads(recipe)
     _check_eagle(recipe)
     _check_specdec(recipe)
-    _check_look_ahead(recipe)
+    if recipe.look_ahead.number:
+        _require_range(recipe, ["look_ahead.number"], 1, 16)
+        _require_range(recipe, ["look_ahead.places"], 1)
+        _require_share(recipe, "look_ahead.decay")
     if recipe.distill.start_from and not recipe.heads_kind():
         raise UserError("distill.start_from: is for heads; a model continues from model.start_from=FOLDER")
     if recipe.heads_kind() and recipe.distill.target is None:
@@ -306,76 +299,65 @@ def check(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _check_join(recipe: Recipe) -> None:
-    plan = recipe.data
-    if plan.join_related and not plan.join:
-        raise UserError(
-            "data.join_related=true: needs data.join, which selects the rows, e.g. data.join={src:[tatoeba]}; or set "
-            "data.join_related=false"
-        )
-    if plan.join and recipe.task != "seq2seq":
-        raise UserError(f"data.join: joins pairs of task=seq2seq, but task is '{recipe.task}'; remove data.join")
+def _require(recipe: Recipe, name: str, allows: Callable[[Any], bool], allowed: str) -> None:
+    """Raise UserError where the value of the key `name` is not `allowed`."""
+    if not allows(value := attrgetter(name)(recipe)):
+        raise UserError(f"{name} is {value}: it must be {allowed}")
+
+
+def _require_range(recipe: Recipe, names: Iterable[str], least: int, most: int | None = None, also: str = "") -> None:
+    """`also` ends the message."""
+    allowed = f"at least {least}{also}" if most is None else f"from {least} to {most}{also}"
+    for name in names:
+        _require(recipe, name, lambda value: least <= value <= (math.inf if most is None else most), allowed)
+
+
+def _require_share(recipe: Recipe, name: str) -> None:
+    _require(recipe, name, lambda value: 0 < value <= 1, "above 0 and at most 1")
+
+
+def _require_choice(recipe: Recipe, name: str, allowed: tuple[str, ...]) -> None:
+    if (value := attrgetter(name)(recipe)) not in allowed:
+        raise UserError(f"{name} is '{value}': choose one of {', '.join(allowed)}")
 
 
 def _check_heads(recipe: Recipe) -> None:
-    plan = recipe.heads
-    if plan.kind is None:
+    if recipe.heads.kind is None:
         return
-    if plan.kind not in HEAD_KINDS:
-        raise UserError(f"heads.kind is '{plan.kind}': choose one of {', '.join(HEAD_KINDS)}")
-    for name, most in MOST.items():
-        if not 1 <= getattr(plan, name) <= most:
-            raise UserError(f"heads.{name} is {getattr(plan, name)}: it must be from 1 to {most}")
-    if not 0 < plan.decay <= 1:
-        raise UserError(f"heads.decay is {plan.decay}: it must be above 0 and at most 1")
+    _require_choice(recipe, "heads.kind", ("medusa", "hydra"))
+    for name, most in (("number", 64), ("layers", 8), ("narrow", 4096), ("rank", 4096)):
+        _require_range(recipe, [f"heads.{name}"], 1, most)
+    _require_share(recipe, "heads.decay")
 
 
 def _check_eagle(recipe: Recipe) -> None:
     plan = recipe.eagle
     if not plan.steps:
         return
-    if not 1 <= plan.steps <= 8:
-        raise UserError(f"eagle.steps is {plan.steps}: it must be from 1 to 8")
+    _require_range(recipe, ["eagle.steps"], 1, 8)
     if not plan.taps and (plan.vocabulary is not None or plan.own_head):
         raise UserError(
             "eagle.vocabulary, eagle.own_head: are eagle3's; set eagle.taps=[LAYER,LAYER,LAYER], or neither"
         )
     if plan.own_head and plan.vocabulary is None:
         raise UserError("eagle.own_head=true: give eagle.vocabulary, how many tokens the head is over")
-    if plan.vocabulary is not None and plan.vocabulary < 2:
-        raise UserError(f"eagle.vocabulary is {plan.vocabulary}: it must be at least 2, or null")
-    if not 0 < plan.decay <= 1:
-        raise UserError(f"eagle.decay is {plan.decay}: it must be above 0 and at most 1")
-    for name in ("noise", "feature_weight", "token_weight"):
-        if getattr(plan, name) < 0:
-            raise UserError(f"eagle.{name} is {getattr(plan, name)}: it must be at least 0")
+    if plan.vocabulary is not None:
+        _require_range(recipe, ["eagle.vocabulary"], 2, also=", or null")
+    _require_share(recipe, "eagle.decay")
+    _require_range(recipe, ["eagle.noise", "eagle.feature_weight", "eagle.token_weight"], 0)
 
 
 def _check_specdec(recipe: Recipe) -> None:
     plan = recipe.specdec
     if not plan.queries:
         return
-    if not 1 <= plan.queries <= 64:
-        raise UserError(f"specdec.queries is {plan.queries}: it must be from 1 to 64")
+    _require_range(recipe, ["specdec.queries"], 1, 64)
     if recipe.task != "seq2seq":
         raise UserError(f"task is '{recipe.task}': specdec.queries needs seq2seq, a target with an encoder")
     if not 1 <= len(plan.layers) <= 8 or min(plan.layers) < 0:
         raise UserError(f"specdec.layers is {list(plan.layers)}: give 1 to 8 of the target's decoder layers, from 0")
-    for name in ("decay", "share"):
-        if not 0 < getattr(plan, name) <= 1:
-            raise UserError(f"specdec.{name} is {getattr(plan, name)}: it must be above 0 and at most 1")
-
-
-def _check_look_ahead(recipe: Recipe) -> None:
-    plan = recipe.look_ahead
-    if not plan.number:
-        return
-    if not 1 <= plan.number <= 16:
-        raise UserError(f"look_ahead.number is {plan.number}: it must be from 1 to 16")
-    if plan.places < 1:
-        raise UserError(f"look_ahead.places is {plan.places}: it must be at least 1")
-    if not 0 < plan.decay <= 1:
-        raise UserError(f"look_ahead.decay is {plan.decay}: it must be above 0 and at most 1")
+    _require_share(recipe, "specdec.decay")
+    _require_share(recipe, "specdec.share")
 
 
 # Where a recipe's files lie: a path, a hub name, or `shipped:models/t5-mini` for what comes with the package.

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
+from specbench.files import write_atomically
 from specbench.train.networks import load_tokenizer
 from specbench.train.rows import Row, joined, load_rows, made_passages, read, without_held_out, without_sentences
 from specbench.train.schema import DataPlan, Recipe
@@ -72,17 +73,21 @@ def special_ids(target: PreTrainedModel) -> tuple[int, frozenset[int]]:
     return (pad if pad is not None else min(ends, default=0)), ends
 
 
+def padded(rows: list[Ids], pad: int) -> torch.Tensor:
+    """The rows as one tensor, filled up with `pad`."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
+
+
 def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int) -> Iterator[Ids]:
     pad, ends = special_ids(target)
-    width = max(len(source) for source in sources)
+    ids = padded(sources, pad).to(target.device)
     # What comes before the outputs: a start token, or the prompt itself (then all of one length).
-    before = 1 if target.config.is_encoder_decoder else width
-    ids = torch.tensor([source + [pad] * (width - len(source)) for source in sources], device=target.device)
-    read = torch.tensor([[1] * len(source) + [0] * (width - len(source)) for source in sources], device=target.device)
+    before = 1 if target.config.is_encoder_decoder else ids.shape[1]
     with torch.inference_mode():
         written = target.generate(
             input_ids=ids,
-            attention_mask=read,
+            attention_mask=padded([[1] * len(source) for source in sources], 0).to(target.device),
             pad_token_id=pad,
             do_sample=sampled,
             num_beams=1,
@@ -104,9 +109,7 @@ def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) 
             return [row["output"] for row in kept]
     outputs = make()
     lines = [json.dumps({"source": s, "output": o}) for s, o in zip(sources, outputs, strict=True)]
-    partial = path.with_suffix(".partial")
-    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, "\n".join(lines) + "\n", "output")
     return outputs
 
 
@@ -236,13 +239,13 @@ def training_set(
     plan, distill = recipe.data, recipe.distill
     if recipe.task == "lm":
         return blocks(rows, plan, tokenizer)
-    as_they_are = pairs(rows, plan, tokenizer)
+    references = pairs(rows, plan, tokenizer)
     if target is None:
-        return as_they_are
-    every: list[Ids] = list(as_they_are["input_ids"])
-    sources, outputs = (list(every), list(as_they_are["labels"])) if distill.references else ([], [])
+        return references
+    prompts: list[Ids] = list(references["input_ids"])
+    sources, outputs = (list(prompts), list(references["labels"])) if distill.references else ([], [])
     for share, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
-        chosen = random.Random(f"{recipe.seed} {name}").sample(every, round(share * len(every)))
+        chosen = random.Random(f"{recipe.seed} {name}").sample(prompts, round(share * len(prompts)))
         if chosen:
             write = partial(
                 write_outputs,
@@ -296,7 +299,6 @@ def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) 
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
     line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
     size = min(plan.max_target, len(line))
-    cut = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
-    return Dataset.from_dict(
-        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "labels": cut, "length": [size] * len(cut)}
-    )
+    parts = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
+    masks, lengths = [[1] * size] * len(parts), [size] * len(parts)
+    return Dataset.from_dict({"input_ids": parts, "attention_mask": masks, "labels": parts, "length": lengths})

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.methods.eagle.network import WEIGHTS, load_eagle
+from specbench.methods.eagle.network import Eagle
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, EaglePlan, Recipe
 
@@ -44,17 +44,17 @@ def test_the_layer_learns_on_a_frozen_t5_and_a_killed_training_resumes(t5_recipe
     assert hashlib.sha256((target / "model.safetensors").read_bytes()).digest() == before
     assert not (folder / "model.safetensors").exists()
     assert "α of drafted token 2, toy, T=1" in (folder / "README.md").read_text()
-    eagle = load_eagle(folder, AutoModelForSeq2SeqLM.from_pretrained(target), "draft")
+    eagle = Eagle.load(folder, AutoModelForSeq2SeqLM.from_pretrained(target), "draft")
     assert (eagle.shape.kind, eagle.shape.layer.crosses) == ("eagle", True)
     # Killed after its last checkpoint: the rest is done again, and comes to the same weights.
-    first = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
+    first = load_file(folder / Eagle.FILE)
+    (folder / Eagle.FILE).unlink()
     for checkpoint in sorted((folder / "checkpoints").glob("checkpoint-*"))[-1:]:
         assert checkpoint.name == "checkpoint-30"
         for file in sorted(checkpoint.rglob("*")):
             file.unlink()
         checkpoint.rmdir()
-    again = load_file(train(recipe) / WEIGHTS)
+    again = load_file(train(recipe) / Eagle.FILE)
     assert all((weight == first[name]).all() for name, weight in again.items())
 
 
@@ -65,7 +65,7 @@ def test_eagle3_on_a_decoder_only_target_has_a_vocabulary_of_its_own(gpt_recipe:
     folder = train(recipe)
     seen = losses(folder)
     assert sum(seen[-6:]) < 0.9 * sum(seen[:6])
-    eagle = load_eagle(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
+    eagle = Eagle.load(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
     assert eagle.shape.kind == "eagle3" and eagle.lm_head.weight.shape == (20, 32)
     assert len(set(eagle.draft_vocabulary.tolist())) == 20
     other = eagle_recipe(gpt_recipe, target, 1, plan, max_rows=20)  # other tokens are the most frequent

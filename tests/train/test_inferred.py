@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
-from specbench.methods.eagle.network import load_eagle
+from specbench.methods.eagle.network import Eagle
 from specbench.train.inferred import usual_taps
 from specbench.train.quality import alpha, target_outputs
 from specbench.train.schema import Recipe, check
@@ -137,7 +137,7 @@ def test_a_target_with_several_ends_and_no_token_for_filling_up(
         (folder / name).write_text(json.dumps(told))
     words = ["recipe=eagle3", "eagle.vocabulary=8", f"distill.target={folder}", f"data.path=[{prompts}]"]
     assert main(["train", *words, f"output={tmp_path / 'layer'}", *SMALL]) == 0, capfd.readouterr().err
-    eagle = load_eagle(tmp_path / "layer", AutoModelForCausalLM.from_pretrained(folder), "draft")
+    eagle = Eagle.load(tmp_path / "layer", AutoModelForCausalLM.from_pretrained(folder), "draft")
     assert eagle.shape.taps == (0, 1, 2) and {1, 2} <= {*eagle.draft_vocabulary.tolist()}
     assert "α of drafted token 4, held-out rows, T=1" in (tmp_path / "layer" / "README.md").read_text()
 
@@ -160,8 +160,9 @@ def test_alpha_on_shared_outputs_is_the_same(target: Path) -> None:
     sources = [[5, 6, 7, 8], [9, 10, 11, 12]]
     for sampled in (False, True):
         outputs = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
-        shared = alpha(first, second, sources, sampled=sampled, seed=3, outputs=outputs)
-        assert shared == alpha(first, second, sources, sampled=sampled, seed=3, max_new_tokens=6)
+        shared = alpha(first, second, sources, outputs, sampled=sampled, seed=3)
+        again = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
+        assert outputs == again and shared == alpha(first, second, sources, again, sampled=sampled, seed=3)
 
 
 @pytest.mark.parametrize("draft", ["eagle3", "hydra"])

@@ -34,7 +34,7 @@ def random_learner(kind: str, family: str) -> Any:
     torch.manual_seed(3)
     target = network(family, 4)
     learner = make_learner(Recipe(heads=PLANS[kind]), target, Dataset.from_dict({}))
-    for weight in learner.heads.parameters():
+    for weight in learner.trained.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return learner.eval()
 
@@ -42,7 +42,7 @@ def random_learner(kind: str, family: str) -> Any:
 def plain_logits(learner: Any, family: str, head: int, text: list[int], place: int) -> torch.Tensor:
     """The logits [V] of `head` for the token at `place` of `text`, from the target's state `head` tokens before that of
     its own head, which for T5 stands at the start token before the first token."""
-    target, heads, between = learner.target, learner.heads, text[place - head : place]
+    target, heads, between = learner.target, learner.trained, text[place - head : place]
     if family == "gpt2":
         states = target(input_ids=torch.tensor([text]), output_hidden_states=True).hidden_states[-1][0]
         state = states[place - 1 - head]

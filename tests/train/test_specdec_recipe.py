@@ -41,7 +41,7 @@ def test_teacher_forced_predictions_are_those_of_drafting() -> None:
         read = learner.target(
             input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0]]), use_cache=True
         ).past_key_values.cross_attention_cache.layers
-        cache = ParallelCache(learner.decoder, [Source(layer.keys, layer.values) for layer in read].copy)
+        cache = ParallelCache(learner.trained, [Source(layer.keys, layer.values) for layer in read].copy)
         for ahead in range(3):
             ours_TV = learner.as_draft(ahead)(**given).logits[row]
             for place in range(ahead, len(text)):

@@ -14,19 +14,16 @@ A head is a feed-forward layer with a residual connection around it, then the ne
 Shapes: K = k - 1 heads, N positions, D the target's width, H the layer's.
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.saved_heads import SavedHeads
-from specbench.methods.heads import HeadsBuilder, OnStates
+from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project, TrainedHeads
 
 
-class BlockwiseHeads(SavedHeads):
+class BlockwiseHeads(TrainedHeads):
     """Heads 2 ... k. They start as copies of head 1: the layer's second half is zero."""
 
     KIND, RECIPE, SHAPE = "blockwise", "blockwise", ("heads", "width", "hidden")
@@ -39,6 +36,15 @@ class BlockwiseHeads(SavedHeads):
         self.into_bias_K1H = nn.Parameter(torch.zeros(heads - 1, 1, hidden))
         self.out_KHD = nn.Parameter(torch.zeros(heads - 1, hidden, width))
         self.out_bias_K1D = nn.Parameter(torch.zeros(heads - 1, 1, width))
+
+    @property
+    def later(self) -> int:
+        return self.heads - 1
+
+    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
+        """[K, N, V] of the heads `which`, 0 being head 2."""
+        read_KND = self(states_ND, which)
+        return project(read_KND.flatten(0, 1)).view(*read_KND.shape[:2], -1)
 
     def forward(self, states_ND: Tensor, which: slice = slice(None)) -> Tensor:
         """[K, N, D]: what the output projection reads for the heads `which`, 0 being head 2.
@@ -62,31 +68,6 @@ def in_units(states_ND: Tensor) -> tuple[Tensor, Tensor]:
     return size_N1, F.rms_norm(states_ND, states_ND.shape[-1:])
 
 
-class BlockwiseDraft(OnStates):
-    """`heads` on the states of `target`; `project` is its output projection."""
-
-    def __init__(
-        self, target: EagerModel, heads: BlockwiseHeads, project: Callable[[Tensor], Tensor], rows: int
-    ) -> None:
-        """`rows` is how many logits `project` gives."""
-        self.heads = heads
-        self.project = project
-        layer = sum(weight.numel() for weight in heads.parameters()) // (heads.heads - 1)
-        super().__init__(target, 2.0 * (layer + rows * heads.width))
-
-    @property
-    def later(self) -> int:
-        return self.heads.heads - 1
-
-    @property
-    def device(self) -> torch.device:
-        return self.heads.device
-
-    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        read_KND = self.heads(states_ND, which)
-        return self.project(read_KND.flatten(0, 1)).view(*read_KND.shape[:2], -1)
-
-
 class BlockwiseBuilder(HeadsBuilder):
     """Builds `draft=blockwise`."""
 
@@ -95,7 +76,5 @@ class BlockwiseBuilder(HeadsBuilder):
     def longest(self) -> int:
         return super().longest() - 1
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        return BlockwiseDraft(
-            target, BlockwiseHeads.load(self.folder, target.network, self.request.key), target.project, rows
-        )
+    def build_draft(self, target: EagerModel) -> Draft:
+        return HeadsDraft(target, BlockwiseHeads.load(self.folder, target.network, self.request.key))

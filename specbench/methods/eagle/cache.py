@@ -8,18 +8,15 @@ Shapes: L new entries, C slots, S tokens of the source, D width, F numbers of a 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specbench.engine.buffers import Buffers
-from specbench.engine.capture.kernels import attend
 from specbench.engine.layout import Layout, OpenTree, chain
-from specbench.methods.decoder_layer import Source
+from specbench.methods.decoder_layer import LayerCache, Source, mask_bias
 from specbench.methods.eagle.network import Eagle
-
-FIRST_CAPACITY = 64
 
 
 class Prediction(NamedTuple):
@@ -29,40 +26,30 @@ class Prediction(NamedTuple):
     logits_LV: Tensor
 
 
-class Entries(Protocol):
-    """The state of EAGLE's layer for one sequence."""
-
-    length: int  # entries that hold the target's features
-
-    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """Read entries on of the target's own features and these tokens; what follows the last."""
-        ...
-
-    def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """Continue from a predicted feature and the token drafted from it."""
-        ...
-
-    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Drop all drafted entries, and all but the first `length` others."""
-        ...
+def entry_bias(layout: Layout, bias_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The attention bias [1, 1 or H, L, C]: `bias_HC` of distances, and the dtype's lowest number where hidden."""
+    visible = layout.visible_BLC.unsqueeze(1)
+    if bias_HC is None:
+        return mask_bias(visible, dtype)
+    distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC
+    by_entry = bias_HC.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
+    return torch.where(visible, by_entry, torch.finfo(dtype).min)
 
 
 class EagleCache:
-    """Keys and values of one sequence's entries; `source` returns what cross-attention reads. See `Entries`."""
+    """Keys and values of one sequence's entries, of which the first `length` hold the target's features."""
 
     def __init__(self, eagle: Eagle, source: Callable[[], Source | None]) -> None:
+        """`source` returns what cross-attention reads."""
         self.eagle, self._source = eagle, source
         self.length = 0
         self._tree = OpenTree()
         self._ahead = 0  # entries of a chain of predicted features, after the first `length`
-        self._resize(FIRST_CAPACITY)
+        self._cache = LayerCache(eagle.shape.layer, 1, eagle.fc.weight)
+        self._number_slots()
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """See `Entries`."""
+        """Read entries on of the target's own features and these tokens; what follows the last."""
         self.forget()
         self._reserve(self.length + len(tokens))
         layout = chain(self.length, len(tokens), self._numbers_1C)
@@ -71,14 +58,14 @@ class EagleCache:
         return self._predicted(states_LD[-1:])
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """See `Entries`."""
+        """Continue from a predicted feature and the token drafted from it."""
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1
         return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), place + 1, True))
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """See `Entries`."""
+        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
         self._tree.grow(tokens, parents)
         self._reserve(self.length + len(self._tree))
         layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
@@ -102,42 +89,23 @@ class EagleCache:
         eagle, device = self.eagle, states_LD.device
         positions_1L = layout.new_positions_BL
         embedded_1LD = eagle.embed(torch.tensor([tokens], device=device), positions_1L + 1)
-        bias = self._bias(layout, end, is_last)
-
-        def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._buffers.layers
-            for buffer, states in ((keys, key), (values, value)):
-                buffer[:, :, end - states.shape[2] : end] = states
-            return attend(query, keys[:, :, :end], values[:, :, :end], bias, eagle.shape.layer.scale)
-
-        states_1LD: Tensor = eagle(states_LD.unsqueeze(0), embedded_1LD, positions_1L, attend_cached, self._source())
+        attend = partial(self._cache.attend, 0, end, self._bias(layout, end, is_last))
+        states_1LD: Tensor = eagle(states_LD.unsqueeze(0), embedded_1LD, positions_1L, attend, self._source())
         return states_1LD[0]
 
     def _bias(self, layout: Layout, end: int, is_last: bool) -> Tensor | None:
         """[1, 1 or H, L, end] in the cache's dtype: of distances, and what is hidden."""
-        near_HC = self._bias_HC
         if is_last:  # distances end - 1 ... 0
-            return None if near_HC is None else self._from_far_HC[None, :, None, -end:]
-        hidden_LC = ~layout.visible_BLC[0, :, :end]
-        mask = torch.zeros(hidden_LC.shape, device=hidden_LC.device, dtype=self._dtype)
-        mask = mask.masked_fill(hidden_LC, -torch.inf)[None, None]
-        if near_HC is None:
-            return mask
-        distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC[0, None, :end]
-        return mask + near_HC[:, distance_LC.clamp(min=0)]
+            return None if self._bias_HC is None else self._from_far_HC[None, :, None, -end:]
+        seen = Layout(layout.slots_BL, layout.positions_BC[:, :end], layout.visible_BLC[:, :, :end])
+        return entry_bias(seen, self._bias_HC, self._cache.dtype)
 
     def _reserve(self, needed: int) -> None:
-        if needed > self._buffers.slots:
-            old = self._buffers
-            self._resize(1 << (needed - 1).bit_length())
-            self._buffers.copy_slots(old, old.slots)
+        if self._cache.reserve(needed):
+            self._number_slots()
 
-    def _resize(self, slots: int) -> None:
-        weight, shape = self.eagle.fc.weight, self.eagle.shape.layer
-        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
-        self._dtype = torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
-        self._buffers = Buffers.zeros([(shape.key_heads, shape.head_width)] * 2, slots, self._dtype, weight.device)
-        self._numbers_1C = torch.arange(slots, device=weight.device).unsqueeze(0)
+    def _number_slots(self) -> None:
+        self._numbers_1C = torch.arange(self._cache.slots, device=self.eagle.fc.weight.device).unsqueeze(0)
         bias_HC = self.eagle.layer.bias_by_distance(self._numbers_1C[0])
-        self._bias_HC = None if bias_HC is None else bias_HC.to(self._dtype)
-        self._from_far_HC = torch.empty(0) if bias_HC is None else bias_HC.to(self._dtype).flip(-1)
+        self._bias_HC = None if bias_HC is None else bias_HC.to(self._cache.dtype)
+        self._from_far_HC = torch.empty(0) if self._bias_HC is None else self._bias_HC.flip(-1)

@@ -1,8 +1,13 @@
-"""EAGLE's layer as captured steps, beside a target of the same engine."""
+"""EAGLE's layer as captured steps, beside a target of the same engine.
+
+Embedding, linear layer, decoder layer and head are one program.
+
+Shapes: L new entries, C slots, S slots of the source, D width, F numbers of a target's feature, V logits.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,17 +31,14 @@ from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
-from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
+from specbench.methods.decoder_layer import Attention, Source, mask_bias
+from specbench.methods.eagle.cache import EagleCache, Prediction, entry_bias
 from specbench.methods.eagle.network import Eagle
 from specbench.theory.trees import ROOT
 
-# A step of EAGLE's layer, captured: embedding, linear layer, decoder layer and head are one program.
-#
-# Shapes: L new entries, C slots, S slots of the source, D width, F numbers of a target's feature, V logits.
+MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph
 
 
-@dataclass(frozen=True)
 class EagleProgram:
     """Steps over entries; each takes, after the buffers, the states [1, L, F or D] that the entries join.
 
@@ -48,32 +50,23 @@ class EagleProgram:
         draft_one: one entry that holds a predicted feature.
         draft: several.
         cached: files that the captures were read from.
+        shapes: (heads, channels) of each buffer for 'self' and 'cross' attention.
     """
 
-    shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
-    cache_dtype: torch.dtype
-    read_one: Step
-    read: Step
-    draft_one: Step
-    draft: Step
-    cached: list[Path]
-
-    @staticmethod
     @without_collecting()
-    def of(eagle: Eagle, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> "EagleProgram":
+    def __init__(self, eagle: Eagle, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> None:
         """`eagle`, bound to its target. Raises whatever its modules raise where they cannot be captured."""
-        layer, files = eagle.shape.layer, list[Path]()
-        shapes = {"self": [(layer.key_heads, layer.head_width)] * 2}
+        layer, self.cache_dtype, self.cached = eagle.shape.layer, cache_dtype, list[Path]()
+        self.shapes = {"self": [(layer.key_heads, layer.head_width)] * 2}
         if layer.crosses:
-            shapes["cross"] = [(layer.heads, layer.head_width)] * 2
+            self.shapes["cross"] = [(layer.heads, layer.head_width)] * 2
         steps = list[Step]()
         for kind in ("read", "draft"):
-            graph = _captured(eagle, kind, shapes, cache_dtype, files)
+            graph = _captured(eagle, kind, self.shapes, cache_dtype, self.cached)
             sizes = hoist(with_merged_weights(graph), [], with_constants=True)
             steps.append(make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)))
             steps.append(make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)))
-        read_one, read, draft_one, draft = steps
-        return EagleProgram(shapes, cache_dtype, read_one, read, draft_one, draft, files)
+        self.read_one, self.read, self.draft_one, self.draft = steps
 
 
 class _Modules(nn.Module):
@@ -127,18 +120,19 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         keys, values, *of_source, states = others
         layout = Layout(slots, positions, visible)
         at, placed = slots.flatten(), layout.new_positions_BL
-        bias = _bias(eagle, layout, keys.dtype)
+        near: Any = eagle.layer.bias_by_distance(torch.arange(visible.shape[-1], device=visible.device))
+        bias = entry_bias(layout, near, keys.dtype)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             placement.write(keys, at, key)
             placement.write(values, at, value)
-            return _marked(query, keys, values, bias, shape.scale)
+            return MARKED_ATTENTION(query, keys, values, bias, shape.scale)
 
         source = None
         if of_source:
             numbers = torch.arange(of_source[0].shape[2], device=ids.device)
             read = (numbers < source_length.unsqueeze(-1))[:, None, None, :]
-            source = Source(of_source[0], of_source[1], _hidden(read, keys.dtype), _marked)
+            source = Source(of_source[0], of_source[1], mask_bias(read, keys.dtype), MARKED_ATTENTION)
         fused = eagle.fuse(states) if kind == "read" else states
         predicted = eagle(fused, eagle.embed(ids, placed + 1), placed, attend, source)
         if kind == "read":
@@ -148,30 +142,7 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
     return step
 
 
-def _marked(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    mixed: Tensor = placement.attend(query, keys, values, bias, scale)
-    return mixed
-
-
-def _hidden(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """The attention mask as a bias: 0 where `visible`, else the lowest number of `dtype`."""
-    none = torch.zeros((), dtype=dtype, device=visible.device)
-    return torch.where(visible, none, torch.finfo(dtype).min)
-
-
-def _bias(eagle: Eagle, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """The attention bias [1, 1 or H, L, C]: relative position bias, and the dtype's lowest number where hidden."""
-    visible = layout.visible_BLC.unsqueeze(1)
-    slots = torch.arange(layout.positions_BC.shape[1], device=visible.device)
-    near: Any = eagle.layer.bias_by_distance(slots)
-    if near is None:
-        return _hidden(visible, dtype)
-    distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC
-    by_entry: Tensor = near.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
-    return torch.where(visible, by_entry, torch.finfo(dtype).min)
-
-
-TRIED = 4  # entries with which a captured step is compared
+PROBED_ENTRIES = 4  # entries with which a captured step is compared
 
 
 class CapturedEagle:
@@ -186,7 +157,7 @@ class CapturedEagle:
     def __init__(self, eagle: Eagle, target: StaticModel) -> None:
         """Raises whatever the layer's modules raise where they cannot be captured."""
         packed = PackedWeights() if target.invariant else target.packed
-        self.program = EagleProgram.of(eagle, target.program.cache_dtype, target.lowering, packed)
+        self.program = EagleProgram(eagle, target.program.cache_dtype, target.lowering, packed)
         self.vocabulary_size = eagle.vocabulary_size
         self.device = target.device
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
@@ -194,16 +165,16 @@ class CapturedEagle:
         self.numbers, self.capacity, self.source_slots = target.numbers, target.capacity, target.source_slots
         self.ids = target.ids
         self.graphs = target if isinstance(target, CudaGraphModel) else None
-        self._held: dict[tuple[int, int], Tensor] = {}
+        self._graph_inputs: dict[tuple[int, int], Tensor] = {}
         if self.graphs is None:
             CapturedEagleSession(self, None).look_up(USUAL_COUNTS)
 
-    def held(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
+    def graph_input(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
         """`states_LD` [1, `rows`, D] at the address that a graph of `step` reads; the last fills the missing rows."""
         key = id(step), rows
-        if key not in self._held:
-            self._held[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
-        held, count = self._held[key], len(states_LD)
+        if key not in self._graph_inputs:
+            self._graph_inputs[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
+        held, count = self._graph_inputs[key], len(states_LD)
         held[0, :count] = states_LD
         held[0, count:] = states_LD[-1]
         return held
@@ -226,7 +197,7 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
     """The captured layer, its logits compared with the module's. Raises RuntimeError where they differ."""
     model = CapturedEagle(eagle, target)
     heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
-    keys = _noise(1, heads, TRIED, channels).to(target.device, model.program.cache_dtype)
+    keys = _noise(1, heads, PROBED_ENTRIES, channels).to(target.device, model.program.cache_dtype)
     ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
     own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
     difference = largest_difference(_probe_logits(eagle, ours), _probe_logits(eagle, own))
@@ -240,18 +211,18 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
 
 
 @torch.inference_mode()
-def _probe_logits(eagle: Eagle, entries: Entries) -> list[Tensor]:
+def _probe_logits(eagle: Eagle, entries: "EagleCache | CapturedEagleSession") -> list[Tensor]:
     """Logits [rows, V] of five calls that use each captured step.
 
     They read several entries, one entry, a drafted node, two siblings, and a node below each sibling.
     """
     device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
-    features_LF = _noise(TRIED, eagle.shape.feature_width).to(device, dtype)
-    tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + TRIED + 1)
-    several = entries.read(features_LF[:-1], tokens[: TRIED - 1])
-    one = entries.read(features_LF[-1:], tokens[TRIED - 1 : TRIED])
-    node = entries.draft(one.states_LD, tokens[TRIED])
-    entries.rollback(TRIED)
+    features_LF = _noise(PROBED_ENTRIES, eagle.shape.feature_width).to(device, dtype)
+    tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + PROBED_ENTRIES + 1)
+    several = entries.read(features_LF[:-1], tokens[: PROBED_ENTRIES - 1])
+    one = entries.read(features_LF[-1:], tokens[PROBED_ENTRIES - 1 : PROBED_ENTRIES])
+    node = entries.draft(one.states_LD, tokens[PROBED_ENTRIES])
+    entries.rollback(PROBED_ENTRIES)
     siblings = entries.draft_nodes(one.states_LD.expand(2, -1), tokens[:2], [ROOT, ROOT])
     below = entries.draft_nodes(siblings.states_LD, tokens[2:4], [1, 0])
     logits = [each.logits_LV[:, : eagle.vocabulary_size].float() for each in (several, one, node, siblings, below)]
@@ -263,7 +234,7 @@ def _noise(*shape: int) -> Tensor:
 
 
 class CapturedEagleSession(StaticSession):
-    """Captured entries of one text; see `eagle_cache.Entries`."""
+    """Captured entries of one text; see `EagleCache`."""
 
     model: CapturedEagle  # type: ignore[assignment]  # as much of a CapturedModel as a session of entries uses
 
@@ -285,7 +256,6 @@ class CapturedEagleSession(StaticSession):
         self._buffers.append(self._states_1LD)
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self.forget()
         self._make_room(self.length + len(tokens))
         program = self.model.program
@@ -294,11 +264,9 @@ class CapturedEagleSession(StaticSession):
         return predicted
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """See `Entries`."""
         return self.draft_nodes(states_1D, [token], [len(self._tree) - 1])
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self._tree.grow(tokens, parents)
         self._make_room(self.length + len(self._tree))
         program = self.model.program
@@ -325,7 +293,7 @@ class CapturedEagleSession(StaticSession):
         assert graphs is not None
         if (filled := graphs.filled(count)) > MOST_TOKENS:
             return None
-        self._buffers[-1] = self.model.held(step, states_LD, filled)
+        self._buffers[-1] = self.model.graph_input(step, states_LD, filled)
         graph = graphs.graph(step, filled, self._buffers)
         if graph is None:
             return None

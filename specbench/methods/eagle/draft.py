@@ -21,9 +21,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
-from specbench.algorithm.draft import Draft, after_zeros
-from specbench.config.model import name_of, place_of
-from specbench.config.paths import training_command
+from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.engine.weights.load import layers_of, shape_of
@@ -31,37 +29,34 @@ from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
+from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import OURS, Eagle, load_eagle, read_eagle, unrolled
+from specbench.methods.eagle.network import OURS, Eagle, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
+from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
 
 
-class EagleDraft:
+class EagleDraft(FollowsTarget):
     """`eagle`, bound to the network of `target`, whose sessions hand over its features, the prompt's too."""
 
     def __init__(self, target: Model, eagle: Eagle, taps: tuple[int, ...] = ()) -> None:
         """`taps`: after how many layers the states are that the target hands over."""
         self.target, self.eagle = target, eagle
         self.operations = eagle.operations
-        width = eagle.shape.tapped_width
-        places = [taps.index(depth) for depth in eagle.shape.taps]
-        self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
-        self.all_columns = places == list(range(len(taps)))
+        self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
+        if eagle.shape.taps and eagle.shape.taps != taps:
+            width, places = eagle.shape.tapped_width, [taps.index(depth) for depth in eagle.shape.taps]
+            self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
         self.captured = captured(eagle, target)
-
-    def start(self, prompt: Prompt, sampling: Sampling) -> "EagleSession":
-        """On a session of its own, in which the target must read the text itself."""
-        return self.start_on(self.target.start(prompt), prompt, sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
         return EagleSession(self, cast(StatefulSession, session), sampling)
 
 
-class EagleSession:
+class EagleSession(ScoresAhead):
     """The layer at work beside the target's session."""
 
     stops_at_end = True
@@ -70,10 +65,8 @@ class EagleSession:
         self.draft = draft
         self.session = session
         self.sampling = sampling
-        self.source = partial(
-            source_of_session, session if draft.eagle.shape.layer.crosses else None
-        )  # no cycle: rows of a batch are freed at once
-        self.cache: Entries = (
+        self.source = partial(Source.of, session)  # no cycle: rows of a batch are freed at once
+        self.cache: EagleCache | CapturedEagleSession = (
             EagleCache(draft.eagle, self.source)
             if draft.captured is None
             else CapturedEagleSession(draft.captured, session.source_states())
@@ -124,10 +117,6 @@ class EagleSession:
         del self._features[length:]
         self.cache.rollback(length - 1)
 
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of the first token of a proposal, at each position; a row of zeros where no feature is known."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
-
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         self._read(tokens[:-1])
@@ -141,8 +130,8 @@ class EagleSession:
         features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
         steps = min(most, known)
         for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self.source(), steps)):
-            states_LD = states_1LD[0, ahead:][-rows:]
-            found[ahead] = after_zeros(self._q(states_LD), rows)
+            logits_LV = eagle.logits(states_1LD[0, ahead:][-rows:])
+            found[ahead] = after_zeros(standardise(logits_LV, self.sampling, self.draft.target.vocabulary_size), rows)
         return iter(found)
 
     def _after(self, tokens: Sequence[int]) -> Prediction | None:
@@ -167,26 +156,14 @@ class EagleSession:
         """Keep the features of the first `count` tokens."""
         known = len(self._features)
         if known < count:
-            states_of = self.session.tapped if self.draft.columns else self.session.states
+            states_of = self.session.tapped if self.draft.eagle.shape.taps else self.session.states
             states_LF = states_of(known, count)
             assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
-            self._features += self._tapped(states_LF).split(1)
-
-    def _tapped(self, states_LF: Tensor) -> Tensor:
-        columns = self.draft.columns
-        return states_LF if self.draft.all_columns or not columns else states_LF[:, columns]
+            columns = self.draft.columns
+            self._features += (states_LF if columns is None else states_LF[:, columns]).split(1)
 
     def _predicted(self, after: Prediction) -> Predicted:
         return Predicted(after.logits_LV, self.draft.target.vocabulary_size, self.sampling)
-
-    def _q(self, states_LD: Tensor) -> Tensor:
-        return standardise(self.draft.eagle.logits(states_LD), self.sampling, self.draft.target.vocabulary_size)
-
-
-def source_of_session(session: StatefulSession | None) -> Source | None:
-    """The keys and values of the source that the last layer of the session's target has."""
-    states = None if session is None else session.source_states()
-    return None if states is None else Source(*states)
 
 
 class EagleBuilder(DraftBuilder[EagleConfig]):
@@ -198,20 +175,15 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         super().__init__(request)
         draft, key, target = self.draft, request.key, request.run.target
         self.source, pinned = source_of(draft)
-        if draft.path is None and draft.hub is None and not Path(self.source).is_dir():
-            raise UserError(
-                f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
-                f"{training_command(draft.kind, place_of(target))}, and give {key}.path=FOLDER, or "
-                f"{key}.hub=OWNER/NAME of a published checkpoint"
-            )
+        require_weights(request, Path(self.source), f", or {key}.hub=OWNER/NAME of a published checkpoint")
         self.published = published_eagle(self.source, pinned, key, OURS)
         if self.published is None and draft.hub is not None and draft.path is None:
             raise UserError(f"{key}.hub={draft.hub}: its config.json is none of an EAGLE checkpoint")
-        if self.published is not None:
-            kind = self.published.kind
+        if self.published is None:
+            shape = Eagle.shape_of(Eagle.facts(Path(self.source), key, draft.recipe))[0]
+            kind, self.taps = shape.kind, shape.taps
         else:
-            facts = read_eagle(Path(self.source), key, draft.recipe)
-            kind, self.taps = facts.shape.kind, facts.shape.taps
+            kind = self.published.kind
         if kind != draft.kind:
             where = f"{key}.path" if draft.path or draft.hub is None else f"{key}.hub"
             raise UserError(f"{where}={self.source}: these weights are of draft={kind}; use that draft")
@@ -223,5 +195,5 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         if self.published is not None:
             eagle = load_published_eagle(self.published, target.network, self.taps)
         else:
-            eagle = load_eagle(Path(self.source), target.network, self.request.key)
+            eagle = Eagle.load(Path(self.source), target.network, self.request.key).bind(target.network)
         return EagleDraft(target, eagle, target.tap_depths)

@@ -16,25 +16,19 @@ back first. Learned positions (GPT-2) are added to the embedding, which is what 
 Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of the draft vocabulary, V logits.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from specbench.config.paths import training_command
 from specbench.engine.eager.parts import own_head
-from specbench.engine.saved_heads import fingerprint, same_weights
-from specbench.errors import UserError, first_line
+from specbench.engine.saved_heads import SavedHeads
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source
 
-WEIGHTS, FACTS = "eagle.safetensors", "config.json"
-OURS = "eagle"  # the field of FACTS by which folders of our recipes are known
+OURS = "eagle"  # the field of config.json by which folders of our recipes are known
 
 
 @dataclass(frozen=True)
@@ -43,16 +37,14 @@ class EagleShape:
 
     Attributes:
         taps: after how many of the target's decoder layers each fused state is taken; none is EAGLE, whose feature is
-            the
-            input of the head.
+            the input of the head.
         feature_scale: brings the feature to the size of the layer's other inputs.
         vocabulary: tokens of the draft vocabulary, None for all.
         own_head: it has a head of its own; otherwise it reads the target's rows.
         own_embeddings: of published checkpoints: their rows, 0 where it reads the target's.
         state_width: of published checkpoints: the width of a tapped state, where it is not the layer's.
         fuse_norm: of published EAGLE-3: the norm of the states before they are fused, all as one vector ("joint") or
-            each
-            ("each").
+            each ("each").
         norm_before_residual: of published EAGLE-3: the residual stream begins with the normalised state.
         norm_output: of published EAGLE-3: the normalised prediction is fed back.
     """
@@ -84,8 +76,10 @@ class EagleShape:
         return len(self.taps) * self.tapped_width if self.taps else self.layer.width
 
 
-class Eagle(nn.Module):
+class Eagle(SavedHeads):
     """The layer with its input and output modules. `bind` connects it to the target's head and embeddings."""
+
+    KIND, RECIPE, CALLED, FILE = "EAGLE", "eagle", "weights", "eagle.safetensors"
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()
@@ -197,56 +191,17 @@ class Eagle(nn.Module):
         own = sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith(looked_up))
         return 2.0 * (own + (self.shape.vocabulary or self.vocabulary_size) * self.shape.layer.width)
 
-    def save(self, folder: Path, target: str, prints: list[float]) -> None:
-        """The weights, with the name and the fingerprint of their target."""
-        state = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
-        save_file(state, folder / WEIGHTS)
-        (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
-        facts = {OURS: asdict(self.shape), "target": target, "fingerprint": prints}
-        (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    def described(self) -> dict[str, Any]:
+        return {OURS: asdict(self.shape)}
 
+    @classmethod
+    def shape_of(cls, facts: dict[str, Any]) -> tuple[EagleShape]:
+        told = facts[OURS]
+        return (EagleShape(**told | {"layer": LayerShape(**told["layer"]), "taps": tuple(told["taps"])}),)
 
-@dataclass(frozen=True)
-class EagleFacts:
-    """The metadata of weights: their shape, and the target that they were trained on."""
-
-    shape: EagleShape
-    target: str
-    fingerprint: list[float]
-
-
-def read_eagle(folder: Path, key: str, recipe: str = "eagle") -> EagleFacts:
-    """The metadata in `folder`. Raises UserError, which names `recipe`, if it has no EAGLE weights."""
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        if (folder / WEIGHTS).is_file():
-            told = facts[OURS]
-            told["layer"], told["taps"] = LayerShape(**told["layer"]), tuple(told["taps"])
-            return EagleFacts(EagleShape(**told), facts["target"], facts["fingerprint"])
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
-    raise UserError(
-        f"{key}.path={folder}: no EAGLE weights are in this folder ({FACTS}, {WEIGHTS}); "
-        f"make them with {training_command(recipe)}"
-    )
-
-
-def load_eagle(folder: Path, network: Any, key: str) -> Eagle:
-    """The weights in `folder`, bound to `network`. Raises UserError where they belong to another."""
-    facts = read_eagle(folder, key)
-    if not same_weights(fingerprint(network), facts.fingerprint):
-        raise UserError(
-            f"{key}: the weights in {folder.name} were trained on {facts.target}, and this target's weights are "
-            f"others; train some: {training_command(facts.shape.kind)}, and give "
-            f"{key}.path=FOLDER"
-        )
-    try:
-        eagle = Eagle(facts.shape)
-        eagle.load_state_dict(load_file(folder / WEIGHTS))
-    except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
-        raise UserError(f"{key}: the weights in {folder} cannot be loaded: {first_line(error)}") from error
-    weight = network.get_output_embeddings().weight
-    return eagle.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
+    @classmethod
+    def recipe_of(cls, facts: dict[str, Any]) -> str:
+        return cls.shape_of(facts)[0].kind
 
 
 # EAGLE's layer along whole texts, several steps from its own predictions, all places of the text at once.

@@ -4,7 +4,7 @@
 - speculators' (github.com/vllm-project/speculators): `speculators_model_type`, and the layer under
   `transformer_layer_config`.
 
-docs/checkpoints.md has all fields. `published_eagle_weights` reads the tensors.
+docs/checkpoints.md has all fields. Shapes: N tokens of the draft vocabulary.
 """
 
 import re
@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from specbench.engine.weights.files import CONFIG, read_config, read_tensors, weight_files
 from specbench.errors import UserError, first_line
-from specbench.methods.decoder_layer import ROTATIONS, LayerShape, rotation
+from specbench.methods.decoder_layer import ROTATIONS, LayerShape, llama_shape, rotation
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 SPECULATORS = "speculators_model_type"
@@ -115,21 +115,11 @@ class PublishedEagle:
 
     def layer_shape(self, bias: bool) -> LayerShape:
         """`bias`: whether its projections have a bias."""
-        layer = self.layer
-        head = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
-        theta, angles = self._rotation()
-        return LayerShape(
-            layer.hidden_size, layer.intermediate_size, layer.num_attention_heads, layer.num_key_value_heads, head,
-            "rms", layer.rms_norm_eps, layer.hidden_act, True, bias, "rotary", head**-0.5, False, theta=theta,
-            angles=angles, head_norms=layer.model_type == "qwen3",
-        )  # fmt: skip
-
-    def _rotation(self) -> tuple[float, tuple[float, ...]]:
-        """The base of its rotary angles, and the angles where a rule scales them."""
         try:
-            return rotation(self.layer)
+            theta, angles = rotation(self.layer)
         except ValueError as error:
             self.refuse("rope_scaling", error, f"only {', '.join(ROTATIONS)}")
+        return llama_shape(self.layer, bias, theta=theta, angles=angles, head_norms=self.layer.model_type == "qwen3")
 
     def refuse(self, name: str, value: object, why: str) -> NoReturn:
         """Raise UserError for a field of the config."""
@@ -183,14 +173,9 @@ def _require_supported(made: PublishedEagle) -> None:
         made.refuse("use_aux_hidden_state", False, "EAGLE-3 without states of three depths is not supported")
 
 
-# The tensors of a published EAGLE or EAGLE-3 checkpoint, as `Eagle` names them.
-#
 # EAGLE's own layout calls the decoder layer `layers.0`, or `midlayer` in EAGLE-3; speculators calls it `layers.0`, and
 # in EAGLE `transformer`, with `fusion_fc` for `fc`. Token i of the draft vocabulary is token i + d2t[i] of the
 # target's; t2d says of each of the target's tokens whether it is one of them.
-#
-# Shapes: N tokens of the draft vocabulary, V the target's logits, D the layer's width.
-
 
 LAYER = r"(?:midlayer|layers\.0|transformer)"
 OURS = (

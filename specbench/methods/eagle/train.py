@@ -12,28 +12,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from datasets import Dataset
+from torch import nn
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.parts import Taps
-from specbench.methods.borrowed_layer import borrow_layer
-from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.engine.eager.parts import Taps, layer_list
+from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
-from specbench.train.schema import EaglePlan, Recipe, resolve
+from specbench.train.schema import Recipe, resolve
 from specbench.train.sets import special_ids
 from specbench.train.trainers import distillation_loss
 
-MEASURED = 4  # tokens of a proposal whose alpha the card has
+SMALL = 0.05  # of the embedding's part, beside the feature's
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     features_BTF: torch.Tensor
@@ -42,116 +43,147 @@ class Seen(NamedTuple):
     source: Source | None
 
 
-class EagleLearner(FrozenTargetLearner[Seen]):
+class EagleLearner(FrozenTargetLearner[TargetOutput]):
     """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        size = recipe.eagle.vocabulary
-        kept = None if size is None else _draft_vocabulary(recipe, target, train_set, size)
-        return cls(target, recipe.eagle, recipe.distill.kl_weight, kept)
+    trained: Eagle
+    measured = 4
+    predictor = "drafted token"
 
-    def __init__(self, target: PreTrainedModel, plan: EaglePlan, kl_weight: float, kept: list[int] | None) -> None:
-        """`kept`: the tokens of the draft vocabulary, None for all."""
-        super().__init__(target, kl_weight)
-        self.plan = plan
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        self.plan = plan = recipe.eagle
+        kept = None if plan.vocabulary is None else _draft_vocabulary(recipe, target, train_set, plan.vocabulary)
         layer = layer_shape(target, "distill.target")
         scaled = layer.positions == "relative" and getattr(target.config, "scale_decoder_outputs", False)
         shape = EagleShape(
             layer, tuple(plan.taps), layer.width**0.5 if scaled else 1.0,
             None if kept is None else len(kept), kept is not None and plan.own_head,
         )  # fmt: skip
-        self.eagle = Eagle(shape)
-        borrow_layer(self.eagle, target, kept)
-        self.eagle = self.eagle.to(target.device).bind(target)
+        eagle = Eagle(shape)
+        borrow_layer(eagle, target, kept)
+        self.trained = eagle.to(target.device).bind(target)
 
-    @property
-    def trained(self) -> Eagle:
-        return self.eagle
-
-    @property
-    def measured(self) -> int:
-        return MEASURED
-
-    def called(self, ahead: int) -> str:
-        return f"drafted token {ahead}"
-
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
         if labels_BT.shape[1] < 2:  # texts of one token
-            return self.eagle.fc.weight.sum() * 0.0
+            return self.trained.fc.weight.sum() * 0.0
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
-        for step, states_BTD in enumerate(self.steps(seen, self.plan.steps, self.plan.noise)):
+        for step, states_BTD in enumerate(self.steps(output, self.plan.steps, self.plan.noise)):
             weight = self.plan.decay**step
             # Entry j is about what the target computes at j + 1.
             counted_BT = labels_BT[:, step + 1 :]
             if not (counted_BT != -100).any():
                 break
             states_BTD = states_BTD[:, step:]
-            loss = self._token_loss(seen.p_BTV[:, step + 1 :], states_BTD, counted_BT)
-            if not self.eagle.shape.taps:
-                wanted_BTD = self.eagle.fuse(seen.features_BTF[:, step + 1 :])
+            loss = self._token_loss(output.p_BTV[:, step + 1 :], states_BTD, counted_BT)
+            if not self.trained.shape.taps:
+                wanted_BTD = self.trained.fuse(output.features_BTF[:, step + 1 :])
                 places = counted_BT != -100
-                apart = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
-                loss = self.plan.token_weight * loss + self.plan.feature_weight * apart
+                of_features = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
+                loss = self.plan.token_weight * loss + self.plan.feature_weight * of_features
             total, weights = total + weight * loss, weights + weight
         return total / max(weights, 1e-9)
 
     def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
         """Towards p, renormalised over the draft vocabulary."""
-        if self.eagle.shape.vocabulary is not None:
-            p_BTV = p_BTV[..., self.eagle.draft_vocabulary]
-        q_BTV = self.eagle.draft_logits(states_BTD.to(self.target.dtype))
+        if self.trained.shape.vocabulary is not None:
+            p_BTV = p_BTV[..., self.trained.draft_vocabulary]
+        q_BTV = self.trained.draft_logits(states_BTD.to(self.target.dtype))
         return distillation_loss(p_BTV, q_BTV, labels_BT, self.kl_weight)
 
-    def steps(self, seen: Seen, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
+    def steps(self, output: TargetOutput, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
         """Predicted features [B, T - 1, D] of each step."""
-        features_BTF = seen.features_BTF[:, :-1]
+        features_BTF = output.features_BTF[:, :-1]
         if noise:
-            features_BTF = (
-                features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise / self.eagle.shape.feature_scale
-            )
-        return unrolled(self.eagle, features_BTF, self.eagle.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
+            noise /= self.trained.shape.feature_scale
+            features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise
+        return unrolled(self.trained, features_BTF, self.trained.embed(output.ids_BT[:, 1:], 1), output.source, steps)
 
     @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
-        states: list[torch.Tensor] = []
-        head = self.target.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, read: states.append(read[0]))
-        taps = Taps(self.target, self.eagle.shape.taps)
-        try:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
+        taps = Taps(self.target, self.trained.shape.taps)
+        with self.head_inputs() as states, closing(taps):
             output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
-        finally:
-            hook.remove()
-            taps.close()
         features = torch.cat(taps.taken(), -1) if taps.depths else states[-1]
         source = None
-        if self.eagle.shape.layer.crosses:
+        if self.trained.shape.layer.crosses:
             last = output.past_key_values.cross_attention_cache.layers[-1]
-            hidden = given["attention_mask"][:, None, None, :] == 0
-            bias = torch.zeros_like(hidden, dtype=last.keys.dtype).masked_fill(hidden, torch.finfo(last.keys.dtype).min)
-            source = Source(last.keys, last.values, bias)
-        return Seen(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
+            visible = given["attention_mask"][:, None, None, :] != 0
+            source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
+        return TargetOutput(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        *_, states_BTD = self.steps(seen, ahead)
-        return self.eagle.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        *_, states_BTD = self.steps(output, ahead)
+        return self.trained.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
 
 
 def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
-    """The most frequent tokens, or the vocabulary of the heads to start from, since their rows belong to it."""
+    """`size` tokens of the target, in the order of ids.
+
+    They are those that the texts to train on have most often, with the ends of a text, or the vocabulary of the heads
+    to start from, since their rows belong to it.
+    """
     if recipe.distill.start_from:
         earlier = earlier_weights(Path(resolve(recipe.distill.start_from)))
         if "draft_vocabulary" in earlier:
             return [int(token) for token in earlier["draft_vocabulary"]]
-    return _most_frequent(recipe, target, train_set, size)
-
-
-def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
-    """The `size` tokens that the texts to train on have most often, and the ends of a text, in the order of ids."""
-    column = "labels" if recipe.task == "seq2seq" else "input_ids"
-    counts = Counter(chain.from_iterable(train_set[column]))
-    most = len(train_set) + max(counts.values())
-    counts.update(dict.fromkeys(special_ids(target)[1], most))
+    counts = Counter(chain.from_iterable(train_set["labels" if recipe.task == "seq2seq" else "input_ids"]))
+    counts.update(dict.fromkeys(special_ids(target)[1], len(train_set) + max(counts.values())))
     return sorted(token for token, _ in counts.most_common(size))
+
+
+@torch.no_grad()
+def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
+    """Fill `eagle` from the target's last decoder layer; `kept` are the tokens of the draft vocabulary.
+
+    What the linear layer before it does with the embedding begins near zero, so that the layer first works on the
+    feature alone, which is what the target's layers end with.
+    """
+    layer, width = eagle.layer, eagle.shape.layer.width
+    layers: list[Any] = list(layer_list(target))
+    last = layers[-1]
+    biases: dict[str, torch.Tensor] = {}
+    if eagle.shape.layer.positions == "relative":
+        own = last.layer[0]
+        named, before = {name: getattr(own.SelfAttention, name).weight for name in "qkvo"}, own.layer_norm
+        layer.relative_bias.weight.copy_(layers[0].layer[0].SelfAttention.relative_attention_bias.weight)
+        for ours, theirs in t5_weights(layer, last):
+            ours.copy_(theirs)
+    elif eagle.shape.layer.positions == "learned":
+        attention, before = last.attn, last.ln_1
+        named = dict(zip("qkv", attention.c_attn.weight.T.split(width), strict=True)) | {"o": attention.c_proj.weight.T}
+        biases = dict(zip("qkv", attention.c_attn.bias.split(width), strict=True)) | {"o": attention.c_proj.bias}
+        layer.post_attention_layernorm.load_state_dict(last.ln_2.state_dict())
+        for mine, its in ((layer.mlp.up_proj, last.mlp.c_fc), (layer.mlp.down_proj, last.mlp.c_proj)):
+            mine.weight.copy_(its.weight.T)
+            mine.bias.copy_(its.bias)
+    else:
+        before = last.input_layernorm
+        projections = {name: getattr(last.self_attn, f"{name}_proj") for name in "qkvo"}
+        named = {name: one.weight for name, one in projections.items()}
+        biases = {name: one.bias for name, one in projections.items() if one.bias is not None}
+        layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+    for name in "qkvo":
+        projection = getattr(layer.self_attn, f"{name}_proj")
+        if name == "o":
+            projection.weight.copy_(named[name])
+        else:
+            projection.weight.mul_(SMALL)[:, -width:].copy_(named[name] * before.weight)
+        if name in biases and projection.bias is not None:
+            projection.bias.copy_(biases[name])
+    nn.init.normal_(eagle.fc.weight, std=SMALL * width**-0.5)
+    eagle.fc.weight[:, -width:] += torch.eye(width)
+    if eagle.fc.bias is not None:
+        nn.init.zeros_(eagle.fc.bias)
+    if not eagle.shape.taps:
+        return
+    final, scale = final_norm(target)
+    eagle.norm.load_state_dict({name: weight * scale for name, weight in final.state_dict().items()})
+    if kept is not None:
+        eagle.draft_vocabulary.copy_(torch.tensor(kept))
+        if eagle.shape.own_head:
+            eagle.lm_head.weight.copy_(target.get_output_embeddings().weight[kept])

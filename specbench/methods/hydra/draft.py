@@ -1,6 +1,7 @@
 """Hydra's heads as a draft: each also reads the tokens drafted before its own (Ankner et al. 2024, "Hydra")."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, cast
 
 import torch
@@ -12,56 +13,48 @@ from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
-from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
-from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer, published_hydra
+from specbench.methods.decoder_layer import LayerCache, mask_bias
+from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
+from specbench.methods.hydra.network import HydraHeads, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
 
 NARROWING = (-1, -1)  # stands for no head
 
 
 class ReadingHeads(DraftHeads, Protocol):
-    """Heads on a state and the tokens after it, ours or published (`models.medusa`, `methods.hydra.published`)."""
+    """Heads on a state and the tokens after it: head J reads the J tokens [N, J, M] after each state."""
 
     @property
     def prefix(self) -> PrefixLayer | None:
         """The layer that the target's states go through first."""
         ...
 
-    def narrowed(self, embeddings: Tensor) -> Tensor:
-        """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
-        ...
 
-    def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
-        """Logits [N, V] of head J, for N states and the J narrowed tokens after each."""
-        ...
+class HydraDraft(HeadsDraft):
+    """Hydra's heads, which also read the target's embeddings of tokens."""
 
+    heads: ReadingHeads
 
-class HydraDraft(HeadsDraft[ReadingHeads]):
-    """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
-
-    def __init__(self, target: EagerModel, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
-        """`rows` is how many logits `project` gives."""
-        super().__init__(target, heads, project, rows)
-        self.embed = embed
-
-    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
+    def __init__(self, target: EagerModel, heads: ReadingHeads) -> None:
+        super().__init__(target, heads)
+        self._embed = target.network.get_input_embeddings()
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
         stateful = cast(StatefulSession, session)
         if self.heads.prefix is not None:
-            stateful = cast(StatefulSession, Prefixed(stateful, self.heads.prefix))
+            stateful = cast(StatefulSession, PrefixedSession(stateful, self.heads.prefix))
         return HydraSession(self, stateful, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
         """[N, M]: what heads read of `tokens`."""
         with torch.inference_mode():
-            embedded_ND = self.embed(torch.tensor(list(tokens), device=self.device))
-            if not isinstance(self.heads, HydraHeads):  # published heads read embeddings as they are
-                return self.heads.narrowed(embedded_ND)
+            embedded_ND = self._embed(torch.tensor(list(tokens), device=self.heads.device))
+            heads = self.heads
+            if not isinstance(heads, HydraHeads):  # published heads read embeddings as they are
+                return cast(Tensor, embedded_ND)
             ready = self._ready.get(NARROWING)
             if ready is None:
-                ready = self.target.ready(lambda embedded_1ND: self.heads.narrowed(embedded_1ND[0]), [self.width])
+                ready = self.target.ready(lambda embedded_1ND: heads.narrowed(embedded_1ND[0]), [self.width])
                 self._ready[NARROWING] = ready
             return ready(embedded_ND.unsqueeze(0))
 
@@ -73,7 +66,7 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
             return self._ready[head, head + 1](states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        for head in range(min(max(gammas, default=0), self.later)):
+        for head in range(min(max(gammas, default=0), self.heads.later)):
             self._make_head_ready(head, self.narrowed([0]).shape[1])
 
     def _make_head_ready(self, head: int, narrow: int) -> None:
@@ -82,16 +75,18 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
 
             def function(states_1ND: Tensor, read_1NE: Tensor) -> Tensor:
                 read_NJM = read_1NE[0].unflatten(-1, (head + 1, narrow))
-                return self.heads.logits(states_1ND[0], read_NJM, self.project)
+                return self.heads.logits(states_1ND[0], read_NJM, self.target.project)
 
             self._ready[head, head + 1] = self.target.ready(function, [self.width, (head + 1) * narrow])
 
 
-class Prefixed:
+class PrefixedSession:
     """The target's session, whose states are those after a layer more over all of the text."""
 
     def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
-        self._session, self._cache = session, PrefixCache(layer)
+        self._session, self._layer = session, layer
+        self._cache = LayerCache(layer.shape, 1, layer.norm.weight)
+        self._out_LD = torch.empty(0)  # of the layer, for each token
         self._catch_up(session.length)  # the prompt, before the target reads on
 
     @property
@@ -103,17 +98,25 @@ class Prefixed:
 
     def states(self, start: int, stop: int) -> Tensor:
         self._catch_up(stop)
-        return self._cache.out_LD[start:stop]
+        return self._out_LD[start:stop]
 
     def forget(self, length: int) -> None:
         """Keep the states of the first `length` tokens."""
-        self._cache.rollback(length)
+        self._out_LD = self._out_LD[:length]
 
+    @torch.inference_mode()
     def _catch_up(self, count: int) -> None:
-        if (known := self._cache.length) < count:
-            states_LD = self._session.states(known, count)
-            assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
-            self._cache.read(states_LD)
+        """Run the layer on the target's states of the tokens up to `count` that it has not read."""
+        if (known := len(self._out_LD)) >= count:
+            return
+        states_LD = self._session.states(known, count)
+        assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
+        self._cache.reserve(count)
+        numbers_C = torch.arange(count, device=states_LD.device)
+        bias = mask_bias(numbers_C <= numbers_C[known:, None], self._cache.dtype)[None, None]
+        attend = partial(self._cache.attend, 0, count, bias)
+        out_LD = self._layer(states_LD.unsqueeze(0), numbers_C[None, known:], attend)[0]
+        self._out_LD = torch.cat([self._out_LD, out_LD]) if known else out_LD
 
 
 class HydraSession(BlockwiseSession):
@@ -129,7 +132,7 @@ class HydraSession(BlockwiseSession):
         self._paths_1JM: list[Tensor] = []  # of each node read, the newest token of the text first
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        state_1D, count = self._state(tokens), min(gamma, self.draft.heads.later)
         if state_1D is None or count == 0:
             return Proposal([])
         read_1JM = self.draft.narrowed(tokens[-1:])[None]
@@ -144,7 +147,7 @@ class HydraSession(BlockwiseSession):
         return Proposal(drafted, torch.cat(rows) if rows else None)
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.later)
+        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.heads.later)
         self._root_1JM, self._paths_1JM = self.draft.narrowed(tokens[-1:])[None], []
         return self._after([self._root_1JM])
 
@@ -157,7 +160,7 @@ class HydraSession(BlockwiseSession):
         return self._after(self._paths_1JM[first:])
 
     def rollback(self, length: int) -> None:
-        if isinstance(self.session, Prefixed):
+        if isinstance(self.session, PrefixedSession):
             self.session.forget(length)
 
     def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
@@ -165,7 +168,7 @@ class HydraSession(BlockwiseSession):
         size, state_1D = self.draft.target.vocabulary_size, self._state_1D
         depths = [path_1JM.shape[1] for path_1JM in paths_1JM]
         if state_1D is None or max(depths) > self._levels:
-            return Found([()] * len(depths), size, self.draft.device)
+            return Found([()] * len(depths), size, self.draft.heads.device)
         rows: dict[int, Tensor] = {}
         for depth in sorted(set(depths)):
             nodes = [node for node, own in enumerate(depths) if own == depth]
@@ -178,10 +181,7 @@ class HydraSession(BlockwiseSession):
         """q of a head whose input tokens are those of the text: a token is reached only if they were accepted."""
         narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
         read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
-        return self._standardised(self.draft.after(states_ND, read_NJM))
-
-    def _standardised(self, logits_NV: Tensor) -> Tensor:
-        return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)
+        return standardise(self.draft.after(states_ND, read_NJM), self.sampling, self.draft.target.vocabulary_size)
 
 
 class HydraBuilder(HeadsBuilder):
@@ -196,11 +196,7 @@ class HydraBuilder(HeadsBuilder):
         self.needs_prompt_states = self.published.has_prefix
         return self.published.heads
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        network = target.network
-        heads: ReadingHeads
+    def build_draft(self, target: EagerModel) -> Draft:
         if self.published is not None:
-            heads = self.published.load(network)
-        else:
-            heads = HydraHeads.load(self.folder, network, self.request.key)
-        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)
+            return HydraDraft(target, self.published.load(target.network))
+        return HydraDraft(target, HydraHeads.load(self.folder, target.network, self.request.key))

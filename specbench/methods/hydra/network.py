@@ -12,7 +12,7 @@ that an embedding is narrowed to, V the target's logits, H query heads, E channe
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,15 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.weights.files import CONFIG, find_file, read_config, read_tensors
+from specbench.engine.weights.files import CONFIG, read_config
 from specbench.errors import UserError, first_line
 from specbench.methods.blockwise.draft import in_units
-from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm, layer_shape, rotation
-from specbench.methods.medusa.draft import LowRank, Project
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, layer_shape, rotation
+from specbench.methods.heads import Project, TrainedHeads, published_heads
+from specbench.methods.medusa.draft import LowRank
 
 
-class HydraHeads(SavedHeads):
+class HydraHeads(TrainedHeads):
     """Heads that also see the tokens before the token that they predict: head k the last k of them."""
 
     KIND, RECIPE, SHAPE = "hydra", "hydra", ("heads", "width", "narrow", "rank", "vocabulary")
@@ -44,10 +44,6 @@ class HydraHeads(SavedHeads):
         self.gates = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
         self.output = LowRank(heads, width, rank, vocabulary)
-
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position, the mean over heads; `rows` logits each."""
-        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
@@ -75,44 +71,9 @@ class PrefixLayer(nn.Module):
         self.input_layernorm, self.norm = Norm(shape), Norm(shape)
         self.layer = DraftLayer(shape, shape.width)
 
-
-class PrefixCache:
-    """The layer's outputs for the tokens of one text."""
-
-    def __init__(self, layer: PrefixLayer) -> None:
-        self.layer = layer
-        self.out_LD = torch.empty(0)
-        self._cached: tuple[Tensor, Tensor] | None = None  # keys and values [1, K, C, E]
-
-    @property
-    def length(self) -> int:
-        return len(self.out_LD)
-
-    @torch.inference_mode()
-    def read(self, states_LD: Tensor) -> None:
-        """Run the layer on the target's states [L, D] of the next tokens, and append its outputs."""
-        layer, first = self.layer, self.length
-        states_1LD = states_LD.unsqueeze(0)
-        positions_1L = torch.arange(first, first + len(states_LD), device=states_LD.device).unsqueeze(0)
-        out_1LD = layer.layer(states_1LD, layer.input_layernorm(states_1LD), positions_1L, self._attend, None)
-        out_LD = layer.norm(out_1LD)[0]
-        self.out_LD = torch.cat([self.out_LD, out_LD]) if first else out_LD
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
-        if length < self.length and self._cached is not None:
-            keys, values = self._cached
-            self.out_LD, self._cached = self.out_LD[:length], (keys[:, :, :length], values[:, :, :length])
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self._cached is not None:
-            key, value = (torch.cat(pair, 2) for pair in zip(self._cached, (key, value), strict=True))
-        self._cached = key, value
-        new, seen = query.shape[2], key.shape[2]
-        visible_LC = torch.ones(new, seen, dtype=torch.bool, device=query.device).tril(seen - new)
-        shared = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
-        return F.scaled_dot_product_attention(query, key, value, visible_LC, scale=self.layer.shape.scale)
+    def forward(self, states_BLD: Tensor, positions_BL: Tensor, attend: Attend) -> Tensor:
+        out_BLD: Tensor = self.layer(states_BLD, self.input_layernorm(states_BLD), positions_BL, attend, None)
+        return self.norm(out_BLD)  # type: ignore[no-any-return]
 
 
 WEIGHTS = ("hydra_lm_head.safetensors", "hydra_lm_head.pt")
@@ -141,7 +102,7 @@ class PublishedHydra(nn.Module):
 
     def __init__(self, heads: int, blocks: int, width: int, rows: int, prefix: PrefixLayer | None) -> None:
         super().__init__()
-        self.heads, self.prefix = heads, prefix
+        self.later, self.prefix = heads, prefix
         self.blocks = nn.ModuleList(
             nn.Sequential(*(Block((head + 2) * width if place == 0 else width, width) for place in range(blocks)))
             for head in range(heads)
@@ -154,13 +115,9 @@ class PublishedHydra(nn.Module):
 
     def operations(self, rows: int) -> float:
         """Arithmetic operations of one head at one position: the mean of the heads, with its share of the prefix."""
-        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
+        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.later
 
-    def narrowed(self, embeddings: Tensor) -> Tensor:
-        """Embeddings [..., D] as the heads read them: whole."""
-        return embeddings
-
-    def logits(self, states_ND: Tensor, read_NJD: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, states_ND: Tensor, read_NJD: Tensor, project: Project) -> Tensor:
         """[N, V] of head J, from the J tokens after each state."""
         head = read_NJD.shape[1] - 1
         logits: Tensor = self.outputs[head](self.blocks[head](torch.cat([states_ND, read_NJD.flatten(1)], -1)))
@@ -217,10 +174,7 @@ class HydraCheckpoint:
 
     def _state(self, device: torch.device) -> dict[str, Tensor]:
         """The state dict with this package's parameter names, on `device`."""
-        files = [file for name in WEIGHTS if (file := find_file(self.source, name, self.pinned, self.key))][:1]
-        if not files:
-            raise UserError(f"{self.key}: {self.source} has no {' or '.join(WEIGHTS)}")
-        mapped = read_tensors(files, self.source, device, self.key)
+        file, mapped = published_heads(self.source, self.pinned, WEIGHTS, device, self.key)
         step = 2 if self.has_prefix else 1  # there a dropout without weights stands before each block
         state = {}
         for name, tensor in mapped.items():
@@ -234,9 +188,7 @@ class HydraCheckpoint:
                 own = found[1] if found[1].startswith(("input_layernorm.", "norm.")) else f"layer.{found[1]}"
                 state[f"prefix.{own}"] = tensor
             else:
-                raise UserError(
-                    f"{self.key}: {files[0].name} of {self.source} has a tensor {name}, which is not Hydra's"
-                )
+                raise UserError(f"{self.key}: {file} of {self.source} has a tensor {name}, which is not Hydra's")
         return state
 
 

@@ -14,7 +14,7 @@ Shapes: K heads, N positions, D the target's width, V its logits, R the rank, L 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -24,12 +24,11 @@ from torch import Tensor, nn
 from specbench.algorithm.draft import Draft
 from specbench.config.keys import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.weights.files import find_file, read_config, read_tensors
+from specbench.engine.weights.files import read_config
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import in_units
 from specbench.methods.build import source_of
-from specbench.methods.heads import HeadsBuilder, HeadsDraft, LaterHeads
+from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project, TrainedHeads, published_heads
 
 WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
@@ -44,7 +43,7 @@ class PublishedHead(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(bias, requires_grad=False) for _, bias in blocks)
         self.output_VD = None if output_VD is None else nn.Parameter(output_VD, requires_grad=False)
 
-    def logits(self, states_ND: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, states_ND: Tensor, project: Project) -> Tensor:
         """Logits [N, V] of the head for N states of the target."""
         for weight_DD, bias_D in zip(self.weights, self.biases, strict=True):
             states_ND = states_ND + F.silu(F.linear(states_ND, weight_DD, bias_D))
@@ -56,7 +55,7 @@ class PublishedMedusa(nn.Module):
 
     def __init__(self, heads: list[PublishedHead], width: int) -> None:
         super().__init__()
-        self.all, self.heads, self.width = nn.ModuleList(heads), len(heads), width
+        self.all, self.later, self.width = nn.ModuleList(heads), len(heads), width
 
     @property
     def device(self) -> torch.device:
@@ -64,11 +63,11 @@ class PublishedMedusa(nn.Module):
 
     def operations(self, rows: int) -> float:
         """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
-        own = sum(weight.numel() for weight in self.parameters()) / self.heads
-        shared = sum(head.output_VD is None for head in self.all) / self.heads
+        own = sum(weight.numel() for weight in self.parameters()) / self.later
+        shared = sum(head.output_VD is None for head in self.all) / self.later
         return 2.0 * (own + shared * rows * self.width)
 
-    def logits(self, states_ND: Tensor, which: slice, project: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
         chosen = cast(list[PublishedHead], list(self.all)[which])
         return torch.stack([head.logits(states_ND, project) for head in chosen])
@@ -105,30 +104,24 @@ class PublishedMedusa(nn.Module):
         return cls(heads, width).to(projection.device, projection.dtype).eval()
 
 
-def published(source: str, pinned: Mapping[str, Any], key: str) -> str | None:
-    """The target that the config of published heads names ('' if none); None if `source` has no such config."""
-    config = read_config(source, pinned, key)
-    return str(config.get("base_model_name_or_path", "")) if "medusa_num_heads" in config else None
+def is_published(source: str, pinned: Mapping[str, Any], key: str) -> bool:
+    """Whether `source` has the config of published heads."""
+    return "medusa_num_heads" in read_config(source, pinned, key)
 
 
 def _tensors(
     source: str, pinned: Mapping[str, Any], device: torch.device, key: str
 ) -> dict[tuple[int, int, str], Tensor]:
     """The tensors by head, place in the head, and name."""
-    files = [file for name in WEIGHTS if (file := find_file(source, name, pinned, key)) is not None][:1]
-    if not files:
-        raise UserError(f"{key}: {source} has no {' or '.join(WEIGHTS)}")
+    file, tensors = published_heads(source, pinned, WEIGHTS, device, key)
     found: dict[tuple[int, int, str], Tensor] = {}
-    for name, tensor in read_tensors(files, source, device, key).items():
+    for name, tensor in tensors.items():
         if (match := NAME.fullmatch(name)) is None:
-            raise UserError(f"{key}: {files[0].name} of {source} has a tensor {name}, which Medusa's heads have not")
+            raise UserError(f"{key}: {file} of {source} has a tensor {name}, which Medusa's heads have not")
         found[int(match[1]), int(match[2]), match[3]] = tensor
     if not found:
-        raise UserError(f"{key}: {files[0].name} of {source} has no tensors")
+        raise UserError(f"{key}: {file} of {source} has no tensors")
     return found
-
-
-Project = Callable[[Tensor], Tensor]  # the network's output projection, [..., D] to [..., V]
 
 
 class LowRank(nn.Module):
@@ -143,7 +136,7 @@ class LowRank(nn.Module):
         return F.linear(F.linear(units_ND, self.down_KDR[head].t()), self.up_KRV[head].t())
 
 
-class MedusaHeads(SavedHeads):
+class MedusaHeads(TrainedHeads):
     """Heads that see the state alone. They start as copies of the network's own head."""
 
     KIND, RECIPE, SHAPE = "medusa", "medusa", ("heads", "width", "layers", "rank", "vocabulary")
@@ -154,10 +147,6 @@ class MedusaHeads(SavedHeads):
         self.weight_LKDD = nn.Parameter(torch.zeros(layers, heads, width, width))
         self.bias_LK1D = nn.Parameter(torch.zeros(layers, heads, 1, width))
         self.output = LowRank(heads, width, rank, vocabulary)
-
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position; `rows` is how many logits the projection has."""
-        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
@@ -177,13 +166,6 @@ class MedusaHeads(SavedHeads):
         return units_ND
 
 
-class MedusaDraft(HeadsDraft[LaterHeads]):
-    """Medusa's heads: given the state, independent of each other."""
-
-    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        return self.heads.logits(states_ND, which, self.project)
-
-
 class MedusaBuilder(HeadsBuilder):
     """Our heads, or a checkpoint in Medusa's own layout, from a folder or the hub."""
 
@@ -191,16 +173,13 @@ class MedusaBuilder(HeadsBuilder):
 
     def longest(self) -> int:
         self.source, self.pinned = source_of(self.draft)
-        self.is_published = published(self.source, self.pinned, self.request.key) is not None
+        self.is_published = is_published(self.source, self.pinned, self.request.key)
         if self.is_published:
             return MAX_GAMMA  # the weights say how many heads there are
         return super().longest()
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         key, network = self.request.key, target.network
-        heads: LaterHeads
         if self.is_published:
-            heads = PublishedMedusa.load(self.source, self.pinned, network, key)
-        else:
-            heads = MedusaHeads.load(self.folder, network, key)
-        return MedusaDraft(target, heads, target.project, rows)
+            return HeadsDraft(target, PublishedMedusa.load(self.source, self.pinned, network, key))
+        return HeadsDraft(target, MedusaHeads.load(self.folder, network, key))

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.engine.session import Model, Prompt, Session, up_to_end
 from specbench.errors import UserError
-from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
 from specbench.sampling import Sampling, draw, most_likely, standardise
@@ -46,16 +45,17 @@ class ParallelDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "ParallelSession":
         return ParallelSession(self, prompt, sampling)
 
-    def positions_after(self, count: int, nodes: Sequence[int], first: int) -> UnverifiedTokens:
-        """The first `count` look-ahead positions after each of `nodes`, numbered from `first`."""
-        parents = list[int]()
-        for node in nodes:
-            number = first + len(parents)
-            parents += [node, *range(number, number + count - 1)]
-        return UnverifiedTokens(self.ids[:count] * len(nodes), parents)
+
+def positions_after(ids: Sequence[int], nodes: Sequence[int], first: int) -> UnverifiedTokens:
+    """The look-ahead positions `ids` after each of `nodes`, numbered from `first`."""
+    parents = list[int]()
+    for node in nodes:
+        number = first + len(parents)
+        parents += [node, *range(number, number + len(ids) - 1)]
+    return UnverifiedTokens([*ids] * len(nodes), parents)
 
 
-class ParallelSession:
+class ParallelSession(ScoresAhead):
     """The predictions of the look-ahead positions after the last token read, for one sequence."""
 
     stops_at_end = True
@@ -78,8 +78,13 @@ class ParallelSession:
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
+<<<<<<< HEAD
         unverified = self.draft.positions_after(self._positions, nodes, len(drafted))
         return Proposal(drafted, q_GV, len(unverified.tokens) * self.draft.target.operations, unverified=unverified)
+=======
+        beside = positions_after(self.draft.ids[: self._positions], nodes, len(drafted))
+        return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
+>>>>>>> two
 
     def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
         target = self.draft.target
@@ -103,9 +108,6 @@ class ParallelSession:
 
     def rollback(self, length: int) -> None:
         """Nothing to do: predictions are those after the remaining tokens."""
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """The target reads the look-ahead positions after each token of the text, in a session of its own."""
@@ -141,7 +143,7 @@ class ParallelSession:
                 session.extend(unread)
                 self._scored += [torch.empty(0)] * len(unread)
                 continue
-            positions = self.draft.positions_after(count, range(len(unread)), len(unread))
+            positions = positions_after(self.draft.ids[:count], range(len(unread)), len(unread))
             parents = [*range(ROOT, len(unread) - 1), *positions.parents]
             logits_LV = session.extend(unread + positions.tokens, parents)
             self._scored += logits_LV[len(unread) :].split(count)
@@ -153,7 +155,7 @@ class ParallelBuilder(HeadsBuilder):
 
     needs_states = False
     heads = LookAheadEmbeddings
-    counted = "number"
+    counted, drafting = "number", "look-ahead positions"
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         super().__init__(request)
@@ -165,9 +167,6 @@ class ParallelBuilder(HeadsBuilder):
                 raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
         self.pass_embeddings = (self.folder,)
 
-    def load(self, target: EagerModel, say: Say) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         target.require_trees()
-        gamma, key = self.request.run.gamma, self.request.key
-        if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
         return ParallelDraft(target, target.pass_embeddings[self.folder], self.request.device)

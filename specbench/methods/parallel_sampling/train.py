@@ -10,7 +10,7 @@ Shapes: B texts, T tokens, P of them that look-ahead embeddings follow, N counte
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from datasets import Dataset
@@ -19,13 +19,14 @@ from transformers import PreTrainedModel
 from specbench.engine.capture.placement import Placement
 from specbench.engine.layout import tree
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
+from specbench.methods.parallel_sampling.draft import positions_after
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import LookAheadPlan, Recipe
+from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed: its logits after each token, and at each look-ahead position."""
 
     p_BTV: torch.Tensor
@@ -33,35 +34,23 @@ class Seen(NamedTuple):
     q_BPLV: torch.Tensor  # L look-ahead positions after the tokens at these places
 
 
-class LookAheadLearner(FrozenTargetLearner[Seen]):
+class LookAheadLearner(FrozenTargetLearner[TargetOutput]):
     """The embeddings, and the frozen target that reads them."""
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        return cls(target, recipe.look_ahead, recipe.distill.kl_weight)
+    trained: LookAheadEmbeddings
+    predictor = "look-ahead position"
 
-    def __init__(self, target: PreTrainedModel, plan: LookAheadPlan, kl_weight: float) -> None:
-        super().__init__(target, kl_weight)
-        self.plan = plan
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        self.plan, self.measured = recipe.look_ahead, recipe.look_ahead.number
         table_VD = target.get_decoder().get_input_embeddings().weight
-        self.embeddings = LookAheadEmbeddings(plan.number, table_VD.shape[1])
-        self.embeddings.start_as(table_VD.cpu())
-        self.embeddings = self.embeddings.to(target.device)
-        self.ids = extend(target, self.embeddings.weight_LD)
+        embeddings = LookAheadEmbeddings(self.measured, table_VD.shape[1])
+        embeddings.start_as(table_VD.cpu())
+        self.trained = embeddings.to(target.device)
+        self.ids = extend(target, self.trained.weight_LD)
         self.placement = Placement(target)
 
-    @property
-    def trained(self) -> LookAheadEmbeddings:
-        return self.embeddings
-
-    @property
-    def measured(self) -> int:
-        return self.plan.number
-
-    def called(self, ahead: int) -> str:
-        return f"look-ahead position {ahead}"
-
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         """While it trains, look-ahead positions follow some tokens of each text, the same for all texts; else all."""
         decoding = "decoder_input_ids" if self.target.config.is_encoder_decoder else "input_ids"
         ids_BT = given[decoding]
@@ -69,33 +58,31 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
         places_P = torch.arange(length)
         if self.training:
             places_P = torch.randperm(length)[: self.plan.places].sort().values
-        ahead_BA = torch.tensor([*self.ids] * len(places_P), device=ids_BT.device).expand(len(ids_BT), -1)
+        ahead = positions_after(self.ids, places_P.tolist(), length)
+        ahead_BA = torch.tensor(ahead.tokens, device=ids_BT.device).expand(len(ids_BT), -1)
         read = given | {decoding: torch.cat([ids_BT, ahead_BA], 1)}
         if not self.target.config.is_encoder_decoder:  # what a text is filled up with follows it, and is not visible
             read.pop("attention_mask", None)
-        parents = [*range(ROOT, length - 1)]
-        for place in places_P.tolist():
-            first = len(parents)
-            parents += [place, *range(first, first + number - 1)]
+        parents = [*range(ROOT, length - 1), *ahead.parents]
         numbers_1C = torch.arange(len(parents), device=ids_BT.device).unsqueeze(0)
         with self.placement.applying(tree(0, tuple(parents), numbers_1C)) as options:
             logits_BCV = self.target(**read, **options, use_cache=False).logits
         p_BTV, q_BAV = logits_BCV.split([length, len(parents) - length], 1)
-        return Seen(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))
+        return TargetOutput(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
-        total, length = seen.q_BPLV.sum() * 0.0, labels_BT.shape[1]  # of texts that are too short
+        total, length = output.q_BPLV.sum() * 0.0, labels_BT.shape[1]  # of texts that are too short
         for ahead in range(1, self.plan.number + 1):
-            within = seen.places_P + ahead < length
-            places_P = (seen.places_P + ahead)[within]
+            within = output.places_P + ahead < length
+            places_P = (output.places_P + ahead)[within]
             counted_BP = labels_BT[:, places_P]
             if not (counted_BP != -100).any():
                 break
-            q_BPV = seen.q_BPLV[:, within, ahead - 1]
-            loss = distillation_loss(seen.p_BTV[:, places_P], q_BPV, counted_BP, self.kl_weight)
+            q_BPV = output.q_BPLV[:, within, ahead - 1]
+            loss = distillation_loss(output.p_BTV[:, places_P], q_BPV, counted_BP, self.kl_weight)
             total = total + self.plan.decay**ahead * loss
         return total
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        return seen.q_BPLV[:, : seen.p_BTV.shape[1] - ahead, ahead - 1]
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        return output.q_BPLV[:, : output.p_BTV.shape[1] - ahead, ahead - 1]

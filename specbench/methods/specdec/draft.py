@@ -13,32 +13,30 @@ Shapes: L positions, K queries, D width, V logits.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
 from specbench.config.draft import TrainedConfig
-from specbench.engine.buffers import Buffers
-from specbench.engine.capture.kernels import attend
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-from specbench.engine.choice import checked as checked_capture
+from specbench.engine.choice import checked
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
-from specbench.engine.layout import Layout, chain
-from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.engine.layout import Layout
+from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError, first_line
 from specbench.methods.build import DraftRequest
-from specbench.methods.decoder_layer import Source
-from specbench.methods.heads import HeadsBuilder
-from specbench.methods.specdec.network import ParallelDecoder, entries, require_t5
-from specbench.sampling import Sampling, checked, drawn, most_likely, standardise, uniforms
+from specbench.methods.decoder_layer import LayerCache, Source
+from specbench.methods.heads import HeadsBuilder, independent_proposal
+from specbench.methods.specdec.network import ParallelDecoder, entries, require_t5, t5_pairs
+from specbench.sampling import Sampling, standardise
 
 
 class OwnBias(nn.Module):
@@ -61,34 +59,18 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
     config.vocab_size = len(vocabulary) + decoder.queries
     made = T5ForConditionalGeneration(config)
     made.config.tie_word_embeddings = made.config.scale_decoder_outputs = False  # after construction, which ties them
+    blocks: list[Any] = list(layer_list(made))
+    for ours, its in t5_pairs(decoder, blocks):
+        its.copy_(ours)
     theirs: list[Any] = list(layer_list(target))
-    ours: list[tuple[Any, Any, Any, int]] = list(
-        zip(layer_list(made), decoder.norms, decoder.blocks, decoder.layers, strict=True)
-    )
-    for block, norm, layer, number in ours:
-        own, cross, forward = (part for part in block.layer)
-        for name in "qkvo":
-            getattr(own.SelfAttention, name).weight.copy_(getattr(layer.self_attn, f"{name}_proj").weight)
-        own.layer_norm.weight.copy_(norm.weight)
-        biases = nn.Embedding(*layer.relative_bias.weight.shape)
-        biases.weight.copy_(layer.relative_bias.weight)
-        own.SelfAttention.relative_attention_bias = biases
+    layers: Any = zip(blocks, decoder.blocks, decoder.layers, strict=True)
+    for block, layer, number in layers:
+        own, attention = block.layer[0], block.layer[1].EncDecAttention
+        own.SelfAttention.relative_attention_bias = copy.deepcopy(layer.relative_bias)
         own.SelfAttention.has_relative_attention_bias = True
         block.layer[0] = OwnBias(own)
-        attention, of_target = cross.EncDecAttention, theirs[number].layer[1].EncDecAttention
-        for name in "qo":
-            getattr(attention, name).weight.copy_(getattr(layer.cross_attn, f"{name}_proj").weight)
         for name in "kv":
-            getattr(attention, name).weight.copy_(getattr(of_target, name).weight)
-        cross.layer_norm.weight.copy_(layer.cross_layernorm.weight)
-        forward.layer_norm.weight.copy_(layer.post_attention_layernorm.weight)
-        dense = forward.DenseReluDense
-        dense.wo.weight.copy_(layer.mlp.down_proj.weight)
-        if decoder.shape.gated:
-            dense.wi_0.weight.copy_(layer.mlp.gate_proj.weight)
-            dense.wi_1.weight.copy_(layer.mlp.up_proj.weight)
-        else:
-            dense.wi.weight.copy_(layer.mlp.up_proj.weight)
+            getattr(attention, name).weight.copy_(getattr(theirs[number].layer[1].EncDecAttention, name).weight)
     made.decoder.final_layer_norm.weight.copy_(decoder.norm.weight)
     made = made.to(vocabulary.device, vocabulary.dtype)
     embeddings = nn.Embedding.from_pretrained(torch.cat([vocabulary, decoder.query_KD.to(vocabulary)]))
@@ -97,20 +79,6 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
     made.encoder = target.encoder
     made.lm_head = own_head(target)
     return made.eval().requires_grad_(False)
-
-
-class ReadsQueries(Protocol):
-    """SpecDec's decoder at work on one text."""
-
-    length: int  # tokens read
-
-    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
-        ...
 
 
 def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
@@ -124,16 +92,17 @@ def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
     packed = None if target.invariant else target.packed
     made = as_t5(decoder, target.network)
     try:
-        return checked_capture(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
+        return checked(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
     except RuntimeError as error:
         raise UserError(f"draft=specdec: engine={target.engine}: {first_line(error)}; use engine=eager") from error
 
 
 class ParallelSession(StaticSession):
-    """The captured decoder on the text of the target's session `beside`."""
+    """The captured decoder on the text of the target's session `beside`; see `ParallelCache`."""
 
     def __init__(self, model: StaticModel, decoder: ParallelDecoder, beside: StaticSession) -> None:
         self._begin(model)
+        self._queries = 0  # that end the entries of the step at work
         self.first_query = model.network.get_input_embeddings().weight.shape[0] - decoder.queries
         self._sources, self._source_length_1, self._of_source_buffers = beside.of_source(decoder.layers)
         self.reserve(1)
@@ -143,24 +112,18 @@ class ParallelSession(StaticSession):
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        """See `ReadsQueries`."""
-        count, step = len(tokens) + queries, self.model.program.several
+        count, step, self._queries = len(tokens) + queries, self.model.program.several, queries
         self._make_room(self.length + count)
         ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
         fixed = self._of_source(step, ids_1L, count)
-        key = (id(step), "queries", queries, self.length, count, self._capacity)
-        placed = self.model.positions.get(key)
-        if placed is None:
-            layout = self._with_queries(count, queries)
-            inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
-            placed = self.model.positions.put(key, (*layout.tensors, *step.of_layout(*inputs, *fixed)))
+        placed = self._looked_up((id(step), -queries), count, partial(self._placed, step, ids_1L, count, fixed))
         logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
         self.length += len(tokens)
         return logits_LV[-queries:]
 
-    def _with_queries(self, count: int, queries: int) -> Layout:
+    def _layout(self, count: int) -> Layout:
         """The newest `count` entries, of which the last are queries that see themselves and no other query."""
-        layout = chain(self.length, count, self.model.numbers(self._capacity))
+        layout, queries = super()._layout(count), self._queries
         visible_1LC = layout.visible_BLC.clone()
         first = self.length + count - queries
         itself = torch.eye(queries, dtype=torch.bool, device=visible_1LC.device)
@@ -168,27 +131,23 @@ class ParallelSession(StaticSession):
         return Layout(layout.slots_BL, layout.positions_BC, visible_1LC)
 
 
-FIRST_CAPACITY = 64
-
-
 class ParallelCache:
-    """The keys and values of the tokens that `decoder` has read of one text, layer by layer."""
+    """The keys and values of the tokens that `decoder` has read of one text, layer by layer.
+
+    The queries of a step are written after them and dropped.
+    """
 
     def __init__(self, decoder: ParallelDecoder, sources: Callable[[], Sequence[Source]]) -> None:
         """`sources` has for each layer the keys and values of the source."""
         self.decoder, self.sources = decoder, sources
         self.length = 0
-        weight = decoder.query_KD
-        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
-        on_cpu = weight.device.type == "cpu"
-        self._dtype = torch.promote_types(weight.dtype, torch.float32) if on_cpu else weight.dtype
-        self._buffers = self._zeros(FIRST_CAPACITY)
+        self._cache = LayerCache(decoder.shape, len(decoder.layers), decoder.query_KD)
 
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
         """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
         decoder, device = self.decoder, self.decoder.query_KD.device
         end = self.length + len(tokens)
-        self._reserve(end + queries)
+        self._cache.reserve(end + queries)
         distance, visible = entries(end, end - 1, queries, device)
         new = slice(self.length, None)  # rows of the new tokens and of the queries
         states_LD = torch.cat([decoder.embed(torch.tensor(tokens, device=device)), decoder.query_KD[:queries]])
@@ -199,32 +158,16 @@ class ParallelCache:
         return logits_KV
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
         self.length = min(self.length, length)
 
     def _attend(
         self, block: int, distance_LC: Tensor, visible_LC: Tensor, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        end = distance_LC.shape[1]
-        keys, values = self._buffers.pair(block)
-        for buffer, states in ((keys, key), (values, value)):
-            buffer[:, :, end - states.shape[2] : end] = states
-        bias = self.decoder.bias(block, distance_LC, visible_LC).to(self._dtype)
-        return attend(query, keys[:, :, :end], values[:, :, :end], bias[None], self.decoder.shape.scale)
-
-    def _reserve(self, needed: int) -> None:
-        if needed > self._buffers.slots:
-            old = self._buffers
-            self._buffers = self._zeros(1 << (needed - 1).bit_length())
-            self._buffers.copy_slots(old, old.slots)
-
-    def _zeros(self, slots: int) -> Buffers:
-        shape, weight = self.decoder.shape, self.decoder.query_KD
-        kinds = [(shape.key_heads, shape.head_width)] * (2 * len(self.decoder.layers))
-        return Buffers.zeros(kinds, slots, self._dtype, weight.device)
+        bias = self.decoder.bias(block, distance_LC, visible_LC).to(self._cache.dtype)
+        return self._cache.attend(block, distance_LC.shape[1], bias[None], query, key, value)
 
 
-class SpecDecDraft:
+class SpecDecDraft(FollowsTarget):
     """`decoder`, bound to the network of `target`."""
 
     def __init__(self, target: Model, decoder: ParallelDecoder) -> None:
@@ -232,15 +175,11 @@ class SpecDecDraft:
         self.operations = decoder.operations
         self.captured = captured(decoder, target)
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
-        """On a session of the target's own, which encodes the source."""
-        return self.start_on(self.target.start(prompt), prompt, sampling)
-
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
         return SpecDecSession(self, cast(StatefulSession, session), len(prompt.prefix), sampling)
 
 
-class SpecDecSession:
+class SpecDecSession(ScoresAhead):
     """The decoder's state for one sequence; of the target's session it only reads the source."""
 
     stops_at_end = True
@@ -249,9 +188,11 @@ class SpecDecSession:
         """`prefix` is how many tokens the text begins with: no proposal is made before them."""
         self.draft, self.session, self.prefix, self.sampling = draft, session, prefix, sampling
         self.sources = partial(sources_of, session, draft.decoder.layers)  # no cycle: rows of a batch are freed at once
-        self.cache: ReadsQueries = ParallelCache(draft.decoder, self.sources)
+        self.cache: ParallelCache | ParallelSession
         if draft.captured is not None and isinstance(session, StaticSession):
             self.cache = ParallelSession(draft.captured, draft.decoder, session)
+        else:
+            self.cache = ParallelCache(draft.decoder, self.sources)
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -260,20 +201,10 @@ class SpecDecSession:
             return Proposal([])
         self.cache.rollback(len(tokens) - 1)  # the queries follow a token of this step
         logits_KV = self.cache.step(tokens[self.cache.length :], count)
-        target = self.draft.target
-        if self.sampling.temperature == 0:
-            return Proposal(up_to_end(most_likely(logits_KV, target.vocabulary_size, count), target.eos_ids))
-        q_GV = standardise(logits_KV, self.sampling, target.vocabulary_size)
-        drawn_G = drawn(q_GV, uniforms(count, generator, q_GV.device))
-        drafted = up_to_end(checked(drawn_G.tolist()), target.eos_ids)
-        return Proposal(drafted, q_GV[: len(drafted)])
+        return independent_proposal(logits_KV, self.sampling, self.draft.target, generator)
 
     def rollback(self, length: int) -> None:
         self.cache.rollback(length)
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of the first token of a proposal, at each position."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
@@ -298,13 +229,8 @@ class SpecDecSession:
 
 
 def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:
-    """Return the target's keys and values of the source in these of its decoder layers."""
-    found = []
-    for layer in layers:
-        states = session.source_states(layer)
-        assert states is not None, "a T5 has a source"
-        found.append(Source(*states))
-    return found
+    """The target's keys and values of the source in these of its decoder layers."""
+    return [source for layer in layers if (source := Source.of(session, layer)) is not None]
 
 
 class SpecDecBuilder(HeadsBuilder):
@@ -312,12 +238,12 @@ class SpecDecBuilder(HeadsBuilder):
 
     needs_states = False  # it reads what the target's layers made of the source
     heads = ParallelDecoder
-    counted = "queries"
+    counted = drafting = "queries"
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         require_t5(shape_of(request.run.target, "target"), f"draft={request.draft.kind}")
         super().__init__(request)
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         decoder = ParallelDecoder.load(self.folder, target.network, self.request.key)
         return SpecDecDraft(target, decoder.bind(target.network))

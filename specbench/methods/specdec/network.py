@@ -13,7 +13,7 @@ Shapes: B rows, T tokens, K queries, L entries (tokens and queries), C entries t
 logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source, t5_weights
 
 
 class ParallelDecoder(SavedHeads):
@@ -114,6 +114,17 @@ def entries(tokens: int, first: int, queries: int, device: torch.device) -> tupl
     visible_LT = token_T <= last_seen_L[:, None]
     itself_LQ = torch.eye(len(position_L), dtype=torch.bool, device=device)[:, tokens:]
     return position_L[:, None] - position_L, torch.cat([visible_LT, itself_LQ], 1)
+
+
+def t5_pairs(decoder: ParallelDecoder, blocks: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each weight of the decoder's layers but their position biases, and beside it that of a T5's decoder layer."""
+    layers: Any = zip(decoder.norms, decoder.blocks, blocks, strict=True)
+    for norm, layer, block in layers:
+        own = block.layer[0]
+        yield norm.weight, own.layer_norm.weight
+        for name in "qkvo":
+            yield getattr(layer.self_attn, f"{name}_proj").weight, getattr(own.SelfAttention, name).weight
+        yield from t5_weights(layer, block)
 
 
 def require_t5(config: Any, key: str) -> None:

@@ -10,22 +10,22 @@ Shapes: B texts, T tokens, K queries, D the target's width, V tokens of the voca
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from specbench.engine.eager.parts import layer_list
 from specbench.errors import UserError
-from specbench.methods.borrowed_layer import borrow_parallel_decoder
-from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.specdec.network import ParallelDecoder, require_t5
+from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias
+from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import Recipe, SpecDecPlan
+from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     p_BTV: torch.Tensor
@@ -33,67 +33,64 @@ class Seen(NamedTuple):
     sources: list[Source]
 
 
-class SpecDecLearner(FrozenTargetLearner[Seen]):
+class SpecDecLearner(FrozenTargetLearner[TargetOutput]):
     """The decoder, and the frozen target that it learns from. Only the decoder's weights are its parameters."""
 
-    soonest = 0
+    trained: ParallelDecoder
+    predictor = "drafted token"
+    first, soonest = 2, 0
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        return cls(target, recipe.specdec, recipe.distill.kl_weight)
-
-    def __init__(self, target: PreTrainedModel, plan: SpecDecPlan, kl_weight: float) -> None:
-        super().__init__(target, kl_weight)
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        self.plan = plan = recipe.specdec
         require_t5(target.config, "distill.target")
         if (most := target.config.num_decoder_layers) <= max(plan.layers):
             raise UserError(f"specdec.layers is {list(plan.layers)}: the target has {most} decoder layers, from 0")
-        shape = layer_shape(target, "distill.target")
-        self.plan = plan
-        self.decoder = ParallelDecoder(plan.queries, list(plan.layers), asdict(shape))
-        borrow_parallel_decoder(self.decoder, target)
-        self.decoder = self.decoder.to(target.device).bind(target)
+        decoder = ParallelDecoder(plan.queries, list(plan.layers), asdict(layer_shape(target, "distill.target")))
+        borrow_decoder(decoder, target)
+        self.trained, self.measured = decoder.to(target.device).bind(target), plan.queries
 
-    @property
-    def trained(self) -> ParallelDecoder:
-        return self.decoder
-
-    @property
-    def measured(self) -> int:
-        return self.decoder.queries
-
-    def called(self, ahead: int) -> str:
-        return f"drafted token {ahead + 1}"
-
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        states_BTKD = self.decoder.states_after_each(seen.ids_BT, seen.sources)
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
+        states_BTKD = self.trained.states_after_each(output.ids_BT, output.sources)
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
-        for ahead in range(self.decoder.queries):
+        for ahead in range(self.trained.queries):
             counted_BT = labels_BT[:, ahead:] != -100
             counted_BT &= torch.rand(counted_BT.shape, device=counted_BT.device) < self.plan.share
             if not counted_BT.any():
                 continue
             weight = self.plan.decay**ahead
             states_ND = states_BTKD[:, : counted_BT.shape[1], ahead][counted_BT]
-            p_NV, labels_N = seen.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
-            q_NV = self.decoder.project(states_ND.to(self.target.dtype))
+            p_NV, labels_N = output.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
+            q_NV = self.trained.project(states_ND.to(self.target.dtype))
             total = total + weight * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
             weights += weight
         return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also where nothing counts there is a gradient
 
     @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         output = self.target(**given, use_cache=True)
-        hidden = given["attention_mask"][:, None, None, :] == 0
-        sources = []
-        for layer in self.decoder.layers:
-            cached = output.past_key_values.cross_attention_cache.layers[layer]
-            lowest = torch.finfo(cached.keys.dtype).min
-            bias = torch.zeros_like(hidden, dtype=cached.keys.dtype).masked_fill(hidden, lowest)
-            sources.append(Source(cached.keys, cached.values, bias))
-        return Seen(output.logits, given["decoder_input_ids"], sources)
+        visible = given["attention_mask"][:, None, None, :] != 0
+        layers = output.past_key_values.cross_attention_cache.layers
+        cached = [layers[number] for number in self.trained.layers]
+        sources = [Source(one.keys, one.values, mask_bias(visible, one.keys.dtype)) for one in cached]
+        return TargetOutput(output.logits, given["decoder_input_ids"], sources)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTKD = self.decoder.states_after_each(seen.ids_BT, seen.sources)
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTKD = self.trained.states_after_each(output.ids_BT, output.sources)
         length = states_BTKD.shape[1] - ahead
-        return self.decoder.project(states_BTKD[:, :length, ahead].to(self.target.dtype))
+        return self.trained.project(states_BTKD[:, :length, ahead].to(self.target.dtype))
+
+
+@torch.no_grad()
+def borrow_decoder(decoder: ParallelDecoder, target: Any) -> None:
+    """Fill `decoder` from a T5 target: its layers, its final norm, and queries of the size of embeddings."""
+    blocks: list[Any] = list(layer_list(target))
+    layers: Any = decoder.blocks
+    for layer in layers:
+        layer.relative_bias.weight.copy_(blocks[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    for ours, theirs in t5_pairs(decoder, [blocks[number] for number in decoder.layers]):
+        ours.copy_(theirs)
+    final, scale = final_norm(target)
+    decoder.norm.weight.copy_(final.weight * scale)
+    decoder.query_KD.mul_(target.get_input_embeddings().weight.float().pow(2).mean().sqrt())
