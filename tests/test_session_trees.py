@@ -239,14 +239,14 @@ def test_a_wrong_layout_is_caught(
     assert max(errors[::2]) > 10 * NEAR
 
 
-def uncompacted(self: Any, length: int, open_tree: Any, path: Sequence[int]) -> None:
+def uncompacted(self: Any, length: int, open_tree: Any, path: Sequence[int], part: Any = None) -> None:
     open_tree.select(path)
 
 
-def cropped_alone(self: Any, layers: list[Any], length: int, open_tree: Any, path: Sequence[int]) -> None:
+def cropped_alone(self: Any, length: int, open_tree: Any, path: Sequence[int], part: Any = None) -> None:
     surplus = len(open_tree) - len(path)
     open_tree.select(path)
-    for layer in layers:
+    for layer in self._caches(part):
         layer.crop(-surplus)
 
 

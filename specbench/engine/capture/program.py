@@ -240,9 +240,7 @@ class Encoding:
         self.of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:
-        biases = self.of_size.get(tuple(source.shape))
-        if biases is None:
-            biases = self.of_size.put(tuple(source.shape), self._biases(source))
+        biases = self.of_size.once(tuple(source.shape), lambda: self._biases(source))
         states: list[Tensor] = self._run(source, *biases)
         return states
 
