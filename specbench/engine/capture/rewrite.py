@@ -174,13 +174,13 @@ def _drop_no_operations(module: GraphModule) -> None:
         before, after = value(source), value(node)
         if not isinstance(after, Tensor) or not isinstance(before, Tensor):
             continue
-        settled = (
+        unneeded = (
             (node.target in NO_OPERATION and not (node.target == aten.dropout.default and node.args[2]))
             or (node.target in CASTS and (before.dtype, before.device) == (after.dtype, after.device))
             or (node.target in SAME_SHAPE and list(map(plain, before.shape)) == list(map(plain, after.shape)))
             or (node.target == aten.clone.default and not before.dtype.is_floating_point)
         )
-        if settled:
+        if unneeded:
             for user in list(node.users):
                 if user.target == aten.view.default:  # a tensor with another layout cannot always be viewed
                     user.target = aten.reshape.default

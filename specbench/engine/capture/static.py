@@ -97,8 +97,7 @@ class StaticModel(EagerModel):
             self._forget_placed()
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
-        if reason := self.no_batches or self.placement.no_trees:
-            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+        self.require_batches(rows)
         return CapturedSteps(self.program, self.program if rows == 1 else self._program_of_rows)
 
     @cached_property

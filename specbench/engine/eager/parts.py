@@ -8,6 +8,7 @@ Depends on the names of decoders in `transformers`, not on caches or sessions.
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -151,6 +152,12 @@ def shell(module: Any) -> Any:
     return made
 
 
+def _tap(states: dict[int, Tensor], depth: int, _: Any, read: Any, out: Any = None) -> None:
+    """A hook before the first layer, or after another: what it has read, or returned, are the states at `depth`."""
+    found = read if out is None else out
+    states[depth] = found[0] if isinstance(found, tuple) else found
+
+
 class Taps:
     """The states after so many decoder layers, 0 being the embeddings, of the latest run. `close` stops it."""
 
@@ -161,22 +168,12 @@ class Taps:
             raise ValueError(f"taps {list(depths)}: the target has {decoder_layers(network)} decoder layers")
         self._states: dict[int, Tensor] = {}
         self.depths = tuple(depths)
-        self._hooks = []
-        for depth in self.depths:
-            states = self._states
-
-            def before(_: Any, read: tuple[Any, ...], depth: int = depth, states: dict[int, Tensor] = states) -> None:
-                states[depth] = read[0]
-
-            def after(_: Any, read: Any, out: Any, depth: int = depth, states: dict[int, Tensor] = states) -> None:
-                states[depth] = out[0] if isinstance(out, tuple) else out
-
-            hook = (
-                layers[0].register_forward_pre_hook(before)
-                if depth == 0
-                else layers[depth - 1].register_forward_hook(after)
-            )
-            self._hooks.append(hook)
+        self._hooks = [
+            layers[0].register_forward_pre_hook(partial(_tap, self._states, 0))
+            if depth == 0
+            else layers[depth - 1].register_forward_hook(partial(_tap, self._states, depth))
+            for depth in self.depths
+        ]
 
     def taken(self) -> list[Tensor]:
         """[B, L, D] each, in the order of the depths; they are handed out once."""

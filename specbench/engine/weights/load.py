@@ -67,8 +67,7 @@ def _from_pretrained(
             return _from_files(auto, source, pinned, device, keywords)
         return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
     except torch.OutOfMemoryError as error:
-        where = "in memory" if device is None else f"on {device}"
-        raise MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}") from error
+        raise _no_room(model, key, "in memory" if device is None else f"on {device}", error) from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
         if from_hub and "local_files_only" in pinned:
             raise not_cached(key, source) from error
@@ -76,6 +75,10 @@ def _from_pretrained(
             raise known from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
+
+
+def _no_room(model: ModelConfig, key: str, where: str, error: Exception) -> MachineError:
+    return MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}")
 
 
 def _from_files(
@@ -182,7 +185,11 @@ def load_model(
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
     if model.weights == "random":
-        return _random(model, key, vocabulary, dtype, device, engine, numerics)
+        try:
+            network = random_network(shape_of(model, key), dtype, device)
+        except torch.OutOfMemoryError as error:
+            raise _no_room(model, key, f"on {device}", error) from error
+        return with_engine(engine, network, vocabulary.size, frozenset(), numerics)  # ends of text would be random
     if spread:
         network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
         _require_placed(network, key, device)
@@ -222,24 +229,6 @@ def layers_of(model: ModelConfig, key: str) -> int:
     config = shape_of(model, key)
     layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
     return layers
-
-
-def _random(
-    model: ModelConfig,
-    key: str,
-    vocabulary: Vocabulary,
-    dtype: torch.dtype,
-    device: torch.device,
-    engine: str,
-    numerics: str,
-) -> EagerModel:
-    """The shape of `model` with random weights, without end-of-sequence tokens, since ends would be random."""
-    shape = shape_of(model, key)
-    try:
-        network = random_network(shape, dtype, device)
-    except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
-    return with_engine(engine, network, vocabulary.size, frozenset(), numerics)
 
 
 def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
