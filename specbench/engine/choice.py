@@ -75,7 +75,7 @@ def _wide(value: Any) -> Any:
 
 
 MOST_ERROR = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
-TRIED_TOKENS = 6
+PROBED_TOKENS = 6
 KINDS: dict[str, type[StaticModel]] = {
     "static": StaticModel,
     "native": NativeModel,
@@ -131,7 +131,7 @@ def _with_numerics(
     kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str
 ) -> StaticModel:
     """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
-    made = partial(checked, kind, network, vocabulary_size, eos_ids)
+    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
         return made()
     if kind is CompiledModel:
@@ -146,7 +146,7 @@ def _with_numerics(
     return model
 
 
-def checked(
+def checked_capture(
     kind: type[StaticModel],
     network: Any,
     vocabulary_size: int,
@@ -167,7 +167,7 @@ def checked(
     if (reason := _difference(model, EagerModel(network, vocabulary_size, eos_ids))) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
+            return checked_capture(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
         raise RuntimeError(reason)
     model.warmup_s = time.perf_counter() - began
     return model
@@ -196,7 +196,7 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
     """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
     # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
     # rounding is largest.
-    tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
+    tokens = [(index + 1) * model.vocabulary_size // (PROBED_TOKENS + 1) for index in range(PROBED_TOKENS)]
     whole = model.network.config.is_encoder_decoder
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
     get_ready(model, prompt, len(tokens))

@@ -145,11 +145,11 @@ class Translation:
         """
         if self.target.is_encoder_decoder:
             source = [*self._begins, *self._text(prompt.source), *self._ends]
-            return Prompt(tuple(source), (self.draft.start, *self.continued(prompt.prefix[1:])), prompt.cut)
+            return Prompt(tuple(source), (self.draft.start, *self.continued(prompt.prefix[1:])), prompt.truncated)
         text = self._text(prompt.prefix) if prompt.prefix != (self.target.start,) else []
         while self._begins and text[: len(self._begins)] == self._begins:
             text = text[len(self._begins) :]
-        return Prompt((), (*self._begins, *text) or (self.draft.start,), prompt.cut)
+        return Prompt((), (*self._begins, *text) or (self.draft.start,), prompt.truncated)
 
     def _text(self, tokens: Sequence[int]) -> list[int]:
         """`tokens` tokenised again between special tokens, without those around every text."""

@@ -1,7 +1,7 @@
 """A model's decoding step and its reading of a source, captured from the `transformers` module and ready to run.
 
 Supports both families; independent of sessions. The caches are buffers handed in by the caller. `rows_agree` compares a
-step over several rows with the step over one; `made_ready` captures a function of rows, such as a draft's heads.
+step over several rows with the step over one; `captured_function` captures a function of rows, such as a draft's heads.
 
 Shapes: B rows, L new tokens, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
 """
@@ -47,7 +47,7 @@ from specbench.engine.layout import Layout, chain, ragged
 # The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 AMPLIFIED = 5.0  # times that: rows are summed in another order, and a network may amplify rounding
-CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # that are tried; of the source as many slots
+CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; of the source as many slots
 CHECKED_CACHED = (2, 9)  # tokens that each row has read
 CHECKED_SOURCES = (CHECKED_SLOTS, 5)  # tokens of each row's source
 
@@ -237,10 +237,10 @@ class Encoding:
         parts = hoist(graph, [], with_constants=True)
         self._biases = compiled_to_python(parts.hoisted)
         self._run = lowering(parts.rest, weights, False)
-        self.of_size = TensorCache()  # relative position biases
+        self.biases_of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:
-        biases = self.of_size.once(tuple(source.shape), lambda: self._biases(source))
+        biases = self.biases_of_size.once(tuple(source.shape), lambda: self._biases(source))
         states: list[Tensor] = self._run(source, *biases)
         return states
 
@@ -291,9 +291,8 @@ def rows_agree(
         each_BLV = torch.cat(
             [_run(getattr(alone, step), [one[row : row + 1] for one in inputs]) for row in range(rows)]
         )
-        if (
-            not largest_difference([together_BLV.float()], [each_BLV.float()]) <= AMPLIFIED * ROUNDING[dtype]
-        ):  # nor where it is NaN
+        difference = largest_difference([together_BLV.float()], [each_BLV.float()])
+        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
             return False
     return True
 
@@ -307,7 +306,9 @@ SMALL = 0.02
 Rows = Callable[..., Tensor]  # of tensors [1, N, ...], with weights that do not change
 
 
-def made_ready(function: Rows, widths: Sequence[int], like: Tensor, lowering: Lowering, packed: PackedWeights) -> Rows:
+def captured_function(
+    function: Rows, widths: Sequence[int], like: Tensor, lowering: Lowering, packed: PackedWeights
+) -> Rows:
     """`function` of tensors [1, N, W], one of each of `widths`, on the device and in the dtype of `like`.
 
     Raises whatever its code raises where it cannot be captured; RuntimeError where the capture differs from it.

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
+from specbench.engine.eager.parts import Part
 from specbench.engine.eager.sessions import NetworkSession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.session import Part, Prompt, Tokens
+from specbench.engine.session import Prompt, Tokens
 
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 

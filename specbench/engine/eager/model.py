@@ -15,10 +15,10 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
-from specbench.engine.eager.parts import reduced
+from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
 from specbench.engine.saved_heads import Positions
-from specbench.engine.session import NONE, LayeredSession, Part, Prompt, Tokens, clock_of
+from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
 from specbench.errors import UserError
 
 # Keys and values of cross-attention, as T5 and the families after BART name them.
@@ -56,7 +56,7 @@ class EagerModel:
         # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         self.now, self.mark = clock_of(network)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "EagerModel":
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "EagerModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head.
 
         They share the weights and are made once.

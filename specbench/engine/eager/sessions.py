@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
-from specbench.engine.eager.parts import LastRead
+from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.layout import OpenTree
-from specbench.engine.session import NONE, Part, Tokens
+from specbench.engine.session import Tokens
 
 
 class SessionModel(Protocol):
@@ -30,7 +30,7 @@ class SessionModel(Protocol):
     tap_width: int  # of these the last, which hold taps
     states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
         ...
 
@@ -70,7 +70,7 @@ class NetworkSession(ABC):
     def tapped(self, start: int, stop: int) -> Tensor | None:
         return self._last.tapped(start, stop, self.model.tap_width)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "ShallowSession":
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "ShallowSession":
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 

@@ -193,7 +193,7 @@ def load_model(
     if spread:
         network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
+        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
@@ -202,7 +202,7 @@ def load_model(
         shorten_head(network, kept_tokens, key)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
+    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
     return made
@@ -231,7 +231,7 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
+def _end_tokens(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
     """The end-of-sequence tokens, as `generate` reads them."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:

@@ -26,7 +26,7 @@ from specbench.engine.buffers import Buffers
 from specbench.engine.capture.kernels import attend
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-from specbench.engine.choice import checked as checked_capture
+from specbench.engine.choice import checked_capture
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
@@ -149,11 +149,13 @@ class ParallelSession(StaticSession):
         ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
         fixed = self._of_source(step, ids_1L, count)
         key = (id(step), "queries", queries, self.length, count, self._capacity)
-        placed = self.model.positions.get(key)
-        if placed is None:
+
+        def compute() -> tuple[Tensor, ...]:
             layout = self._with_queries(count, queries)
             inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
-            placed = self.model.positions.put(key, (*layout.tensors, *step.of_layout(*inputs, *fixed)))
+            return *layout.tensors, *step.of_layout(*inputs, *fixed)
+
+        placed = self.model.positions.once(key, compute)
         logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
         self.length += len(tokens)
         return logits_LV[-queries:]
