@@ -30,6 +30,7 @@ from specbench.engine.capture.nodes import (
     example_sizes,
     finished,
     has_effect,
+    inputs_of,
     replace,
 )
 from specbench.engine.capture.placement import Placement, cache_over, marked, recorded, recording, replaced
@@ -254,7 +255,7 @@ def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Call
         lowered: makes the last part ready to run.
     """
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
-    placeholders = sum(node.op == "placeholder" for node in module.graph.nodes)
+    placeholders = len(inputs_of(module))
     of_sizes = range(placeholders - sizes.count, placeholders)
     source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
