@@ -134,8 +134,7 @@ class RolloutSession(Protocol):
 
         Returns:
             The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            None, with
-            nothing read, where no such rollout is captured.
+            None, with nothing read, where no such rollout is captured.
         """
         ...
 

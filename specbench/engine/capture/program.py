@@ -73,8 +73,8 @@ class Step:
     """One decoding step in four parts.
 
     Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
-    before it. The first three depend only on sizes and
-    weights, the source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
+    before it. The first three depend only on sizes and weights, the source's length, and the layout, so that their
+    results can be cached; `run` returns logits [B, L, V].
     """
 
     of_sizes: Callable[..., tuple[Tensor, ...]]
@@ -165,17 +165,19 @@ class Program:
             if lowering is lower_invariant:
                 own = range(SOURCE_LENGTH + 1, SOURCE_LENGTH + 1 + len(self_states))
                 along_paths = with_path_order(sizes.rest, POSITIONS, VISIBLE, own)
+
+        def step(graph: GraphModule, by: Lowering = lowering, one_token: bool = False) -> Step:
+            return make_step(sizes, graph, lambda module: by(module, weights, one_token))
+
         return Program(
             shapes,
             cache_dtype,
             placement,
             found.file,
-            one=make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
-            several=make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
-            last=make_step(sizes, for_last_row(sizes.rest), lambda module: of_prompt(module, weights, False)),
-            tree=None
-            if along_paths is None
-            else make_step(sizes, along_paths, lambda module: lowering(module, weights, False)),
+            one=step(for_one_token(sizes.rest), one_token=True),
+            several=step(sizes.rest),
+            last=step(for_last_row(sizes.rest), of_prompt),
+            tree=None if along_paths is None else step(along_paths),
             encode=None if encode is None else Encoding(encode, weights, of_prompt),
         )
 
