@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture import program, stored
-from specbench.engine.capture.cache import NotTold
+from specbench.engine.capture.cache import NotDigestible
 from specbench.engine.capture.nodes import capture
 from specbench.engine.capture.program import rows_agree
 from specbench.engine.capture.static import StaticModel
@@ -225,7 +225,7 @@ def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
     for _ in range(2):
         made = network("gpt2", seed=1, layers=1)
         change(made)
-        with pytest.raises(NotTold):
+        with pytest.raises(NotDigestible):
             capture_cache._digest(made, 1)
         with_engine("static", made, 40, frozenset())
     assert len(captures) == 2 and not list(cache.glob("capture-*"))

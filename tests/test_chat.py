@@ -115,13 +115,13 @@ def test_conversations_that_cannot_be_prompts(
 
 def test_a_prompt_in_its_template(vocabulary: Vocabulary) -> None:
     prompt = vocabulary.chat(CHAT, 100)
-    assert not prompt.cut and not prompt.source
+    assert not prompt.truncated and not prompt.source
     written = (
         "<|user|> the old dog <|end|> <|assistant|> sees a tree <|end|> <|user|> the small cat <|end|> <|assistant|>"
     )
     assert " ".join(vocabulary.tokenizer.convert_ids_to_tokens(prompt.prefix)) == written
     cut = vocabulary.chat(CHAT, 6)
-    assert cut.cut and cut.prefix == prompt.prefix[-6:], "the end of the template stays"
+    assert cut.truncated and cut.prefix == prompt.prefix[-6:], "the end of the template stays"
 
 
 def test_a_long_prompt_keeps_the_end_that_is_continued(folders: Folders) -> None:

@@ -17,11 +17,11 @@ TEXT = "the old dog sees a tree"
 def test_only_a_text_that_does_not_fit_is_cut(kind: str, folders: Folders) -> None:
     vocabulary = load_tokenizer(ModelConfig(path=str(folders[kind])), "target")
     whole = vocabulary.prompt(TEXT, "", 100)
-    assert not whole.cut
+    assert not whole.truncated
     length = len(whole.source) or len(whole.prefix)
     assert vocabulary.prompt(TEXT, "", length) == whole  # as long as allowed
     less = vocabulary.prompt(TEXT, "", length - 1)
-    assert less.cut and (len(less.source) or len(less.prefix)) == length - 1
+    assert less.truncated and (len(less.source) or len(less.prefix)) == length - 1
 
 
 @pytest.mark.parametrize(

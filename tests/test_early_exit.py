@@ -13,7 +13,7 @@ from toy import EOS, VOCABULARY
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, first_layers, return_states
+from specbench.engine.eager.parts import Part, decoder_layers, reduced, return_states
 from specbench.engine.session import Prompt
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling, standardise
@@ -81,7 +81,7 @@ def test_all_layers_are_the_target_itself(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_copied(kind: str) -> None:
     whole = TARGETS[kind].network
-    early = first_layers(whole, 2)
+    early = reduced(whole, Part(2))
     own = {id(weight) for weight in whole.parameters()}
     assert all(id(weight) in own for weight in early.parameters())
     assert (decoder_layers(whole), decoder_layers(early)) == (LAYERS, 2)

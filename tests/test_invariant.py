@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.config.paths import shipped
 from specbench.engine.capture import invariant as kernels
-from specbench.engine.capture.invariance_check import culprit, make_invariant, objection
+from specbench.engine.capture.invariance_check import differing_operation, first_difference, make_invariant
 from specbench.engine.capture.lower import lower
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
@@ -41,7 +41,7 @@ SHORTEST = 3  # tokens of the prompt
 @cache
 def model_of(kind: str, dtype: torch.dtype, rows: int = 1, layers: int = 2) -> StaticModel:
     model = StaticModel(network(kind, seed=5, layers=layers).to(dtype), SIZE, ENDS, invariant=True)
-    model.read_rows(rows)
+    model.set_least_rows(rows)
     return model
 
 
@@ -133,8 +133,8 @@ def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
 
 def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = StaticModel(network("t5", seed=5), SIZE, ENDS)
-    assert "linear of [1, 13, 32]" in culprit(fast) or "attend of" in culprit(fast)
-    assert objection(fast) is not None
+    assert "linear of [1, 13, 32]" in differing_operation(fast) or "attend of" in differing_operation(fast)
+    assert first_difference(fast) is not None
 
     monkeypatch.setattr("specbench.engine.choice.make_invariant", lambda model: "a kernel of that machine")
     fallen = with_engine("static", network("t5", seed=5), SIZE, ENDS, "invariant")
@@ -149,11 +149,11 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
         tried.append(model.rows)
         return None if model.rows >= 4 else "a kernel"
 
-    monkeypatch.setattr("specbench.engine.capture.invariance_check.objection", differs_below_four)
+    monkeypatch.setattr("specbench.engine.capture.invariance_check.first_difference", differs_below_four)
     model = StaticModel(network("llama", seed=5), SIZE, ENDS, invariant=True)
     assert make_invariant(model) is None and tried == [1, 4] and model.rows == 4
     monkeypatch.undo()
-    assert objection(model) is None
+    assert first_difference(model) is None
 
 
 @pytest.mark.parametrize("engine", ["eager", "compile"])
@@ -167,8 +167,8 @@ def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkey
 
 def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     made = graphs(network("llama", seed=5), SIZE, ENDS, invariant=True)
-    made.read_rows(16)  # as on a GPU
-    assert objection(made) is None
+    made.set_least_rows(16)  # as on a GPU
+    assert first_difference(made) is None
     counts = {key[1] for key in made._graphs}
     assert {count for count in counts if count <= 20} == {16}  # one shape of step; prompts are longer
 

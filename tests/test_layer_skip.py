@@ -16,8 +16,8 @@ from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.skips import Texts, search
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import reduced, sublayers
-from specbench.engine.session import Prompt, without
+from specbench.engine.eager.parts import part_without, reduced, sublayers
+from specbench.engine.session import Prompt
 from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.sampling import Sampling, standardise
 from specbench.theory.trees import TreeShape
@@ -87,7 +87,7 @@ def test_a_skipped_sublayer_adds_nothing(kind: str) -> None:
         for hook in watched:
             hook.remove()
     model = EagerModel(
-        reduced(target.network, without(LAYERS, ["attn1", "mlp2"], sublayers(target.network))), SIZE, frozenset()
+        reduced(target.network, part_without(LAYERS, ["attn1", "mlp2"], sublayers(target.network))), SIZE, frozenset()
     )
     assert torch.allclose(model.start(prompt).extend(tokens), expected, atol=1e-5)
     assert model.operations < target.operations

@@ -204,11 +204,11 @@ def test_a_look_ahead_position_that_verified_tokens_see_is_caught(
 
 
 def test_a_look_ahead_key_left_in_the_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: Any, layers: Any, length: int, nodes: Any, path: Sequence[int]) -> None:
+    def keep(self: Any, length: int, nodes: Any, path: Sequence[int], part: Any = None) -> None:
         """The first key after the path remains."""
         surplus = len(nodes) - len(path) - 1
         nodes.select(path)
-        for layer in layers:
+        for layer in self._caches(part):
             if surplus > 0:
                 layer.crop(-surplus)
 

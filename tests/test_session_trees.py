@@ -20,7 +20,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
 from specbench.engine.cuda.replayed import StepGraph
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import first_layers
+from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.sessions import EagerSession
 from specbench.engine.layout import chain, path_to, tree
 from specbench.engine.session import Prompt
@@ -191,7 +191,7 @@ def test_a_tree_that_is_given_up_leaves_no_trace(made: tuple[str, EagerModel]) -
 )
 def test_the_first_layers_read_trees_of_their_own(kind: str, engine: str) -> None:
     model = ENGINES[engine](calm(kind, layers=3))
-    early, session = first_layers(model.network, 2), model.start(prompt(kind))
+    early, session = reduced(model.network, Part(2)), model.start(prompt(kind))
     read, shallow = list(prompt(kind).prefix[:-1]), session.shallow(2)
     for size, seed in ((5, 1), (24, 2), (64, 3)):
         rng = random.Random(seed)
@@ -239,14 +239,14 @@ def test_a_wrong_layout_is_caught(
     assert max(errors[::2]) > 10 * NEAR
 
 
-def uncompacted(self: Any, length: int, open_tree: Any, path: Sequence[int]) -> None:
+def uncompacted(self: Any, length: int, open_tree: Any, path: Sequence[int], part: Any = None) -> None:
     open_tree.select(path)
 
 
-def cropped_alone(self: Any, layers: list[Any], length: int, open_tree: Any, path: Sequence[int]) -> None:
+def cropped_alone(self: Any, length: int, open_tree: Any, path: Sequence[int], part: Any = None) -> None:
     surplus = len(open_tree) - len(path)
     open_tree.select(path)
-    for layer in layers:
+    for layer in self._caches(part):
         layer.crop(-surplus)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from specbench.choose.sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, sublayers
-from specbench.engine.session import Prompt, without
+from specbench.engine.eager.parts import decoder_layers, part_without, sublayers
+from specbench.engine.session import Prompt
 from specbench.experiment.build import build, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
@@ -75,7 +75,7 @@ class Texts:
     def value(self, names: Sequence[str]) -> SkipSet:
         """Of the target without these sublayers. Raises ValueError where they cannot be skipped."""
         network = self.target.network
-        part = without(decoder_layers(network), names, sublayers(network))
+        part = part_without(decoder_layers(network), names, sublayers(network))
         agreed = 0.0
         for session, (tokens, p_LV) in zip(self._sessions, self.read, strict=True):
             q_LV = self._rows(session.shallow(*part).extend(tokens))

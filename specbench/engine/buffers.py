@@ -4,6 +4,7 @@ Shapes: N tensors of one shape, B rows, K key heads, C slots, D channels of a he
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,11 @@ class TensorCache:
 
     def get(self, key: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
         return self._cached.get(key)
+
+    def once(self, key: tuple[Any, ...], compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """The tensors cached under `key`, computed if they are not there."""
+        found = self._cached.get(key)
+        return self.put(key, compute()) if found is None else found
 
     def clear(self) -> None:
         self._cached.clear()

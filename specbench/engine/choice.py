@@ -11,6 +11,7 @@ with the network in fp32, and the error of the captured step must not be much la
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,23 +20,20 @@ from torch import Tensor, nn
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariance_check import make_invariant
 from specbench.engine.capture.lower import PackedWeights
-from specbench.engine.capture.program import ROUNDING
+from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.capture.static import CompiledModel, NativeModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, get_ready
 from specbench.errors import UserError, first_line
 
-# Run a 16-bit network temporarily in fp32, with the weights of one block in fp32 at a time.
-#
-# An fp32 copy of the whole network would take twice the memory of a model that just fits.
-
 
 @contextmanager
 def in_fp32(network: nn.Module) -> Iterator[None]:
     """A context in which every block of `network` has its weights in fp32 while it runs, and so returns fp32 states.
 
-    A block is an entry of a list of layers, or a module outside of these.
+    A block is an entry of a list of layers, or a module outside of these. An fp32 copy of the whole network would take
+    twice the memory of a model that just fits.
     """
     short: dict[nn.Module, dict[nn.Parameter, Tensor]] = {}
 
@@ -76,8 +74,8 @@ def _wide(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-FARTHER = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
-TRIED_TOKENS = 6
+MOST_ERROR = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
+PROBED_TOKENS = 6
 KINDS: dict[str, type[StaticModel]] = {
     "static": StaticModel,
     "native": NativeModel,
@@ -133,22 +131,22 @@ def _with_numerics(
     kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str
 ) -> StaticModel:
     """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
+    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
-        return checked(kind, network, vocabulary_size, eos_ids)
+        return made()
     if kind is CompiledModel:
-        model = checked(kind, network, vocabulary_size, eos_ids)
+        model = made()
         model.not_invariant = "engine=compile does not control its kernels"
         return model
-    model = checked(kind, network, vocabulary_size, eos_ids, invariant=True)
-    began = time.perf_counter()
+    model, began = made(invariant=True), time.perf_counter()
     if (reason := make_invariant(model)) is not None:
-        model = checked(kind, network, vocabulary_size, eos_ids)
+        model = made()
         model.not_invariant = reason
     model.warmup_s += time.perf_counter() - began
     return model
 
 
-def checked(
+def checked_capture(
     kind: type[StaticModel],
     network: Any,
     vocabulary_size: int,
@@ -166,23 +164,21 @@ def checked(
     """
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids, packed, invariant)
-    ours, own = _probe_logits(model), _probe_logits(EagerModel(network, vocabulary_size, eos_ids))
-    if (reason := _difference(network, vocabulary_size, eos_ids, ours, own)) is not None:
+    if (reason := _difference(model, EagerModel(network, vocabulary_size, eos_ids))) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
+            return checked_capture(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
         raise RuntimeError(reason)
     model.warmup_s = time.perf_counter() - began
     return model
 
 
-def _difference(
-    network: Any, vocabulary_size: int, eos_ids: frozenset[int], ours: list[Tensor], own: list[Tensor]
-) -> str | None:
+def _difference(captured: StaticModel, eager: EagerModel) -> str | None:
     """How the captured logits differ from the network's own by more than rounding; None where they do not.
 
     A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
     """
+    network, ours, own = eager.network, _probe_logits(captured), _probe_logits(eager)
     difference = largest_difference(ours, own)
     if difference <= ROUNDING[network.dtype]:
         return None
@@ -190,8 +186,8 @@ def _difference(
     if network.dtype not in (torch.bfloat16, torch.float16):
         return message
     with in_fp32(network):
-        exact = _probe_logits(EagerModel(network, vocabulary_size, eos_ids))
-    if (from_exact := largest_difference(ours, exact)) <= FARTHER * (rounded := largest_difference(own, exact)):
+        exact = _probe_logits(eager)
+    if (from_exact := largest_difference(ours, exact)) <= MOST_ERROR * (rounded := largest_difference(own, exact)):
         return None
     return f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
 
@@ -200,7 +196,7 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
     """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
     # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
     # rounding is largest.
-    tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
+    tokens = [(index + 1) * model.vocabulary_size // (PROBED_TOKENS + 1) for index in range(PROBED_TOKENS)]
     whole = model.network.config.is_encoder_decoder
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
     get_ready(model, prompt, len(tokens))
@@ -210,13 +206,3 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
         found.append(session.extend(fed).float())
         session.rollback(session.length - 1)
     return found
-
-
-def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest |ours - theirs| of a run, as a share of its largest finite |theirs|; NaN if a logit is NaN."""
-    found = []
-    for one, other in zip(ours, theirs, strict=True):
-        known = other.isneginf() & one.isneginf()  # tokens that a short head does not predict
-        largest = other.masked_fill(known, 0).abs().max()
-        found.append(one.masked_fill(known, 0).sub(other.masked_fill(known, 0)).abs().max() / largest)
-    return float(torch.stack(found).max())

@@ -5,7 +5,6 @@ first `length` tokens of it. So the unread tokens are always `tokens[session.len
 cache cannot be expressed.
 """
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -18,69 +17,19 @@ from torch import Tensor
 
 from specbench.sampling import Choice
 
-# Which part of a decoder drafts: its first layers (early exit), without some of their sublayers (layer skipping).
-
-
-KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
-NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
-NONE: frozenset[str] = frozenset()
-
-
-class Part(NamedTuple):
-    """The first `layers` decoder layers, without the sublayers `skipped`.
-
-    'attn2' is the self-attention of layer 2, counted from 0.
-    """
-
-    layers: int
-    skipped: frozenset[str] = NONE
-
-    @property
-    def caching(self) -> list[int]:
-        """The layers whose self-attention runs, and so caches its tokens."""
-        return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
-
-
-def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
-    """The part of a decoder without the sublayers in `names`.
-
-    The decoder has `layers` layers, each with sublayers of these `kinds`. 'layer2' names all sublayers of layer 2. If
-    all sublayers of the last layers are skipped, the part is an early exit.
-
-    Raises:
-        ValueError: a name is not a sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
-    """
-    kinds, skipped = tuple(kinds), set[str]()
-    for name in names:
-        found = NAMED.fullmatch(name)
-        if found is None:
-            raise ValueError(f"{name} is not a sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
-        kind, layer = found[1], int(found[2])
-        if layer >= layers:
-            raise ValueError(f"{name}: the target has {layers} decoder layers, 0 to {layers - 1}")
-        if kind not in (*kinds, "layer"):
-            raise ValueError(f"{name}: a layer of the target has {', '.join(kinds)}")
-        skipped |= {f"{one}{layer}" for one in (kinds if kind == "layer" else (kind,))}
-    if "attn0" in skipped:
-        raise ValueError("attn0 cannot be skipped: the first layer's cache counts the tokens that were read")
-    while all(f"{kind}{layers - 1}" in skipped for kind in kinds):
-        skipped -= {f"{kind}{layers - 1}" for kind in kinds}
-        layers -= 1
-    return Part(layers, frozenset(skipped))
-
 
 @dataclass(frozen=True)
 class Prompt:
     """One prompt as token ids.
 
     `source` is read by the encoder; it is empty for decoder-only models. `prefix` is read by the decoder before the
-    first generated token: the start token, or the whole prompt of a decoder-only model. It is never empty. `cut`: the
-    text was longer than a prompt may be.
+    first generated token: the start token, or the whole prompt of a decoder-only model. It is never empty. `truncated`:
+    the text was longer than a prompt may be.
     """
 
     source: tuple[int, ...]
     prefix: tuple[int, ...]
-    cut: bool = False
+    truncated: bool = False
 
 
 Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model that is to read them
@@ -185,8 +134,7 @@ class RolloutSession(Protocol):
 
         Returns:
             The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            None, with
-            nothing read, where no such rollout is captured.
+            None, with nothing read, where no such rollout is captured.
         """
         ...
 
@@ -216,11 +164,11 @@ class StatefulSession(Session, Protocol):
 class LayeredSession(Session, Protocol):
     """A session whose first layers can read ahead alone."""
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Session:
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
-        It continues after this session's tokens (`engine.session` names sublayers). Its tokens are dropped when this
-        session reads further. Only one may exist at a time.
+        It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
+        reads further. Only one may exist at a time.
         """
         ...
 
@@ -235,7 +183,7 @@ class LayeredModel(Model, Protocol):
         """The `transformers` module."""
         ...
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Model:
         """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
         ...
 
@@ -248,10 +196,8 @@ def up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
     return tokens
 
 
-# The reads that a sequence requests from models, as data: a driver answers them singly, or for a batch at once.
-#
-# A generator yields a `Read` when it needs a model, and receives the logits. It does not depend on how many other
-# sequences there are.
+# The reads that a sequence requests from models: a generator yields a `Read` when it needs a model, and receives the
+# logits. A driver answers reads singly, or for a batch at once.
 
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ acceptance, and no token of the target's own distribution.
 Shapes: L tokens read, S shared tokens, V tokens of the target's vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -95,16 +95,23 @@ class Translation:
 
         Boundaries may move. Special tokens that both know are read between.
         """
-        found, spelled = list[int](), b""
+        found = list[int]()
+        *before, (spelled, _) = self._runs(tokens)
+        for text, special in before:
+            found += [*self.to.continuation(text), *special]
+        ready = len(spelled) - unfinished(spelled)
+        return found + self.to.continuation(spelled[:ready]), spelled[ready:]
+
+    def _runs(self, tokens: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
+        """What `tokens` spell up to each special token, and that token to the draft, if both know it; then the rest."""
+        spelled = b""
         for token in tokens:
             if token in self.from_.bytes_of:
                 spelled += self.from_.bytes_of[token]
-                continue
-            found += self.to.continuation(spelled)
-            found += [self.shared[token]] if token in self.shared else []
-            spelled = b""
-        ready = len(spelled) - unfinished(spelled)
-        return found + self.to.continuation(spelled[:ready]), spelled[ready:]
+            else:
+                yield spelled, [self.shared[token]] if token in self.shared else []
+                spelled = b""
+        yield spelled, []
 
     def back(self, written: Sequence[int], spelled: bytes) -> list[int]:
         """The target's tokens of the text `spelled` that follows the target's tokens `written`.
@@ -138,32 +145,27 @@ class Translation:
         """
         if self.target.is_encoder_decoder:
             source = [*self._begins, *self._text(prompt.source), *self._ends]
-            return Prompt(tuple(source), (self.draft.start, *self.continued(prompt.prefix[1:])), prompt.cut)
+            return Prompt(tuple(source), (self.draft.start, *self.continued(prompt.prefix[1:])), prompt.truncated)
         text = self._text(prompt.prefix) if prompt.prefix != (self.target.start,) else []
         while self._begins and text[: len(self._begins)] == self._begins:
             text = text[len(self._begins) :]
-        return Prompt((), (*self._begins, *text) or (self.draft.start,), prompt.cut)
+        return Prompt((), (*self._begins, *text) or (self.draft.start,), prompt.truncated)
 
     def _text(self, tokens: Sequence[int]) -> list[int]:
         """`tokens` tokenised again between special tokens, without those around every text."""
         begin, end = len(self._begins_target), len(self._ends_target)
-        inside = list(tokens)
-        if begin and inside[:begin] == self._begins_target:
-            inside = inside[begin:]
-        if end and inside[-end:] == self._ends_target:
-            inside = inside[:-end]
-        found, spelled = list[int](), b""
-        for token in [*inside, None]:
-            if token is not None and token in self.from_.bytes_of:
-                spelled += self.from_.bytes_of[token]
-                continue
-            if spelled:
-                if not found and self.from_.adds_space:
-                    spelled = spelled.removeprefix(b" ")
-                found += self.to.continuation(spelled) if found else self._canonical(spelled)
-                spelled = b""
-            if token is not None and token in self.shared:
-                found.append(self.shared[token])
+        text = list(tokens)
+        if begin and text[:begin] == self._begins_target:
+            text = text[begin:]
+        if end and text[-end:] == self._ends_target:
+            text = text[:-end]
+        found = list[int]()
+        for spelled, special in self._runs(text):
+            if spelled and not found:
+                found += self._canonical(spelled.removeprefix(b" ") if self.from_.adds_space else spelled)
+            else:
+                found += self.to.continuation(spelled)
+            found += special
         return found
 
     def _canonical(self, spelled: bytes) -> list[int]:

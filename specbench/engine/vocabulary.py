@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.files import json_digest
@@ -150,19 +152,7 @@ def require_same_vocabulary(
 
 MARK = "▁"  # sentencepiece's space
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte token of sentencepiece
-PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-
-
-def _alphabet() -> dict[int, str]:
-    """The character that stands for each byte in byte-level BPE (Radford et al. 2019).
-
-    Printable Latin-1 for itself, the other bytes in order from U+0100 on.
-    """
-    others = [byte for byte in range(256) if byte not in PRINTABLE]
-    return {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + place) for place, byte in enumerate(others)}
-
-
-ALPHABET = _alphabet()
+ALPHABET = bytes_to_unicode()  # the character that stands for each byte in byte-level BPE (Radford et al. 2019)
 BYTES = {character: byte for byte, character in ALPHABET.items()}
 
 

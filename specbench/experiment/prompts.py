@@ -116,7 +116,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
     if encoded.probe_prompts:
         asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
         yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"
-    if cut := sum(prompt.cut for prompt in encoded.prompts):
+    if cut := sum(prompt.truncated for prompt in encoded.prompts):
         beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
         yield (
             f"{cut} of {number} prompts were cut to {task.max_source_tokens} tokens (task.max_source_tokens), "

@@ -71,7 +71,7 @@ def make_record(
         "gamma_requested": settled["requested"],
         "accept": rule_of(config.accept).label(),
         "tree": None if config.tree.shape == "none" else config.tree.label(),
-        "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
+        "prompts_cut": sum(prompt.truncated for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,
         **_quality(config, prompts),
         "device": config.device,

@@ -38,7 +38,7 @@ OWN = frozenset(vars(nn.Module()))  # of every module: its tensors, submodules a
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
-class NotTold(ValueError):
+class NotDigestible(ValueError):
     """Raised where a network has a setting whose value a digest cannot hold."""
 
 
@@ -58,7 +58,7 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
     """
     try:
         file = user_cache() / f"capture-{_digest(network, settings)}.json"
-    except (NotTold, RuntimeError):  # RuntimeError: there is no home folder
+    except (NotDigestible, RuntimeError):  # RuntimeError: there is no home folder
         return Capture(*make())
     weights = _tensors(network)
     if (found := _read(file, weights, network.device)) is not None:
@@ -99,27 +99,27 @@ def _tensors(network: Any) -> dict[str, Tensor]:
 
 
 def _digest(network: Any, settings: object) -> str:
-    """A digest of all that a capture depends on: module code, settings, weights, versions. Raises NotTold."""
+    """A digest of all that a capture depends on: module code, settings, weights, versions. Raises NotDigestible."""
     found = hashlib.sha256()
     versions = [sys.version, torch.__version__, transformers.__version__, _own_code(), str(torch.get_default_dtype())]
-    _tell(found, [versions, settings, str(network.device)])  # a graph names its GPU by number
+    _add(found, [versions, settings, str(network.device)])  # a graph names its GPU by number
     for name, module in network.named_modules(remove_duplicate=False):
         if any(getattr(module, hooks) for hooks in HOOKS):
-            raise NotTold(f"{name} has hooks")
-        _tell(found, [name, _class(type(module)), module.training])
-        _tell(found, {key: _plain(one) for key, one in vars(module).items() if key not in OWN})
+            raise NotDigestible(f"{name} has hooks")
+        _add(found, [name, _class(type(module)), module.training])
+        _add(found, {key: _plain(one) for key, one in vars(module).items() if key not in OWN})
     numbers: dict[int, int] = {}
     tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta:
-            raise NotTold(f"{name} has no numbers")
+            raise NotDigestible(f"{name} has no numbers")
         first = numbers.setdefault(id(tensor), len(numbers))
-        _tell(found, [name, first, list(tensor.shape), list(tensor.stride()), str(tensor.dtype)])
+        _add(found, [name, first, list(tensor.shape), list(tensor.stride()), str(tensor.dtype)])
     found.update(_sample([tensor for _, tensor in tensors]))
     return found.hexdigest()[:32]
 
 
-def _tell(found: Any, values: object) -> None:
+def _add(found: Any, values: object) -> None:
     found.update(json.dumps(values, sort_keys=True).encode())
 
 
@@ -161,20 +161,20 @@ def _named(one: Any) -> str:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not one:
-        raise NotTold(f"{module}.{name} is not what is used")
+        raise NotDigestible(f"{module}.{name} is not what is used")
     if module.partition(".")[0] in LIBRARIES:
         return f"{module}.{name}"
     try:
         file = inspect.getsourcefile(one)
         if file is None:
-            raise NotTold(f"{module} has no file")
+            raise NotDigestible(f"{module} has no file")
         return f"{module}.{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
     except (TypeError, OSError) as error:  # built into Python, or its file is gone
-        raise NotTold(f"{module}.{name} has no file") from error
+        raise NotDigestible(f"{module}.{name} has no file") from error
 
 
 def _plain(one: Any) -> Any:
-    """A module's setting as plain values. Raises NotTold."""
+    """A module's setting as plain values. Raises NotDigestible."""
     match one:
         case None | bool() | int() | float() | str():
             return one
@@ -194,14 +194,14 @@ def _plain(one: Any) -> Any:
         return [_named(type(one)), *([field.name, _plain(getattr(one, field.name))] for field in fields(one))]
     if isinstance(one, type) or inspect.isroutine(one):
         return _routine(one)
-    raise NotTold(f"{type(one)} in a module")
+    raise NotDigestible(f"{type(one)} in a module")
 
 
 def _routine(one: Any) -> Any:
     if getattr(one, "__self__", None) is not None and not inspect.isbuiltin(one):
-        raise NotTold(f"{one} is bound to an object")
+        raise NotDigestible(f"{one} is bound to an object")
     if not hasattr(one, "__qualname__") or getattr(one, "__module__", None) is None:
-        raise NotTold(f"{one} has no name")
+        raise NotDigestible(f"{one} has no name")
     return _named(one)
 
 

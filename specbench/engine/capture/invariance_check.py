@@ -36,14 +36,14 @@ def make_invariant(model: StaticModel) -> str | None:
     reason = None
     for rows in FEWEST_ROWS if model.most_rows else FEWEST_ROWS[:1]:
         if rows >= model.rows:
-            model.read_rows(rows)
-            if (found := objection(model)) is None:
+            model.set_least_rows(rows)
+            if (found := first_difference(model)) is None:
                 return None
             reason = reason or found
     return reason
 
 
-def objection(model: StaticModel) -> str | None:
+def first_difference(model: StaticModel) -> str | None:
     """Which rows of `model` depend on how many are read at once; None if all are equal to the bit.
 
     The result names the operation at fault if it is found.
@@ -53,21 +53,21 @@ def objection(model: StaticModel) -> str | None:
     ends = (model.capacity(1), SLOTS)
     most = max(ends) if model.longest is None else model.longest - read
     for before in sorted({max(1, min(end - STEPS // 2, most)) for end in ends}):
-        prompt, following = _text(model, before, read)
+        prompt, tokens = _text(model, before, read)
         alone, together = model.start(prompt), model.start(prompt)
-        by_step_LV = torch.cat([alone.extend([token]) for token in following[:STEPS]])
+        by_step_LV = torch.cat([alone.extend([token]) for token in tokens[:STEPS]])
         for first, count in BLOCKS:
             together.rollback(before - 1 + first)
-            if not torch.equal(together.extend(following[first : first + count]), by_step_LV[first : first + count]):
-                return f"{culprit(model)}: {count} tokens read at once differ from single steps"
+            if not torch.equal(together.extend(tokens[first : first + count]), by_step_LV[first : first + count]):
+                return f"{differing_operation(model)}: {count} tokens read at once differ from single steps"
         together.rollback(before - 1 + STEPS // 2)
         alone.rollback(before - 1 + STEPS // 2)
-        if not model.placement.no_trees and (found := _objection_to_tree(alone, together, following[STEPS:])):
+        if not model.placement.no_trees and (found := _difference_in_tree(alone, together, tokens[STEPS:])):
             return found
     return None
 
 
-def _objection_to_tree(alone: StaticSession, together: StaticSession, tokens: list[int]) -> str | None:
+def _difference_in_tree(alone: StaticSession, together: StaticSession, tokens: list[int]) -> str | None:
     """The same of a tree of `tokens`. Both sessions have read the same text."""
     length = alone.length
     logits_NV = together.extend(tokens, PARENTS)
@@ -91,16 +91,16 @@ def _text(model: StaticModel, before: int, count: int) -> tuple[Prompt, list[int
     return Prompt(tuple(source), tuple(tokens[:before])), tokens[before - 1 : before - 1 + count]
 
 
-def culprit(model: StaticModel) -> str:
+def differing_operation(model: StaticModel) -> str:
     """The first operation of a step over `WATCHED` tokens some of whose rows differ from the row computed alone."""
-    prompt, following = _text(model, 2, WATCHED)
+    prompt, tokens = _text(model, 2, WATCHED)
     run: Any = model.program.several.run
     if model.rows > 1 or not hasattr(run, "__self__"):
         return "a step"
     with torch.inference_mode():
         session = model.start(prompt)
         watching = _Watching(run.__self__)
-        watching.run(*session.inputs(model.program.several, model.ids(following), WATCHED))
+        watching.run(*session.inputs(model.program.several, model.ids(tokens), WATCHED))
     return watching.found or "a step over one token"
 
 
@@ -114,12 +114,12 @@ class _Watching(Interpreter):
         inputs, _ = self.fetch_args_kwargs_from_env(node)
         if self.found is None and node.op == "call_function" and inputs and isinstance(inputs[0], Tensor):
             axis = _axis(computed) if isinstance(computed, Tensor) and computed.is_floating_point() else None
-            if axis is not None and not self._rows_alike(node, inputs, computed, axis):
+            if axis is not None and not self._rows_equal(node, inputs, computed, axis):
                 shapes = " and ".join(str(list(one.shape)) for one in inputs if isinstance(one, Tensor))
                 self.found = f"{getattr(node.target, '__name__', node.target)} of {shapes}"
         return computed
 
-    def _rows_alike(self, node: Node, inputs: tuple[Any, ...], computed: Tensor, axis: int) -> bool:
+    def _rows_equal(self, node: Node, inputs: tuple[Any, ...], computed: Tensor, axis: int) -> bool:
         assert callable(node.target)
         for row in range(WATCHED):
             try:

@@ -1,6 +1,5 @@
 """Kernels whose rows are bitwise independent of how many rows are computed together, and the test of it."""
 
-import copy
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -11,8 +10,8 @@ from torch.fx import GraphModule
 from torch.nn import functional
 
 from specbench.engine.capture.lower import Kernels, PackedWeights, lower
-from specbench.engine.capture.nodes import finished, value
-from specbench.engine.capture.torch_private import LazyGraphModule, packed_linear
+from specbench.engine.capture.nodes import copied, finished, inputs_of, value
+from specbench.engine.capture.torch_private import packed_linear
 
 ROWS = 4  # of a product in attention: multiples of this
 SLOTS = 128  # that one product of weights and values adds up; longer caches are added block by block
@@ -48,8 +47,8 @@ def with_path_order(module: GraphModule, positions: int, visible: int, buffers: 
 
     `buffers` and the others are numbers of inputs.
     """
-    module = LazyGraphModule(module, copy.deepcopy(module.graph))
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    module = copied(module)
+    inputs = inputs_of(module)
     with module.graph.inserting_after(inputs[-1]):
         order = module.graph.call_function(torch.ops.specbench.path_order.default, (inputs[positions], inputs[visible]))
         order.meta["val"] = torch.ops.specbench.path_order(value(inputs[positions]), value(inputs[visible]))

@@ -18,6 +18,7 @@ from specbench.engine.capture.nodes import (
     constant,
     finished,
     replace,
+    replace_by_call,
     value,
 )
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
@@ -118,7 +119,7 @@ def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> Graph
     for node in calls(module, aten.rsqrt.default):
         _as_norm(module, node)
     for node in calls(module, aten.tanh.default):
-        _as_gelu(module, node)
+        _as_gelu(node)
     return module
 
 
@@ -186,16 +187,13 @@ def _as_norm(module: GraphModule, root: Node) -> None:
     if weight is None or value(weight).dim() != 1 or value(rounded).dtype != value(narrow).dtype:
         return
     size, epsilon = [int(value(weight).shape[0])], plus.args[1]
-    with module.graph.inserting_before(rounded):
-        if centre is None and value(weight).dtype == value(narrow).dtype:
-            norm = module.graph.call_function(aten.rms_norm.default, (narrow, size, weight, epsilon))
-        else:
-            norm = module.graph.call_function(kernels.wide_norm, (narrow, size, weight, epsilon, centre is not None))
-    norm.meta = dict(rounded.meta)
-    replace(rounded, norm)
+    if centre is None and value(weight).dtype == value(narrow).dtype:
+        replace_by_call(rounded, aten.rms_norm.default, (narrow, size, weight, epsilon))
+    else:
+        replace_by_call(rounded, kernels.wide_norm, (narrow, size, weight, epsilon, centre is not None))
 
 
-def _as_gelu(module: GraphModule, root: Node) -> None:
+def _as_gelu(root: Node) -> None:
     """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), spelt out in eight operations, as one operation."""
     scaled = _producer(root, 0, aten.mul.Tensor)
     inner = _producer(scaled, 0, aten.add.Tensor)
@@ -212,10 +210,7 @@ def _as_gelu(module: GraphModule, root: Node) -> None:
         return
     if not _near(numbers, (math.sqrt(2 / math.pi), 0.044715, 3.0, 1.0)):
         return
-    with module.graph.inserting_before(whole):
-        gelu = module.graph.call_function(aten.gelu.default, (x,), {"approximate": "tanh"})
-    gelu.meta = dict(whole.meta)
-    replace(whole, gelu)
+    replace_by_call(whole, aten.gelu.default, (x,), {"approximate": "tanh"})
 
 
 def _near(numbers: Sequence[object], others: Sequence[float]) -> bool:
@@ -281,6 +276,4 @@ def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, chosen:
         return
     with module.graph.inserting_before(node):
         laid_out = add_constant(module, packed.of(weight))
-        lean = module.graph.call_function(chosen.linear, (node.args[0], laid_out, bias))
-    lean.meta = dict(node.meta)
-    replace(node, lean)
+    replace_by_call(node, chosen.linear, (node.args[0], laid_out, bias))

@@ -4,6 +4,7 @@ The function is run on stand-ins without data, so that a capture costs no arithm
 size. Sizes are left open.
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,22 @@ from specbench.engine.capture import kernels
 from specbench.engine.capture.torch_private import LazyGraphModule, make_fx
 
 aten = torch.ops.aten
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """`module` with a graph of its own, over the same weights."""
+    return LazyGraphModule(module, copy.deepcopy(module.graph))
+
+
+def inputs_of(module: GraphModule) -> list[Node]:
+    """The nodes of the inputs of `module`, in order."""
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def output_of(module: GraphModule) -> Node:
+    """The node of what `module` returns."""
+    output: Node = module.graph.output_node()
+    return output
 
 
 def finished(module: GraphModule) -> GraphModule:
@@ -78,6 +95,14 @@ def replace(node: Node, other: Node) -> None:
     """Replace `node` by `other` in all its users, and erase it."""
     node.replace_all_uses_with(other)
     node.graph.erase_node(node)
+
+
+def replace_by_call(node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    """Replace `node` in all its users by a call of `target`, which stands for the same value, and erase it."""
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(target, args, kwargs)
+    made.meta = dict(node.meta)
+    replace(node, made)
 
 
 def replace_by_value(node: Node, plain: Any) -> None:

@@ -42,7 +42,8 @@ class Placement:
             for module in network.get_decoder().modules()
             if getattr(module, "has_relative_attention_bias", False) and hasattr(module, "compute_bias")
         ]
-        self._followed = self._masked = False
+        self._followed = False
+        self.masked = False  # whether the network has asked for an attention mask while it followed a layout
 
     @property
     def counts_itself(self) -> bool:
@@ -56,7 +57,7 @@ class Placement:
             return "takes no position ids and has no relative position bias"
         if (attention := self._attention) not in MASKED_ATTENTION:
             return f"takes no mask with attn_implementation={attention}"
-        if self._followed and not self._masked:
+        if self._followed and not self.masked:
             return "makes its attention mask itself"
         return None
 
@@ -65,14 +66,9 @@ class Placement:
         name: str = self._network.get_decoder().config._attn_implementation
         return name
 
-    @property
-    def masked(self) -> bool:
-        """Whether the network has asked for an attention mask while it followed a layout."""
-        return self._masked
-
     def has_followed(self, masked: bool) -> None:
         """A capture of the network followed a layout, and did or did not ask for a mask."""
-        self._followed, self._masked = True, masked
+        self._followed, self.masked = True, masked
 
     @contextmanager
     def applying(self, layout: Layout) -> Iterator[dict[str, Any]]:
@@ -101,7 +97,7 @@ class Placement:
             return library(mask_function=mask_function, **options)  # the source's
         if options.get("use_vmap"):
             raise NotImplementedError("a mask rule of its own that is more than a function of positions")
-        self._masked = True
+        self.masked = True
         mask_B1LC = layout.visible_BLC.unsqueeze(1)
         if mask_function is not masking_utils.causal_mask_function:  # nothing later is visible in any layout
             query_B1L1 = layout.new_positions_BL[:, None, :, None]

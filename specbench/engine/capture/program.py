@@ -1,7 +1,7 @@
 """A model's decoding step and its reading of a source, captured from the `transformers` module and ready to run.
 
 Supports both families; independent of sessions. The caches are buffers handed in by the caller. `rows_agree` compares a
-step over several rows with the step over one; `made_ready` captures a function of rows, such as a draft's heads.
+step over several rows with the step over one; `captured_function` captures a function of rows, such as a draft's heads.
 
 Shapes: B rows, L new tokens, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
 """
@@ -30,6 +30,7 @@ from specbench.engine.capture.nodes import (
     example_sizes,
     finished,
     has_effect,
+    inputs_of,
     replace,
 )
 from specbench.engine.capture.placement import Placement, cache_over, marked, recorded, recording, replaced
@@ -47,7 +48,7 @@ from specbench.engine.layout import Layout, chain, ragged
 # The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 AMPLIFIED = 5.0  # times that: rows are summed in another order, and a network may amplify rounding
-CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # that are tried; of the source as many slots
+CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; of the source as many slots
 CHECKED_CACHED = (2, 9)  # tokens that each row has read
 CHECKED_SOURCES = (CHECKED_SLOTS, 5)  # tokens of each row's source
 
@@ -72,8 +73,8 @@ class Step:
     """One decoding step in four parts.
 
     Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
-    before it. The first three depend only on sizes and
-    weights, the source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
+    before it. The first three depend only on sizes and weights, the source's length, and the layout, so that their
+    results can be cached; `run` returns logits [B, L, V].
     """
 
     of_sizes: Callable[..., tuple[Tensor, ...]]
@@ -164,17 +165,19 @@ class Program:
             if lowering is lower_invariant:
                 own = range(SOURCE_LENGTH + 1, SOURCE_LENGTH + 1 + len(self_states))
                 along_paths = with_path_order(sizes.rest, POSITIONS, VISIBLE, own)
+
+        def step(graph: GraphModule, by: Lowering = lowering, one_token: bool = False) -> Step:
+            return make_step(sizes, graph, lambda module: by(module, weights, one_token))
+
         return Program(
             shapes,
             cache_dtype,
             placement,
             found.file,
-            one=make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
-            several=make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
-            last=make_step(sizes, for_last_row(sizes.rest), lambda module: of_prompt(module, weights, False)),
-            tree=None
-            if along_paths is None
-            else make_step(sizes, along_paths, lambda module: lowering(module, weights, False)),
+            one=step(for_one_token(sizes.rest), one_token=True),
+            several=step(sizes.rest),
+            last=step(for_last_row(sizes.rest), of_prompt),
+            tree=None if along_paths is None else step(along_paths),
             encode=None if encode is None else Encoding(encode, weights, of_prompt),
         )
 
@@ -237,12 +240,10 @@ class Encoding:
         parts = hoist(graph, [], with_constants=True)
         self._biases = compiled_to_python(parts.hoisted)
         self._run = lowering(parts.rest, weights, False)
-        self.of_size = TensorCache()  # relative position biases
+        self.biases_of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:
-        biases = self.of_size.get(tuple(source.shape))
-        if biases is None:
-            biases = self.of_size.put(tuple(source.shape), self._biases(source))
+        biases = self.biases_of_size.once(tuple(source.shape), lambda: self._biases(source))
         states: list[Tensor] = self._run(source, *biases)
         return states
 
@@ -256,11 +257,21 @@ def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Call
         lowered: makes the last part ready to run.
     """
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
-    placeholders = sum(node.op == "placeholder" for node in module.graph.nodes)
+    placeholders = len(inputs_of(module))
     of_sizes = range(placeholders - sizes.count, placeholders)
     source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
     return Step(compiled_to_python(sizes.hoisted), direct(source.hoisted), direct(layout.hoisted), lowered(layout.rest))
+
+
+def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest |ours - theirs| of a run, as a share of its largest finite |theirs|; NaN if a logit is NaN."""
+    found = []
+    for one, other in zip(ours, theirs, strict=True):
+        known = other.isneginf() & one.isneginf()  # tokens that a short head does not predict
+        largest = other.masked_fill(known, 0).abs().max().clamp(min=1e-30)
+        found.append(one.masked_fill(known, 0).sub(other.masked_fill(known, 0)).abs().max() / largest)
+    return float(torch.stack(found).max())
 
 
 @torch.inference_mode()
@@ -283,8 +294,8 @@ def rows_agree(
         each_BLV = torch.cat(
             [_run(getattr(alone, step), [one[row : row + 1] for one in inputs]) for row in range(rows)]
         )
-        apart = (together_BLV - each_BLV).float().abs().max() / each_BLV.float().abs().max()
-        if not apart <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
+        difference = largest_difference([together_BLV.float()], [each_BLV.float()])
+        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
             return False
     return True
 
@@ -298,7 +309,9 @@ SMALL = 0.02
 Rows = Callable[..., Tensor]  # of tensors [1, N, ...], with weights that do not change
 
 
-def made_ready(function: Rows, widths: Sequence[int], like: Tensor, lowering: Lowering, packed: PackedWeights) -> Rows:
+def captured_function(
+    function: Rows, widths: Sequence[int], like: Tensor, lowering: Lowering, packed: PackedWeights
+) -> Rows:
     """`function` of tensors [1, N, W], one of each of `widths`, on the device and in the dtype of `like`.
 
     Raises whatever its code raises where it cannot be captured; RuntimeError where the capture differs from it.
@@ -311,8 +324,7 @@ def made_ready(function: Rows, widths: Sequence[int], like: Tensor, lowering: Lo
     one, several = lowering(for_one_token(graph), packed, True), lowering(graph, packed, False)
     for made, count in ((one, 1), (several, rows)):
         given = [example[:, :count] for example in examples]
-        found, own = made(*given), function(*given)
-        difference = float((found.float() - own.float()).abs().max() / own.float().abs().max().clamp(min=1e-30))
+        difference = largest_difference([made(*given).float()], [function(*given).float()])
         if not difference <= ROUNDING[like.dtype]:
             raise RuntimeError(f"the captured function differs by {difference:.2g} of its largest number")
     return lambda *inputs: (one if inputs[0].shape[1] == 1 else several)(*inputs)

@@ -3,7 +3,6 @@
 Everything here holds for any model: it looks at operations and shapes, never at names of modules.
 """
 
-import copy
 import operator
 import sys
 from collections import defaultdict
@@ -20,10 +19,14 @@ from specbench.engine.capture.nodes import (
     aten,
     calls,
     constant,
+    copied,
     finished,
     has_effect,
+    inputs_of,
+    output_of,
     plain,
     replace,
+    replace_by_call,
     replace_by_value,
     value,
 )
@@ -143,7 +146,7 @@ def _is_view(node: Node) -> bool:
 def _one_node_per_size(module: GraphModule) -> None:
     """Each open size is read once, from an input if possible; a size that is known becomes a number."""
     first: dict[str, Node] = {}
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = inputs_of(module)
     with module.graph.inserting_after(inputs[-1]):
         for node in inputs:
             for axis, size in enumerate(value(node).shape):
@@ -174,13 +177,13 @@ def _drop_no_operations(module: GraphModule) -> None:
         before, after = value(source), value(node)
         if not isinstance(after, Tensor) or not isinstance(before, Tensor):
             continue
-        settled = (
+        unneeded = (
             (node.target in NO_OPERATION and not (node.target == aten.dropout.default and node.args[2]))
             or (node.target in CASTS and (before.dtype, before.device) == (after.dtype, after.device))
             or (node.target in SAME_SHAPE and list(map(plain, before.shape)) == list(map(plain, after.shape)))
             or (node.target == aten.clone.default and not before.dtype.is_floating_point)
         )
-        if settled:
+        if unneeded:
             for user in list(node.users):
                 if user.target == aten.view.default:  # a tensor with another layout cannot always be viewed
                     user.target = aten.reshape.default
@@ -195,9 +198,8 @@ def _product_as_linear(module: GraphModule) -> None:
         if weight is None or node.kwargs:
             continue
         with module.graph.inserting_before(node):
-            linear = module.graph.call_function(aten.linear.default, (rows, add_constant(module, weight.t()), bias))
-        linear.meta["val"] = value(node)
-        replace(node, linear)
+            transposed = add_constant(module, weight.t())
+        replace_by_call(node, aten.linear.default, (rows, transposed, bias))
 
 
 def _share_equal_nodes(module: GraphModule) -> None:
@@ -234,11 +236,10 @@ def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]
 
     Writes into an input that it does not have are left out.
     """
-    module = LazyGraphModule(module, copy.deepcopy(module.graph))
-    output = next(node for node in module.graph.nodes if node.op == "output")
+    module = copied(module)
+    output: Any = output_of(module)
     output.args = (output.args[0][which],)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    dropped = {node for index, node in enumerate(placeholders) if index not in inputs}
+    dropped = {node for index, node in enumerate(inputs_of(module)) if index not in inputs}
     for node in reversed(module.graph.nodes):
         if not node.users and (node in dropped or not has_effect(node) or dropped & set(node.all_input_nodes)):
             module.graph.erase_node(node)
@@ -250,15 +251,15 @@ LAST = ((1, -1), (1, -1, sys.maxsize))  # of a slice: the axis of tokens, and it
 
 def for_one_token(module: GraphModule) -> GraphModule:
     """A copy for one new token, where the first input is the new tokens [B, L]."""
-    module = LazyGraphModule(module, copy.deepcopy(module.graph))
-    tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
+    module = copied(module)
+    tokens = inputs_of(module)[0]
     count = plain(value(tokens).shape[1])
     for node in list(module.graph.nodes):
         source: Any = node.args[0] if node.args else None
         if node.target == aten.sym_size.int and source is tokens and node.args[1] == 1:
             replace_by_value(node, 1)
         elif node.target == aten.transpose.int and set(node.args[1:]) == {1, 2}:
-            _transpose_as_view(module, node, count)
+            _transpose_as_view(node, count)
         elif node.target == aten.slice.Tensor and node.args[1:] in LAST and plain(value(source).shape[1]) == count:
             replace(node, source)
     return finished(module)
@@ -266,9 +267,8 @@ def for_one_token(module: GraphModule) -> GraphModule:
 
 def for_last_row(module: GraphModule) -> GraphModule:
     """A copy that computes the last token's logits only, where the output [B, L, V] is that of a linear map."""
-    module = LazyGraphModule(module, copy.deepcopy(module.graph))
-    output = next(node for node in module.graph.nodes if node.op == "output")
-    head = output.all_input_nodes[0]
+    module = copied(module)
+    head = output_of(module).all_input_nodes[0]
     while head.target in (aten.select.int, *VIEWS):
         head = head.all_input_nodes[0]
     if head.target == aten.linear.default:
@@ -280,16 +280,13 @@ def for_last_row(module: GraphModule) -> GraphModule:
     return finished(module)
 
 
-def _transpose_as_view(module: GraphModule, node: Node, count: int | str) -> None:
+def _transpose_as_view(node: Node, count: int | str) -> None:
     """With one token, swapping the axes of tokens (whose size was `count`) and heads moves no data."""
     source = node.args[0]
     assert isinstance(source, Node)
     shape: Any = source.args[1] if source.target in VIEWS else None
     if shape is not None and len(shape) == 4 and shape[1] == 1:
-        with module.graph.inserting_before(node):
-            view = module.graph.call_function(aten.view.default, (source.args[0], [shape[0], shape[2], 1, shape[3]]))
-        view.meta = dict(node.meta)
-        replace(node, view)
+        replace_by_call(node, aten.view.default, (source.args[0], [shape[0], shape[2], 1, shape[3]]))
     elif count in map(plain, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):
         replace(node, source)
 
@@ -314,8 +311,7 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
 
     What depends on nothing but sizes and weights goes along only if `with_constants`.
     """
-    nodes = list(module.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
+    nodes, placeholders = list(module.graph.nodes), inputs_of(module)
     dependent: set[Node] = {placeholders[index] for index in inputs}
     constant: set[Node] = set()
     for node in nodes:
@@ -338,10 +334,9 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
     hoisted, rest = Graph(), Graph()
     in_hoisted: dict[Node, Node] = {}
     in_rest: dict[Node, Node] = {}
-    for node in nodes:
-        if node.op == "placeholder":
-            in_hoisted[node] = hoisted.node_copy(node)
-            in_rest[node] = rest.node_copy(node)
+    for node in placeholders:
+        in_hoisted[node] = hoisted.node_copy(node)
+        in_rest[node] = rest.node_copy(node)
     for node in crossing:
         in_rest[node] = rest.placeholder(f"hoisted_{node.name}")
         in_rest[node].meta = dict(node.meta)
@@ -353,8 +348,7 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
         if node not in in_rest and node not in dependent:
             in_rest[node] = rest.node_copy(node, in_rest.__getitem__)
     hoisted.output(tuple(in_hoisted[node] for node in crossing))
-    output = next(node for node in nodes if node.op == "output")
-    rest.output(torch.fx.node.map_arg(output.args[0], in_rest.__getitem__))
+    rest.output(torch.fx.node.map_arg(output_of(module).args[0], in_rest.__getitem__))
     for graph in (hoisted, rest):
         graph.eliminate_dead_code(is_impure_node=has_effect)
     return Hoisted(LazyGraphModule(module, hoisted), LazyGraphModule(module, rest), len(crossing))

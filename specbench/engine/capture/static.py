@@ -4,7 +4,7 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
-from specbench.engine.capture.program import Program, Step, made_ready, rows_agree
+from specbench.engine.capture.program import Program, Step, captured_function, rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
@@ -81,7 +81,7 @@ class StaticModel(EagerModel):
         for model in self._shallow.values():
             model.weights_changed()
         if self.program.encode is not None:
-            self.program.encode.of_size.clear()
+            self.program.encode.biases_of_size.clear()
         self._forget_placed()
 
     def _forget_placed(self) -> None:
@@ -90,15 +90,14 @@ class StaticModel(EagerModel):
             cache.clear()
         self._prepare()
 
-    def read_rows(self, rows: int) -> None:
+    def set_least_rows(self, rows: int) -> None:
         """From now on a step reads at least so many rows; missing rows are padding."""
         if rows != self.rows:
             self.rows = rows
             self._forget_placed()
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
-        if reason := self.no_batches or self.placement.no_trees:
-            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+        self.require_batches(rows)
         return CapturedSteps(self.program, self.program if rows == 1 else self._program_of_rows)
 
     @cached_property
@@ -176,7 +175,7 @@ class NativeModel(StaticModel):
         like = next(self.network.parameters())[..., :0]
         try:
             with torch.inference_mode():
-                return made_ready(function, widths, like, self.lowering, self.packed)
+                return captured_function(function, widths, like, self.lowering, self.packed)
         except Exception as error:  # whatever its modules raise when they are captured
             warnings.warn(
                 f"a draft's heads cannot be captured: {first_line(error)}; they run eagerly, which is slower",
@@ -248,14 +247,15 @@ class NativeSession(StaticSession):
         calls, numbers = found
         while number >= len(calls):
             calls.append(calls[0].again())
-        looked_up = self._looked_up((id(step), count), count, partial(self._placed_anew, step, count))
+
+        def placed() -> tuple[Tensor, ...]:
+            ids_1L = self._ids([0] * count, count)
+            return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
+
+        looked_up = self._looked_up((id(step), count), count, placed)
         for at, address in self.model.addresses_of(step.run, looked_up, numbers).addresses:
             calls[number].addresses[at] = address
         return calls[number]
-
-    def _placed_anew(self, step: Step, count: int) -> tuple[Tensor, ...]:
-        ids_1L = self._ids([0] * count, count)
-        return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
 
     @torch.inference_mode()
     def rollout(
@@ -276,11 +276,11 @@ class NativeSession(StaticSession):
         calls[0].addresses[first.run.ids] = ctypes.addressof(read)
         for self.length in range(began + count, end):
             calls.append(self._call(one, 1, len(calls)))
-        tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _ends(model.eos_ids))
+        tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _end_tokens(model.eos_ids))
         self.length = began + count + len(tokens_G) - 1
         return tokens_G, rows_GV
 
 
 @lru_cache
-def _ends(eos_ids: frozenset[int]) -> Tensor:
+def _end_tokens(eos_ids: frozenset[int]) -> Tensor:
     return torch.tensor(sorted(eos_ids), dtype=torch.long)

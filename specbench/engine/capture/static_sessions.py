@@ -16,10 +16,10 @@ from torch import Tensor
 
 from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
-from specbench.engine.eager.parts import LastRead
-from specbench.engine.eager.sessions import SessionModel, ShallowSession
+from specbench.engine.eager.parts import Part
+from specbench.engine.eager.sessions import NetworkSession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.session import NONE, Part, Prompt, Tokens
+from specbench.engine.session import Prompt, Tokens
 
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 
@@ -50,8 +50,10 @@ class CapturedModel(SessionModel, Protocol):
         ...
 
 
-class StaticSession:
+class StaticSession(NetworkSession):
     """One sequence: buffers, and how many of their slots count."""
+
+    model: CapturedModel
 
     def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
         self._begin(model)
@@ -67,12 +69,8 @@ class StaticSession:
 
     def _begin(self, model: CapturedModel) -> None:
         """Set the state of a session that has read nothing and holds no buffers."""
-        self.model = model
-        self.length = self.ahead = 0
-        self.ahead_part: Part | None = None
-        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        super().__init__(model)
         self._parts: dict[CapturedModel, StaticSession] = {}
-        self._last = LastRead()
         self._held: dict[str, Buffers] = {}
         weakref.finalize(self, model.pool.give_back, self._held)
 
@@ -80,22 +78,12 @@ class StaticSession:
         with torch.inference_mode():
             return self._run(tokens, parents)
 
-    def select(self, path: Sequence[int]) -> None:
-        self.drop_ahead()
-        self._keep_nodes(self.length, self._tree, path)
-        self.length += len(path)
-        self._last.select(list(path), self.length)
-
     def rollback(self, length: int) -> None:
         self.drop_ahead()
         self.length = min(self.length, length)
         if self._tree:
             self._tree.close()
             self._last.select([], self.length)
-
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
-        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped))
 
     def drop_ahead(self) -> None:
         if self.ahead_part is not None:
@@ -110,19 +98,15 @@ class StaticSession:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
-            reading = self._by(self.model.shallow(*part))
+            reading = self._reading_with(part)
             reading.length = self.length + self.ahead
             logits_LV = reading._run(tokens, parents)
         self.ahead = reading.length - self.length
         return logits_LV
 
-    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
-        self._by(self.model.shallow(*part))._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
-        self.ahead += len(path)
-
-    def _by(self, reader: SessionModel) -> "StaticSession":
-        """A session of `reader`, a part of the model, over the buffers that this session has for its layers; cached."""
-        model = cast(CapturedModel, reader)
+    def _reading_with(self, part: Part) -> "StaticSession":
+        """A session of `part` of the model over the buffers that this session has for its layers; cached."""
+        model = cast(CapturedModel, self.model.shallow(*part))
         if model not in self._parts:
             made = self._parts[model] = copy.copy(self)
             made.model, made._parts = model, {}
@@ -173,10 +157,7 @@ class StaticSession:
             for first in range(0, len(tokens), most)
         ]
         logits_LV = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-        if parents is None:
-            self._last.put(logits_LV, self.model.state_width, self.length)
-        else:
-            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        self._keep_states(logits_LV, parents is not None)
         return logits_LV
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
@@ -193,12 +174,6 @@ class StaticSession:
         if parents is None:
             self.length += count
         return logits_LV if rows == count or last_row else logits_LV[:count]
-
-    def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop, self.model.tap_width)
-
-    def tapped(self, start: int, stop: int) -> Tensor | None:
-        return self._last.tapped(start, stop, self.model.tap_width)
 
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         if "cross" not in self._held:
@@ -240,16 +215,15 @@ class StaticSession:
         shape = () if self._tree.is_chain else nodes
         cached = self.model.tree_positions if shape else self.model.positions
         key = (what, self.length + (len(nodes) - count if nodes else 0), count, self._capacity, shape)
-        found = cached.get(key)
-        return cached.put(key, compute()) if found is None else found
+        return cached.once(key, compute)
 
     def _layout(self, count: int) -> Layout:
         return self._tree.layout(self.length, count, self.model.numbers(self._capacity))
 
     @torch.inference_mode()
-    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int]) -> None:
-        """Move the nodes of `path`, of a tree that follows `length` tokens, to where these end."""
-        self._held["self"].move_slots([length + node for node in tree.select(path)], length)
+    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
+        held = self._held if part is None else self._reading_with(part)._held
+        held["self"].move_slots([length + node for node in tree.select(path)], length)
 
     def _placed(self, step: Step, ids_1L: Tensor, count: int, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The layout of the newest `count` tokens or nodes, and what the step computes from it."""
@@ -260,14 +234,14 @@ class StaticSession:
     def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
         """The results of the first two parts of `step`, which sizes and the source's length determine; cached."""
         rows = ids_1L.shape[1]
-        cached, key = self.model.sources, (id(step), self._sources, rows, self._capacity)
-        found = cached.get(key)
-        if found is None:
+
+        def compute() -> tuple[Tensor, ...]:
             layout = self._layout(count).filled(rows)
             inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
             of_sizes = step.of_sizes(*inputs)
-            found = cached.put(key, (*of_sizes, *step.of_source(*inputs, *of_sizes)))
-        return found
+            return *of_sizes, *step.of_source(*inputs, *of_sizes)
+
+        return self.model.sources.once((id(step), self._sources, rows, self._capacity), compute)
 
     def look_up(self, counts: Sequence[int]) -> None:
         """Compute all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional
 
 from specbench.engine.capture import kernels
-from specbench.engine.capture.nodes import aten, calls, constant, finished, replace, value
+from specbench.engine.capture.nodes import aten, calls, constant, finished, inputs_of, replace, replace_by_call, value
 
 SMALL_MAP = 2**22  # weights of a linear map that takes less time than two launches
 WIDEST = 2**14  # channels of a row that one block of a kernel holds
@@ -107,15 +107,14 @@ def fuse(module: GraphModule, one_token: bool) -> GraphModule:
 
     Its RMS norms and activations are one operation each.
     """
-    inputs = next(node for node in module.graph.nodes if node.op == "placeholder")
-    device = getattr(value(inputs), "device", None)
+    device = getattr(value(inputs_of(module)[0]), "device", None)
     if device is None or not available(device):
         return module
     finished(module)  # what nothing uses any more would seem to read a sum before its norm does
     for node in calls(module, aten.rms_norm.default):
         _fuse_norm(module, node)
     for node in calls(module, aten.mul.Tensor):
-        _fuse_gate(module, node)
+        _fuse_gate(node)
     if one_token:
         for node in calls(module, aten.linear.default):
             _fuse_linear(module, node)
@@ -194,7 +193,7 @@ def _fuse_writes(module: GraphModule, first: Node, second: Node) -> None:
     module.graph.erase_node(second)
 
 
-def _fuse_gate(module: GraphModule, product: Node) -> None:
+def _fuse_gate(product: Node) -> None:
     """A product and the activation of one of its factors."""
     for activated, gate in (product.args, product.args[::-1]):
         name = _activation(activated)
@@ -204,10 +203,7 @@ def _fuse_gate(module: GraphModule, product: Node) -> None:
         x = activated.args[0]
         same = (value(x).dtype, *map(str, value(x).shape)) == (value(gate).dtype, *map(str, value(gate).shape))
         if same and len(activated.users) == 1:
-            with module.graph.inserting_before(product):
-                one = module.graph.call_function(gated, (name, x, gate))
-            one.meta = dict(product.meta)
-            replace(product, one)
+            replace_by_call(product, gated, (name, x, gate))
             return
 
 

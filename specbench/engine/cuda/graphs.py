@@ -125,8 +125,8 @@ class CudaGraphModel(StaticModel):
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
         wanted = [] if self.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
-        apart = -(-len(wanted) // MOST_ROLLOUTS) or 1
-        self._choice, self._rollouts = choice, tuple(reversed(wanted[::apart]))
+        stride = -(-len(wanted) // MOST_ROLLOUTS) or 1
+        self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
 
     def steps_of_rollout(self, choice: Choice, steps: int) -> int | None:
         """Steps of the rollout that is captured for so many; None where none is."""

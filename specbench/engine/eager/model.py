@@ -15,10 +15,10 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
-from specbench.engine.eager.parts import reduced
+from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
 from specbench.engine.saved_heads import Positions
-from specbench.engine.session import NONE, LayeredSession, Part, Prompt, Tokens, clock_of
+from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
 from specbench.errors import UserError
 
 # Keys and values of cross-attention, as T5 and the families after BART name them.
@@ -56,7 +56,7 @@ class EagerModel:
         # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         self.now, self.mark = clock_of(network)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "EagerModel":
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "EagerModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head.
 
         They share the weights and are made once.
@@ -99,10 +99,14 @@ class EagerModel:
         if reason := self.no_trees or self.placement.no_trees:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
 
-    def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
+    def require_batches(self, rows: int) -> None:
+        """Raise UserError where the network cannot run over `rows` rows at once."""
         if reason := self.no_batches or self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
+        self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
 
     def weights_changed(self) -> None:

@@ -7,14 +7,62 @@ Depends on the names of decoders in `transformers`, not on caches or sessions.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.session import KINDS, Part
 from specbench.errors import UserError
+
+KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
+NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
+
+
+class Part(NamedTuple):
+    """The first `layers` decoder layers, without the sublayers `skipped`.
+
+    'attn2' is the self-attention of layer 2, counted from 0.
+    """
+
+    layers: int
+    skipped: frozenset[str] = frozenset()
+
+    @property
+    def caching(self) -> list[int]:
+        """The layers whose self-attention runs, and so caches its tokens."""
+        return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
+
+
+def part_without(layers: int, names: Iterable[str], kinds: Sequence[str]) -> Part:
+    """The part of a decoder without the sublayers in `names`.
+
+    The decoder has `layers` layers, each with sublayers of these `kinds`. 'layer2' names all sublayers of layer 2. If
+    all sublayers of the last layers are skipped, the part is an early exit.
+
+    Raises:
+        ValueError: a name is not a sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
+    """
+    skipped = set[str]()
+    for name in names:
+        found = NAMED.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name} is not a sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
+        kind, layer = found[1], int(found[2])
+        if layer >= layers:
+            raise ValueError(f"{name}: the target has {layers} decoder layers, 0 to {layers - 1}")
+        if kind not in (*kinds, "layer"):
+            raise ValueError(f"{name}: a layer of the target has {', '.join(kinds)}")
+        skipped |= {f"{one}{layer}" for one in (kinds if kind == "layer" else (kind,))}
+    if "attn0" in skipped:
+        raise ValueError("attn0 cannot be skipped: the first layer's cache counts the tokens that were read")
+    while all(f"{kind}{layers - 1}" in skipped for kind in kinds):
+        skipped -= {f"{kind}{layers - 1}" for kind in kinds}
+        layers -= 1
+    return Part(layers, frozenset(skipped))
+
 
 # What a layer's sublayers are called. A feed-forward layer of two matrices, in no module of its own, is called by both.
 NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -38,11 +86,6 @@ def sublayers(network: Any) -> tuple[str, ...]:
     """The kinds of sublayers that can be skipped in each of the decoder's layers."""
     first = _stack(network)[1][0]
     return tuple(kind for kind in KINDS if _found(first, kind))
-
-
-def first_layers(network: Any, layers: int) -> Any:
-    """`network` with the first `layers` of its decoder's layers."""
-    return reduced(network, Part(layers))
 
 
 def reduced(network: Any, part: Part) -> Any:
@@ -151,6 +194,12 @@ def shell(module: Any) -> Any:
     return made
 
 
+def _tap(states: dict[int, Tensor], depth: int, _: Any, read: Any, out: Any = None) -> None:
+    """A hook before the first layer, or after another: what it has read, or returned, are the states at `depth`."""
+    found = read if out is None else out
+    states[depth] = found[0] if isinstance(found, tuple) else found
+
+
 class Taps:
     """The states after so many decoder layers, 0 being the embeddings, of the latest run. `close` stops it."""
 
@@ -161,22 +210,12 @@ class Taps:
             raise ValueError(f"taps {list(depths)}: the target has {decoder_layers(network)} decoder layers")
         self._states: dict[int, Tensor] = {}
         self.depths = tuple(depths)
-        self._hooks = []
-        for depth in self.depths:
-            states = self._states
-
-            def before(_: Any, read: tuple[Any, ...], depth: int = depth, states: dict[int, Tensor] = states) -> None:
-                states[depth] = read[0]
-
-            def after(_: Any, read: Any, out: Any, depth: int = depth, states: dict[int, Tensor] = states) -> None:
-                states[depth] = out[0] if isinstance(out, tuple) else out
-
-            hook = (
-                layers[0].register_forward_pre_hook(before)
-                if depth == 0
-                else layers[depth - 1].register_forward_hook(after)
-            )
-            self._hooks.append(hook)
+        self._hooks = [
+            layers[0].register_forward_pre_hook(partial(_tap, self._states, 0))
+            if depth == 0
+            else layers[depth - 1].register_forward_hook(partial(_tap, self._states, depth))
+            for depth in self.depths
+        ]
 
     def taken(self) -> list[Tensor]:
         """[B, L, D] each, in the order of the depths; they are handed out once."""

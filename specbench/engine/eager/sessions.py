@@ -2,9 +2,10 @@
 
 The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
 belongs to the source. `ShallowSession` reads ahead with the first layers, or some of the sublayers, over the cache of
-any session that implements reading ahead and dropping it.
+another session.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -14,43 +15,98 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
-from specbench.engine.eager.parts import LastRead
+from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.layout import OpenTree
-from specbench.engine.session import NONE, Part, Tokens
+from specbench.engine.session import Tokens
 
 
-class Whole(Protocol):
-    """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree.
+class SessionModel(Protocol):
+    """The interface of a model that a session uses."""
 
+    network: Any
+    device: torch.device
+    placement: Placement
+    state_width: int  # columns after the logits that hold what the head read, and taps
+    tap_width: int  # of these the last, which hold taps
+    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
+
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "SessionModel":
+        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
+        ...
+
+    def require_trees(self) -> None:
+        """Raise UserError where the model cannot read a tree."""
+        ...
+
+    def ids(self, tokens: Tokens) -> Tensor:
+        """`tokens` [1, L] on the model's device."""
+        ...
+
+
+class NetworkSession(ABC):
+    """What all sessions over a `transformers` network share: a text, the tree of candidates after it, and states.
+
+    Its first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree, see `ShallowSession`.
     The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
     forcing.
     """
 
-    length: int
-    ahead: int
-    ahead_part: Part | None  # which layers those are
+    def __init__(self, model: SessionModel) -> None:
+        self.model = model
+        self.length = self.ahead = 0
+        self.ahead_part: Part | None = None  # which layers are ahead
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self._last = LastRead()
 
+    def select(self, path: Sequence[int]) -> None:
+        self.drop_ahead()
+        self._keep_nodes(self.length, self._tree, path)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop, self.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.model.tap_width)
+
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "ShallowSession":
+        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
+        return ShallowSession(self, Part(layers, skipped))
+
+    @abstractmethod
     def drop_ahead(self) -> None:
         """Drop the tokens that only the first layers have read, so that all layers have read equally many."""
-        ...
 
+    @abstractmethod
     def crop_ahead(self, tokens: int) -> None:
         """Forget the last `tokens` of what the first layers have read alone, and their tree."""
-        ...
 
+    @abstractmethod
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
-        ...
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
         """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
-        ...
+        self._keep_nodes(self.length + self.ahead, self._ahead_tree, path, part)
+        self.ahead += len(path)
+
+    @abstractmethod
+    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
+        """Keep of `tree`, which follows `length` cached tokens, the nodes of `path` alone, in the layers of `part`."""
+
+    def _keep_states(self, logits_LV: Tensor, in_tree: bool) -> None:
+        """Hold the states beside the logits of what was just read: tokens, or the newest nodes of the tree."""
+        if in_tree:
+            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(logits_LV))
+        else:
+            self._last.put(logits_LV, self.model.state_width, self.length)
 
 
 class ShallowSession:
     """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
 
-    def __init__(self, whole: Whole, part: Part) -> None:
+    def __init__(self, whole: NetworkSession, part: Part) -> None:
         self.whole = whole
         self.part = part
 
@@ -76,52 +132,15 @@ class ShallowSession:
             self.whole.ahead_part = self.part
 
 
-class SessionModel(Protocol):
-    """The interface of a model that a session uses."""
-
-    network: Any
-    device: torch.device
-    placement: Placement
-    state_width: int  # columns after the logits that hold what the head read, and taps
-    tap_width: int  # of these the last, which hold taps
-    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
-
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
-        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
-        ...
-
-    def require_trees(self) -> None:
-        """Raise UserError where the model cannot read a tree."""
-        ...
-
-    def ids(self, tokens: Tokens) -> Tensor:
-        """`tokens` [1, L] on the model's device."""
-        ...
-
-
-class EagerSession:
-    """A session over a `transformers` cache that grows, for both families; its nodes of a tree are cached at the end.
-
-    Its first layers may be ahead for a while, see `ShallowSession`.
-    """
+class EagerSession(NetworkSession):
+    """A session over a `transformers` cache that grows, for both families; its nodes of a tree are cached last."""
 
     def __init__(self, model: SessionModel, cache: Any) -> None:
-        self.model = model
-        self.length = 0
-        self.ahead = 0
-        self.ahead_part: Part | None = None
-        self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._last = LastRead()
+        super().__init__(model)
         self._cache = cache
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         return self._read(tokens, parents)
-
-    def select(self, path: Sequence[int]) -> None:
-        self.drop_ahead()
-        self._keep_nodes(self._layers, self.length, self._tree, path)
-        self.length += len(path)
-        self._last.select(list(path), self.length)
 
     def rollback(self, length: int) -> None:
         self.drop_ahead()
@@ -133,10 +152,6 @@ class EagerSession:
             self.length -= surplus
             self._tree.close()
             self._last.select([], self.length)
-
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
-        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped))
 
     def drop_ahead(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
@@ -158,38 +173,20 @@ class EagerSession:
             self.ahead += len(tokens)
         return logits_LV
 
-    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
-        self._keep_nodes(self._caches(part), self.length + self.ahead, self._ahead_tree, path)
-        self.ahead += len(path)
-
-    def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop, self.model.tap_width)
-
-    def tapped(self, start: int, stop: int) -> Tensor | None:
-        return self._last.tapped(start, stop, self.model.tap_width)
-
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         return None
 
-    @property
-    def _layers(self) -> list[Any]:
-        """The self-attention caches of all layers, by layer number."""
+    def _caches(self, part: Part | None) -> list[Any]:
+        """The self-attention caches of the layers whose attention runs in `part`, or of all layers."""
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
-        return layers
-
-    def _caches(self, part: Part) -> list[Any]:
-        """The self-attention caches of the layers whose attention runs in `part`."""
-        layers = self._layers
-        return [layers[number] for number in part.caching]
+        return layers if part is None else [layers[number] for number in part.caching]
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
         self.drop_ahead()
         logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
         if parents is None:
             self.length += len(tokens)
-            self._last.put(logits_LV, self.model.state_width, self.length)
-        else:
-            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        self._keep_states(logits_LV, parents is not None)
         return logits_LV
 
     def _forward(
@@ -217,15 +214,15 @@ class EagerSession:
         logits_LV: Tensor = output.logits[0]
         return logits_LV
 
+    @abstractmethod
     def _inputs(self, tokens: Tokens) -> dict[str, object]:
-        raise NotImplementedError
+        """The keyword arguments of the network that say what it reads."""
 
     @torch.inference_mode()
-    def _keep_nodes(self, layers: list[Any], length: int, tree: OpenTree, path: Sequence[int]) -> None:
-        """Keep of `tree`, which follows `length` tokens in the caches of `layers`, the nodes of `path` alone."""
+    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
         surplus = len(tree) - len(path)
         nodes = tree.select(path)
-        for layer in layers:
+        for layer in self._caches(part):
             if nodes != list(range(len(nodes))):
                 slots = torch.tensor(nodes, device=layer.keys.device) + length
                 for states in (layer.keys, layer.values):

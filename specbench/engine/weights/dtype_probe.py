@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.pytorch_utils import Conv1D
 
 from specbench.config.model import ModelConfig
 from specbench.engine.capture.lower import Lowering, PackedWeights, lower
-from specbench.engine.capture.nodes import capture, example_sizes
+from specbench.engine.capture.nodes import capture, copied, example_sizes
 from specbench.engine.capture.rewrite import simplify
 from specbench.engine.native.segments import lower_native
 from specbench.engine.weights.load import layers_of, shape_of
@@ -110,5 +109,4 @@ def _runs(maps: Sequence[tuple[int, int]], dtype: torch.dtype, engine: str) -> t
     (tokens,) = example_sizes({size for shape in maps for size in shape} | {SMALL_TABLE}, 1)
     packed, lowering = PackedWeights(), LOWERINGS[engine]
     several = simplify(capture(all_maps, [torch.zeros(1, tokens, dtype=torch.long)]))
-    one = GraphModule(several, copy.deepcopy(several.graph))
-    return lowering(one, packed, True), lowering(several, packed, False)
+    return lowering(copied(several), packed, True), lowering(several, packed, False)

@@ -67,8 +67,7 @@ def _from_pretrained(
             return _from_files(auto, source, pinned, device, keywords)
         return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
     except torch.OutOfMemoryError as error:
-        where = "in memory" if device is None else f"on {device}"
-        raise MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}") from error
+        raise _no_room(model, key, "in memory" if device is None else f"on {device}", error) from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
         if from_hub and "local_files_only" in pinned:
             raise not_cached(key, source) from error
@@ -76,6 +75,10 @@ def _from_pretrained(
             raise known from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
+
+
+def _no_room(model: ModelConfig, key: str, where: str, error: Exception) -> MachineError:
+    return MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}")
 
 
 def _from_files(
@@ -182,11 +185,15 @@ def load_model(
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
     if model.weights == "random":
-        return _random(model, key, vocabulary, dtype, device, engine, numerics)
+        try:
+            network = random_network(shape_of(model, key), dtype, device)
+        except torch.OutOfMemoryError as error:
+            raise _no_room(model, key, f"on {device}", error) from error
+        return with_engine(engine, network, vocabulary.size, frozenset(), numerics)  # ends of text would be random
     if spread:
         network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
+        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
@@ -195,7 +202,7 @@ def load_model(
         shorten_head(network, kept_tokens, key)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
+    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
     return made
@@ -224,25 +231,7 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _random(
-    model: ModelConfig,
-    key: str,
-    vocabulary: Vocabulary,
-    dtype: torch.dtype,
-    device: torch.device,
-    engine: str,
-    numerics: str,
-) -> EagerModel:
-    """The shape of `model` with random weights, without end-of-sequence tokens, since ends would be random."""
-    shape = shape_of(model, key)
-    try:
-        network = random_network(shape, dtype, device)
-    except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
-    return with_engine(engine, network, vocabulary.size, frozenset(), numerics)
-
-
-def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
+def _end_tokens(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
     """The end-of-sequence tokens, as `generate` reads them."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:

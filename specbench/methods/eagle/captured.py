@@ -22,11 +22,10 @@ from specbench.engine.capture import placement
 from specbench.engine.capture.cache import cached_capture, forget
 from specbench.engine.capture.lower import Lowering, PackedWeights
 from specbench.engine.capture.nodes import capture, example_sizes
-from specbench.engine.capture.program import ROUNDING, Step, make_step, without_collecting
+from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-from specbench.engine.choice import largest_difference
 from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens

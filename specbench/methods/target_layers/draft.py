@@ -22,8 +22,8 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, sublayers
-from specbench.engine.session import LayeredModel, LayeredSession, Part, Prompt, Session, without
+from specbench.engine.eager.parts import Part, decoder_layers, part_without, sublayers
+from specbench.engine.session import LayeredModel, LayeredSession, Prompt, Session
 from specbench.engine.weights.load import layers_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
@@ -82,7 +82,7 @@ class LayerSkipDraft(EarlyExitDraft):
 
     def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
         self.target = target
-        self.part = without(decoder_layers(target.network), skip, sublayers(target.network))
+        self.part = part_without(decoder_layers(target.network), skip, sublayers(target.network))
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
         return LayerSkipSession(self, cast(LayeredSession, session), prompt, sampling)
