@@ -19,9 +19,10 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
-from specbench.analysis.costs import expected_of_rows, operations, pass_costs, rows_of, seconds_of, throughput
+from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import disturbance
 from specbench.analysis.explain import waterfall
+from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
     acceptance_when_asked,
     by_equation_1,

@@ -1,16 +1,11 @@
-"""Passes that a tree needs for a completion of the target, as `analysis.forecast.walk` counts them for chains.
+"""Passes that a run's trees need for a completion of the target, by teacher forcing, before a tree is verified.
 
-Given the completion, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`),
-and a pass goes down the tree along the completion's own tokens. So ends are counted as they are, and neighbours that
-are not independent; Proposition 3.4 of Sequoia (`trees.expected_tree_tokens`) has one acceptance by rank for all tokens
-of a completion that never ends.
-
-A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the
-completion, and its passes are those of decoding, since its children are not drawn.
+Compared with the measured passes they test the estimate. A tree that grows by the draft's confidence has another shape
+at each token: there the draft proposes along the completion, and its passes are those of decoding, since its children
+are not drawn.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,59 +14,10 @@ from numpy.typing import NDArray
 from specbench.algorithm.draft import ReadsTarget
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
-from specbench.analysis.forecast import NEGLIGIBLE
+from specbench.analysis.forecast import tree_passes
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape
-
-Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
-
-
-def tree_passes(
-    given: Given, shape: TreeShape, most: int | None = None, of_count: Mapping[int, Given] | None = None
-) -> NDArray[np.float64]:
-    """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
-
-    `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
-    token i; an unbiased estimate of it serves as well. A single level stands for all; of several, missing levels have
-    no children. A completion shorter than `most` (the limit on new tokens) ended by itself; near the limit a tree has
-    fewer levels. `of_count[n]` stands for `given` at nodes of n children, for a rule whose test depends on n (K-SEQ).
-    """
-    length, depth = len(given[0]), shape.depth
-    most = length + depth + 1 if most is None else max(most, length)
-    found = np.zeros((2, depth + 1))
-    # Expected passes that begin at each token; the last entry is the end of the completion.
-    begun = np.zeros(length + 1)
-    begun[0] = 1.0
-    children = _children(shape)
-    for start in range(length):
-        if abs(begun[start]) < NEGLIGIBLE:
-            continue
-        levels = min(depth, most - start - 1)
-        found[min(start, 1), levels] += begun[start]
-        reached = {ROOT: float(begun[start])}
-        for place in range(start, min(start + levels + 1, length)):
-            below: dict[int, float] = defaultdict(float)
-            level = 0 if len(given) == 1 else place - start
-            grows = place < start + levels and level < len(given)
-            for node, chance in reached.items():
-                left = chance
-                of_node = given if of_count is None else of_count.get(len(children[node]), given)
-                ranks = of_node[level][place] if grows else ()
-                for child, accepted in zip(children[node], ranks, strict=False):
-                    below[child] += chance * accepted
-                    left -= chance * accepted
-                begun[place + 1] += left  # none of them: the completion's token is the target's own
-            reached = {node: chance for node, chance in below.items() if abs(chance) > NEGLIGIBLE}
-    return found
-
-
-def _children(shape: TreeShape) -> dict[int, list[int]]:
-    """The children of the root and of each node, by rank."""
-    found: dict[int, list[int]] = {node: [] for node in range(ROOT, len(shape.parents))}
-    for node, parent in enumerate(shape.parents):
-        found[parent].append(node)
-    return found
+from specbench.theory.trees import ROOT, FixedShape, Plan
 
 
 def replayed_passes(
@@ -106,11 +52,6 @@ def replayed_passes(
     return found
 
 
-# Expected passes of a run's trees by teacher forcing along the target's completions, before a tree is verified.
-#
-# Compared with the measured passes it tests the estimate.
-
-
 def forecast_passes(
     target: Model,
     draft: TreeDraft,
@@ -122,7 +63,7 @@ def forecast_passes(
     found: bool = False,
     k_seq: bool = False,
 ) -> NDArray[np.float64] | None:
-    """The passes [2, depth + 1] that this completion needs with the trees of `draft` (`analysis.forecast.trees`).
+    """The passes [2, depth + 1] that this completion needs with the trees of `draft`.
 
     They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
     the draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
