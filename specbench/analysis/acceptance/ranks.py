@@ -1,8 +1,9 @@
 """Acceptance by rank: how often a draft's first, second, ... child is accepted, by teacher forcing.
 
 It is read along the target's own completion together with alpha (`analysis.acceptance.agreement`). Expected tokens of
-trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.trees`), and compared with the best that any
-rule could do.
+trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.tree_passes`), and compared with the best that
+any rule could do. Where children do not all come from the row of q that they are scored with (copies of several places,
+several drafts in one tree), the tree is grown at each position instead (`acceptance_when_grown`).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """
@@ -117,12 +118,12 @@ class RankReader:
             return
         if self.bound_every:
             # At T = 0 there is no bound to compute: what a draw from p hits is all that can be had.
-            every = self.bound_every if self.sampling.temperature > 0 else 1
-            places = range(-self._read % every, len(p_LV), every)
-            self._hold_to_bound(p_LV[list(places)], q_LV[list(places)], ranked, list(places))
+            stride = self.bound_every if self.sampling.temperature > 0 else 1
+            places = list(range(-self._read % stride, len(p_LV), stride))
+            self._add_bounds(p_LV[places], q_LV[places], ranked, places)
         self._read += len(p_LV)
 
-    def _hold_to_bound(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
+    def _add_bounds(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
         for name in (name for name in ranked if not name.startswith(K_SEQ)):
             _add(self.found.of_children, name, ranked[name].accepted_LK[places].cumsum(-1))
         self.found.places += len(places)
@@ -166,29 +167,20 @@ def _share(texts: Sequence[Ranks], way: str) -> list[float]:
     return [sum(column) / tokens for column in zip(*sums, strict=True)]
 
 
-# Acceptance by rank of drafts whose children do not all come from the row of q that they are scored with.
-#
-# These are copies of several places, and several drafts in one tree. `analysis.acceptance.ranks` has the others, by
-# formulas.
-#
-# Shapes: V tokens of the vocabulary.
-
-
 def acceptance_when_grown(
     target: Model,
     draft: TreeDraft,
     prompts: Sequence[Prompt],
     texts: Sequence[Sequence[int]],
     sampling: Sampling,
-    most: int,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which child k of up to `most` is accepted; zeros where there is no completion.
+    """P[k], the share of positions at which the child of rank k is accepted; zeros where there is no completion.
 
-    It is the expected acceptance of the children that `draft`, whose plan is one level of `most` nodes, grows at each
-    position. The target wrote `texts` under this `sampling`.
+    It is the expected acceptance of the children that `draft`, whose plan is one level of `MOST_RANKS` nodes, grows at
+    each position. The target wrote `texts` under this `sampling`.
     """
-    sums, places = [0.0] * most, 0
+    sums, places = [0.0] * MOST_RANKS, 0
     for prompt, text in zip(prompts, texts, strict=True):
         tokens = [*prompt.prefix, *text]
         session = target.start(prompt)

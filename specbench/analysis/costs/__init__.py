@@ -24,8 +24,8 @@ def rows_of(trace: TraceRecord) -> list[int]:
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
-    """Of both ways; none of speculative decoding where its completions are `wrong`."""
-    alone, ours = _of_way(prompts, "baseline"), _of_way(prompts, "speculative")
+    """Of both modes of decoding; none of speculative decoding where its completions are `wrong`."""
+    alone, ours = (_rates(prompts, mode) for mode in DECODING_MODES)
     return {
         "batch": batch,
         "occupancy": ours[0],
@@ -37,9 +37,9 @@ def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Thro
     }
 
 
-def _of_way(prompts: Sequence[PromptRecord], way: DecodingMode) -> tuple[float, float, float]:
+def _rates(prompts: Sequence[PromptRecord], mode: DecodingMode) -> tuple[float, float, float]:
     """Mean rows, tokens a second, seconds a token of a row."""
-    traces = [prompt[way] for prompt in prompts]
+    traces = [prompt[mode] for prompt in prompts]
     tokens = sum(len(trace["tokens"]) for trace in traces)
     rows = [number for trace in traces for number in rows_of(trace)]
     waited_s = sum(sum(seconds_of(trace)) for trace in traces)
@@ -68,13 +68,13 @@ class PassCosts:
 
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
     """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share."""
-    alone, ours = ([prompt[way] for prompt in prompts] for way in DECODING_MODES)
+    alone, ours = ([prompt[mode] for prompt in prompts] for mode in DECODING_MODES)
     steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
     passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
     step_s = sum(steps_s) / len(steps_s)
-    drafting = sum(a_pass["draft_s"] / rows for a_pass, rows in passes) / len(passes)
-    checking = sum(a_pass["verify_s"] / rows for a_pass, rows in passes) / len(passes)
-    accepting = sum(a_pass["accept_s"] / rows for a_pass, rows in passes) / len(passes)
+    drafting = sum(one["draft_s"] / rows for one, rows in passes) / len(passes)
+    checking = sum(one["verify_s"] / rows for one, rows in passes) / len(passes)
+    accepting = sum(one["accept_s"] / rows for one, rows in passes) / len(passes)
     return PassCosts(drafting / step_s, checking / step_s, accepting / step_s)
 
 
