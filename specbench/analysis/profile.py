@@ -170,8 +170,7 @@ def _by_position(prompts: Sequence[PromptRecord]) -> list[PositionShare]:
 
 def _by_rank(prompts: Sequence[PromptRecord]) -> list[RankShare]:
     """Of runs whose proposals are trees."""
-    each = [list(zip(*rank_counts(prompt["speculative"]["passes"]), strict=True)) for prompt in prompts]
-    ranks = zip_longest(*each)
+    ranks = zip_longest(*(rank_counts(prompt["speculative"]["passes"]) for prompt in prompts))
     return [
         {"rank": rank, "children": None, **_share([one for one in sums if one is not None])}
         for rank, sums in enumerate(ranks, 1)

@@ -30,7 +30,10 @@ from specbench.records.schema import Explanation, RunRecord, StepName, StepRecor
 from specbench.stats import Interval, percentiles, resampled_totals
 
 Floats = NDArray[np.float64]
+Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
 RESAMPLES = 1000
+TINY = 1e-5
+LEAST_V = 1.0  # a pass over several tokens costs no less than a step
 ROUNDING = 1e-6  # of times that are kept to the microsecond
 
 
@@ -202,13 +205,13 @@ def _all_accepted(made: Sample, levels: Levels) -> Floats:
 
 def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
     """The ideal, and tokens a pass by Eq. 1; where gamma changed, means over the passes as they were."""
-    gammas = np.arange(made.depth + 1) if made.gamma is None else np.array([made.gamma])
-    counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1) if made.gamma is None else None
+    if made.gamma is not None:
+        tokens = expected_by_position(same_at_every_position(alpha, made.gamma))
+        return np.full_like(tokens, made.gamma + 1.0), tokens
+    gammas = np.arange(made.depth + 1)
+    counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1)
     tokens = np.stack([expected_by_position(same_at_every_position(alpha, int(gamma))) for gamma in gammas], axis=-1)
-    if counts is None:
-        return np.full_like(tokens[..., 0], gammas[0] + 1.0), tokens[..., 0]
-    whole = counts.sum(-1)
-    return (counts * (gammas + 1)).sum(-1) / whole, (counts * tokens).sum(-1) / whole
+    return (counts * (gammas + 1)).sum(-1) / counts.sum(-1), (counts * tokens).sum(-1) / counts.sum(-1)
 
 
 def same_at_every_position(alpha: Floats, depth: int) -> Floats:
@@ -233,17 +236,9 @@ def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chance
     return needed
 
 
-# The value of alpha, c or v that alone would give a certain speedup, all else as measured.
-
-
-TINY = 1e-5
-LEAST_V = 1.0  # a pass over several tokens costs no less than a step
-Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
-
-
 @dataclass(frozen=True)
 class Need:
-    """The value of one quantity that would give a speedup.
+    """The value of one quantity that alone would give a certain speedup, all else as measured.
 
     Attributes:
         now: the value measured.
@@ -297,19 +292,17 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
         return Need("alpha", now, None, 1.0, None, kind)
     measured, tokens = float(found.levels.measured), float(found.levels.tokens_per_pass)
 
-    def texts(alpha: float) -> float:
-        return float(
-            totals["ours_tokens"]
-            / passes_of_texts(made.lengths, totals, same_at_every_position(np.asarray(alpha), made.depth))
-        )
+    def tokens_at(alpha: float) -> float:
+        chances = same_at_every_position(np.asarray(alpha), made.depth)
+        return float(totals["ours_tokens"] / passes_of_texts(made.lengths, totals, chances))
 
-    all_accepted, scale = texts(1.0), tokens / texts(now)
+    all_accepted, scale = tokens_at(1.0), tokens / tokens_at(now)
 
-    def gives(alpha: float) -> float:
-        return measured * min(texts(alpha) * scale, all_accepted) / tokens
+    def speedup_at(alpha: float) -> float:
+        return measured * min(tokens_at(alpha) * scale, all_accepted) / tokens
 
-    limit = 0.0 if gives(0.0) > speedup else 1.0
-    return Need("alpha", now, _root(lambda alpha: gives(alpha) - speedup), limit, gives(limit))
+    limit = 0.0 if speedup_at(0.0) > speedup else 1.0
+    return Need("alpha", now, _root(lambda alpha: speedup_at(alpha) - speedup), limit, speedup_at(limit))
 
 
 def _root(rising: Callable[[float], float]) -> float | None:

@@ -114,9 +114,8 @@ def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
 
     None where a prompt has none: T = 0, a lossy rule, simulated acceptance, or an older record.
     """
-    found = [prompt.get("proof") for prompt in prompts]
-    read = [one for one in found if one is not None]
-    if len(read) < len(found) or not read:
+    read = [prompt["proof"] for prompt in prompts if prompt.get("proof") is not None]
+    if len(read) < len(prompts) or not read:
         return None
     tokens = sum(one["tokens"] for one in read)
     tests = {name: _test([one[name] for one in read]) for name in SCORES}
