@@ -56,9 +56,6 @@ def _row(row: Row, alpha_id: str) -> Row:
     return {key: row.get(key) for key in COLUMNS} | found
 
 
-# Documents of `specbench alpha` by id or path, and what their drafts scored at each token.
-
-
 KEY = "alpha_id"  # what tells such a document from others
 
 

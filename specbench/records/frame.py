@@ -175,9 +175,6 @@ def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)
 
 
-# The record that fills a cell of a table if several fit, the reason, and how many fit.
-
-
 REASONS = {
     "prompts": "most prompts",
     "tokens": "most tokens",
