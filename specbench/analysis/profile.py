@@ -13,6 +13,7 @@ from specbench.errors import UserError
 from specbench.records.documents import (
     FORMAT,
     PROFILE_VERSION,
+    AlphaRow,
     GammaRange,
     GammaSpeed,
     PositionShare,
@@ -22,7 +23,7 @@ from specbench.records.documents import (
     Share,
     TaskProfile,
 )
-from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.records.schema import PromptRecord, Row, RunRecord, Summary
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths
@@ -88,17 +89,16 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
                 raise UserError(f"{record['run_id']}: has {both}; the runs of a profile differ in task or gamma alone")
     tasks = dict.fromkeys(record["summary"]["task"] for record in records)
     parts = [_task([record for record in records if record["summary"]["task"] == task]) for task in tasks]
-    return _profile(dict(first), any(record["summary"].get("simulated") for record in records), parts)
+    return _profile(first, any(record["summary"].get("simulated") for record in records), parts)
 
 
-def profile_of_scores(document: Row, found: Sequence[tuple[Row, Sequence[Row]]]) -> Profile:
+def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[Row]) -> Profile:
     """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
-    ((row, texts),) = found
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
     further = zip_longest(*(text["ahead"] for text in texts))
     places = [[text["beta"] for text in texts], *([one["beta"] for one in place if one] for place in further)]
     part: TaskProfile = {
-        "task": row["task"], "sources": [document["alpha_id"]], "accept": row["accept"], "lossy": row["lossy"],
+        "task": row["task"], "sources": [alpha_id], "accept": row["accept"], "lossy": row["lossy"],
         "dtype": row["dtype"], "hardware": row["hardware"], "created": row["created"],
         "alpha": _share([(sum(text["beta"]), len(text["beta"])) for text in texts]),
         "by_position": [
@@ -119,7 +119,7 @@ def profile_of_scores(document: Row, found: Sequence[tuple[Row, Sequence[Row]]])
     return _profile(row, bool(row["simulated"]), [part])
 
 
-def _profile(names: Row, simulated: bool, tasks: list[TaskProfile]) -> Profile:
+def _profile(names: AlphaRow | Summary, simulated: bool, tasks: list[TaskProfile]) -> Profile:
     return {
         "format": FORMAT, "profile_version": PROFILE_VERSION, "target": names["target"], "draft": names["draft"],
         "temperature": names["temperature"], "top_k": names.get("top_k"), "top_p": names.get("top_p"),

@@ -70,10 +70,8 @@ def forecast_passes(
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
     if isinstance(draft.plan, FixedShape) and ranks is not None:
-        if k_seq:
-            of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan)}
-            return tree_passes(ranks.given_for("fixed"), draft.plan.shape, most, of_count)
-        return tree_passes(ranks.given_for(draft.children), draft.plan.shape, most)
+        of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan) if k_seq}
+        return tree_passes(ranks.given_for("fixed" if k_seq else draft.children), draft.plan.shape, most, of_count)
     if isinstance(draft.plan, FixedShape) and not found and sampling.temperature > 0:
         return None
     return replayed_passes(target, draft, prompt, text, sampling, most)
