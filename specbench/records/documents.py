@@ -274,7 +274,7 @@ class ValidateDocument(Choosing):
     decoded: list[DecodedRecord]
 
 
-class Timed(Document):
+class TimedDocument(Document):
     """The common fields of `bench` and `beam`."""
 
     command: str
@@ -298,7 +298,7 @@ class BenchRecord(TypedDict):
     more: dict[str, float]
 
 
-class BenchDocument(Timed):
+class BenchDocument(TimedDocument):
     """The document of `specbench bench`."""
 
     engine: str
@@ -322,7 +322,7 @@ class BeamRecord(TypedDict):
     s_per_text: Seconds
 
 
-class BeamDocument(Timed):
+class BeamDocument(TimedDocument):
     """The document of `specbench bench beam`."""
 
     target: str

@@ -60,13 +60,13 @@ class Ranks:
     places: int = 0
     ahead: list["Ranks"] = field(default_factory=list)
 
-    def given_for(self, way: str) -> list[list[list[float]]]:
+    def given_for(self, children: str) -> list[list[list[float]]]:
         """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
-        return [one.given.get(way, one.given["fixed"]) for one in (self, *self.ahead)]
+        return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
 
-    def accepted_for(self, way: str) -> list[float]:
+    def accepted_for(self, children: str) -> list[float]:
         """`accepted` of children that are chosen so."""
-        return self.accepted.get(way, self.accepted["fixed"])
+        return self.accepted.get(children, self.accepted["fixed"])
 
 
 def k_seq_of(count: int) -> str:
@@ -101,15 +101,15 @@ class RankReader:
         if level > len(self.found.ahead):
             self.found.ahead.append(Ranks())
         found = self.found.ahead[level - 1] if level else self.found
-        ways = {"fixed": fixed}
+        selections = {"fixed": fixed}
         if self.sampling.temperature > 0:
             draws = 1 if level else DRAWS
-            ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
-            ways |= {k_seq_of(count): partial(k_sequential, children=count) for count in self.k_seq}
+            selections |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
+            selections |= {k_seq_of(count): partial(k_sequential, children=count) for count in self.k_seq}
         silent_L1 = q_LV.sum(-1, keepdim=True) == 0
         ranked = {
-            name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in way(p_LV, q_LV, written_L1, self.most)))
-            for name, way in ways.items()
+            name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in select(p_LV, q_LV, written_L1, self.most)))
+            for name, select in selections.items()
         }
         for name, one in ranked.items():
             _add(found.accepted, name, one.accepted_LK)
@@ -161,10 +161,9 @@ def k_seq_acceptance(texts: Sequence[Ranks], widths: Sequence[int]) -> list[list
     ]
 
 
-def _share(texts: Sequence[Ranks], way: str) -> list[float]:
-    tokens = sum(len(text.given_for(way)[0]) for text in texts)
-    sums = [text.accepted_for(way) for text in texts]
-    return [sum(column) / tokens for column in zip(*sums, strict=True)]
+def _share(texts: Sequence[Ranks], children: str) -> list[float]:
+    tokens = sum(len(text.given_for(children)[0]) for text in texts)
+    return [sum(column) / tokens for column in zip(*(text.accepted_for(children) for text in texts), strict=True)]
 
 
 def acceptance_when_grown(

@@ -115,9 +115,9 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
     rows = np.stack([made.columns[name] for name in names], axis=-1)
     variances = np.stack([made.variances.get(name, np.zeros(len(rows))) for name in names], axis=-1)
     drawn = resampled_totals(rows, resamples, seed, variances)
-    one = levels(made, made.totals)
+    one = speedup_levels(made, made.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        many = levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
+        many = speedup_levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
     steps, before, before_S = list[Step](), one.ideal, many.ideal
     for name, level in one.after.items():
         level_S = many.after[name]
@@ -128,7 +128,7 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
                 percentiles(float(level / before), level_S / before_S),
                 float(level),
                 percentiles(float(added), added_S),
-                without(made, one, name, float(level / before)),
+                speedup_without(made, one, name, float(level / before)),
             )
         )
         before, before_S = level, level_S
@@ -138,7 +138,7 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
     )  # fmt: skip
 
 
-def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
+def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     """The speedups after each step, from totals over prompts."""
     passes = totals["passes"]
     after: dict[StepName, Floats] = {}
@@ -177,7 +177,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     return Levels(ideal, after, step_ms, chances, tokens_per_pass, costs)
 
 
-def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
+def speedup_without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
     """The speedup if the step `name` alone were removed; None where it costs nothing.
 
     For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,

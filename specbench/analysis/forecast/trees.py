@@ -60,19 +60,19 @@ def forecast_passes(
     sampling: Sampling,
     most: int,
     ranks: Ranks | None,
-    found: bool = False,
+    found_in_text: bool = False,
     k_seq: bool = False,
 ) -> NDArray[np.float64] | None:
     """The passes [2, depth + 1] that this completion needs with the trees of `draft`.
 
     They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
-    the draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
+    the draft's confidence, children `found_in_text`), from growing each tree. None where neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
     if isinstance(draft.plan, FixedShape) and ranks is not None:
         of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan) if k_seq}
         return tree_passes(ranks.given_for("fixed" if k_seq else draft.children), draft.plan.shape, most, of_count)
-    if isinstance(draft.plan, FixedShape) and not found and sampling.temperature > 0:
+    if isinstance(draft.plan, FixedShape) and not found_in_text and sampling.temperature > 0:
         return None
     return replayed_passes(target, draft, prompt, text, sampling, most)
 
