@@ -11,7 +11,8 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 from specbench import theory
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.analysis.acceptance.by_position import acceptance_by_position, tokens_by_position
+from specbench.analysis.acceptance.by_position import acceptance_by_position
+from specbench.analysis.forecast import tokens_by_position
 from specbench.analysis.forecast.theorems import acceptance_when_asked
 from specbench.analysis.paired import compare, shared
 from specbench.analysis.proof.departures import Difference, first_difference

@@ -4,7 +4,7 @@ A position is reached where every token before it was accepted and a token was p
 last accepted node has children. Tokens after an accepted end of sequence are no part of the completion, so they are
 neither reached nor rejected.
 
-Plain arithmetic over a record; no torch. Shapes: G positions of a proposal, ... any leading axes, such as resamples.
+Plain arithmetic over a record; no torch.
 """
 
 from collections import Counter
@@ -15,39 +15,6 @@ from numpy.typing import NDArray
 
 from specbench.records.schema import OfTrees, PassRecord, PositionCounts, PromptRecord
 from specbench.theory.trees import ROOT, TreeShape
-
-Floats = NDArray[np.float64]
-
-
-def expected_by_position(chances: Floats) -> Floats:
-    """Expected tokens of a pass that no end cuts, 1 + a_1 + a_1 a_2 + ...
-
-    `a_i` [..., G] is the probability that a token is accepted if all before it were. Equation 1 if all are alpha.
-    """
-    expected: Floats = 1 + np.cumprod(chances, axis=-1).sum(-1)
-    return expected
-
-
-def passes_to_come(chances: Floats, longest: int) -> Floats:
-    """Expected passes [..., longest + 1] by the number of tokens still to come, for fixed `chances` [..., G].
-
-    Eq. 1 assumes an endless completion; in one that ends, the last pass emits fewer tokens. With fixed, independent
-    chances the passes to come depend on the tokens to come alone (`analysis.forecast.walk`: chances that differ from
-    token to token). Whether the end can itself be drafted, or the limit on new tokens leaves no room for it, makes no
-    difference to the number of passes.
-    """
-    gamma = chances.shape[-1]
-    ones = np.ones((*chances.shape[:-1], 1))
-    reached = np.concatenate([ones, np.cumprod(chances, axis=-1)], axis=-1)  # [..., G + 1]
-    rejected = reached[..., :-1] * (1 - chances)
-    table = np.zeros((longest + 1, *chances.shape[:-1]))
-    for left in range(1, longest + 1):
-        drafted = min(gamma, left - 1)
-        table[left] = 1.0
-        for accepted in range(drafted):
-            table[left] += rejected[..., accepted] * table[left - accepted - 1]
-        table[left] += reached[..., drafted] * table[left - drafted - 1]  # all accepted, and the target's own token
-    return np.moveaxis(table, 0, -1)
 
 
 def levels(a_pass: PassRecord) -> int:
@@ -137,13 +104,3 @@ def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]
         {"position": place + 1, "reached": int(reached), "accepted": int(accepted)}
         for place, (reached, accepted) in enumerate(counts)
     ]
-
-
-def tokens_by_position(chances: Sequence[float], lengths: Sequence[int]) -> float:
-    """Tokens a pass over completions of these lengths, from the acceptance of the token at each position of a proposal.
-
-    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the completions lack. `chances` are those of a
-    token whose predecessors in the proposal were accepted.
-    """
-    table = passes_to_come(np.array(chances, float), max(lengths))
-    return sum(lengths) / float(table[list(lengths)].sum())

@@ -6,7 +6,7 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.acceptance.by_position`)
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`)
 - positions: easy and hard stretches, by a walk along the completions with the beta of each token (of Algorithm 1 alone:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: the cost of a pass, in mean steps of the target alone
@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
 from specbench.analysis.explain.sample import Sample, sample
+from specbench.analysis.forecast import expected_by_position, passes_to_come
 from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
 from specbench.stats import Interval, percentiles, resampled_totals
 

@@ -1,22 +1,21 @@
-"""Predicted tokens a pass and speedups.
-
-Passes that a fixed gamma needs for a completion, from q / p at each of its tokens.
+"""Expected passes of chains (`walk`), of trees (`tree_passes`), of rows of a batch, and at fixed chances.
 
 Eq. 1 takes one alpha for all positions, independently. Real completions have easy and hard stretches, and they end: the
-last pass emits less. Here a completion is walked from its first token with the ratios of its own tokens
-(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same completion, wherever its
-proposal began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are
-taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives; at T > 0 it is the expectation over
-the acceptance draws, given the completion.
+last pass emits less. Here a completion is walked from its first token with q / p at its own tokens (`Agreement.ratio`,
+`Ranks.given`), so nothing is assumed but that the draft proposes the same after the same tokens, wherever its proposal
+began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are taken
+(`Agreement.ahead`). At T = 0 the count is the very one that decoding gives; at T > 0 it is the expectation over the
+acceptance draws, given the completion.
 
-Given the completion, a pass that began at s keeps its tokens up to i with the chance
+Given the completion, a chain that began at s keeps its tokens up to i with the chance
 - prod_{s <= j <= i} min(1, q_j / p_j) where each token is tested alone (Algorithm 1, and a `TokenRule` by its own
   chances);
 - min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
   and then kept with w_i (`acceptance.rules.block`: the chance that at least i of these drafted tokens stay), and the
   completion has them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
+A pass over a tree goes down along the completion's own tokens.
 
-Works on plain numbers.
+Works on plain numbers. Shapes: G positions of a proposal, ... any leading axes, such as resamples.
 """
 
 from collections import Counter, defaultdict
@@ -219,3 +218,43 @@ def alphas_of_rows(betas: Sequence[Sequence[float]]) -> list[float]:
         return [pooled] * rows
     shrunk = pooled + np.sqrt(tau2 / (tau2 + sigma2 / counts)) * (means - pooled)
     return [float(alpha) for alpha in np.clip(shrunk, 0.0, 1.0)]
+
+
+def expected_by_position(chances: Floats) -> Floats:
+    """Expected tokens of a pass that no end cuts, 1 + a_1 + a_1 a_2 + ...
+
+    `a_i` [..., G] is the probability that a token is accepted if all before it were. Equation 1 if all are alpha.
+    """
+    expected: Floats = 1 + np.cumprod(chances, axis=-1).sum(-1)
+    return expected
+
+
+def passes_to_come(chances: Floats, longest: int) -> Floats:
+    """Expected passes [..., longest + 1] by the number of tokens still to come, for fixed `chances` [..., G].
+
+    Eq. 1 assumes an endless completion; in one that ends, the last pass emits fewer tokens. With fixed, independent
+    chances the passes to come depend on the tokens to come alone (`walk`: chances that differ from token to token). Whether the end can itself be drafted, or the limit on new tokens leaves no room for it, makes no
+    difference to the number of passes.
+    """
+    gamma = chances.shape[-1]
+    ones = np.ones((*chances.shape[:-1], 1))
+    reached = np.concatenate([ones, np.cumprod(chances, axis=-1)], axis=-1)  # [..., G + 1]
+    rejected = reached[..., :-1] * (1 - chances)
+    table = np.zeros((longest + 1, *chances.shape[:-1]))
+    for left in range(1, longest + 1):
+        drafted = min(gamma, left - 1)
+        table[left] = 1.0
+        for accepted in range(drafted):
+            table[left] += rejected[..., accepted] * table[left - accepted - 1]
+        table[left] += reached[..., drafted] * table[left - drafted - 1]  # all accepted, and the target's own token
+    return np.moveaxis(table, 0, -1)
+
+
+def tokens_by_position(chances: Sequence[float], lengths: Sequence[int]) -> float:
+    """Tokens a pass over completions of these lengths, from the acceptance of the token at each position of a proposal.
+
+    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the completions lack. `chances` are those of a
+    token whose predecessors in the proposal were accepted.
+    """
+    table = passes_to_come(np.array(chances, float), max(lengths))
+    return sum(lengths) / float(table[list(lengths)].sum())

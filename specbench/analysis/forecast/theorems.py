@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 
 from specbench import theory
-from specbench.analysis.acceptance.by_position import reached_and_accepted, tokens_by_position
+from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.costs import PassCosts
-from specbench.analysis.forecast import ExpectedOfRows
+from specbench.analysis.forecast import ExpectedOfRows, tokens_by_position
 from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
