@@ -233,8 +233,8 @@ def passes_to_come(chances: Floats, longest: int) -> Floats:
     """Expected passes [..., longest + 1] by the number of tokens still to come, for fixed `chances` [..., G].
 
     Eq. 1 assumes an endless completion; in one that ends, the last pass emits fewer tokens. With fixed, independent
-    chances the passes to come depend on the tokens to come alone (`walk`: chances that differ from token to token). Whether the end can itself be drafted, or the limit on new tokens leaves no room for it, makes no
-    difference to the number of passes.
+    chances the passes to come depend on the tokens to come alone (`walk`: chances that differ from token to token).
+    Whether the end can itself be drafted, or the limit on new tokens leaves no room for it, makes no difference.
     """
     gamma = chances.shape[-1]
     ones = np.ones((*chances.shape[:-1], 1))
