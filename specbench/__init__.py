@@ -5,14 +5,14 @@ ARCHITECTURE.md walks through the rooms; imports run downward only, which `make 
 
 from typing import TYPE_CHECKING, Any
 
-from specbench import moved
+from specbench import deferred
 
 if TYPE_CHECKING:
     from specbench.api import Alphas, Ranking, Run, alpha, recommend, run
 __all__ = ["Alphas", "Ranking", "Run", "alpha", "recommend", "run"]
 
 __version__ = "0.1.0"
-moved.install()
+deferred.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,10 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from specbench.errors import MachineError
 
@@ -125,12 +125,14 @@ def json_text(value: object, indent: int | None = None) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, indent=indent)
+        finite = with_floats(value, lambda number: number if math.isfinite(number) else None)
+        return json.dumps(finite, ensure_ascii=False, indent=indent)
 
 
-def _finite(value: object) -> object:
+def with_floats(value: object, change: Callable[[float], float | None]) -> Any:
+    """`value`, made of what JSON has, with `change` applied to every float in it."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: with_floats(item, change) for key, item in value.items()}
+    return [with_floats(item, change) for item in value] if isinstance(value, list | tuple) else value

@@ -104,20 +104,20 @@ def hub_failure(
         return MachineError(
             f"{key}: no space left on the disk for {repository} in {HF_HOME}; free some, or set HF_HOME to another disk"
         )
+    mistakes = {
+        errors.GatedRepoError: f"{repository} is gated: ask for access on its page on the hub, then log in with "
+        "'hf auth login' or set HF_TOKEN",
+        errors.RepositoryNotFoundError: f"the hub has no repository {repository}; check its name, or log in with "
+        "'hf auth login' if it is private",
+        errors.RevisionNotFoundError: f"{repository} has no revision {revision}; leave it out to take the newest "
+        "commit",
+    }
     for one in chain:
-        if isinstance(one, errors.GatedRepoError):
-            return UserError(
-                f"{key}: {repository} is gated: ask for access on its page on the hub, then log in with 'hf auth "
-                "login' or set HF_TOKEN"
-            )
-        if isinstance(one, errors.RepositoryNotFoundError):
-            return UserError(
-                f"{key}: the hub has no repository {repository}; check its name, or log in with 'hf auth login' if it "
-                "is private"
-            )
-        if isinstance(one, errors.RevisionNotFoundError):
-            return UserError(f"{key}: {repository} has no revision {revision}; leave it out to take the newest commit")
-    status = _status(chain)
+        for kind, message in mistakes.items():
+            if isinstance(one, kind):
+                return UserError(f"{key}: {message}")
+    statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in chain)
+    status = next((one for one in statuses if isinstance(one, int)), None)
     if status is not None and (status == 429 or status >= 500):
         return MachineError(f"{key}: the model hub refused {repository} for now (HTTP {status}); run it again later")
     if any(_is_cut(one) for one in chain):
@@ -129,15 +129,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _status(chain: list[BaseException]) -> int | None:
-    """The status of the hub's answer that is at the bottom of an error, if one is."""
-    for one in chain:
-        status = getattr(getattr(one, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
 
 
 def _is_cut(error: BaseException) -> bool:

@@ -16,8 +16,7 @@ from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
-from specbench.analysis.proof import Proof, Statistic
-from specbench.analysis.proof.certificate import greedy_certificate, greedy_power, sampled_certificate
+from specbench.analysis.proof import Proof, Statistic, greedy_certificate, greedy_power, sampled_certificate
 from specbench.analysis.proof.departures import departures, difference, first_difference
 from specbench.cli import main
 from specbench.config.model import ModelConfig

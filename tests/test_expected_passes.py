@@ -16,8 +16,7 @@ from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.analysis.acceptance.agreement import Agreement, agreements
-from specbench.analysis.costs import alphas_of_rows, expected_of_rows
-from specbench.analysis.forecast import walk
+from specbench.analysis.forecast import alphas_of_rows, expected_of_rows, walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft

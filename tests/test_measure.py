@@ -10,8 +10,9 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.algorithm.acceptance.rules.lenient import lenient
-from specbench.analysis.acceptance.agreement import agreements, beta
-from specbench.analysis.acceptance.by_position import acceptance_by_position, tokens_by_position
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.acceptance.by_position import acceptance_by_position
+from specbench.analysis.forecast import tokens_by_position
 from specbench.analysis.forecast.theorems import acceptance_when_asked
 from specbench.analysis.paired import compare, shared
 from specbench.analysis.proof.departures import Difference, first_difference
@@ -31,7 +32,7 @@ DRAFT = ModelDraft(ToyModel(0.6 * random_table(1) + 0.4 * random_table(2)), VOCA
 @pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0), Sampling(0.8, top_k=2)])
 def test_beta_is_the_overlap_at_every_generated_token(sampling: Sampling) -> None:
     text = [1, 2, 2, 0, 3]
-    got = beta(TARGET, DRAFT, PROMPT, text, sampling)
+    got = agreements(TARGET, [DRAFT], PROMPT, text, sampling)[0].beta
     tokens = [*PROMPT.prefix, *text]
     assert len(got) == len(text)
     for index, value in enumerate(got):
@@ -297,7 +298,7 @@ def test_many_drafts_in_chunks_are_each_alone_and_whole(sampling: Sampling, monk
         assert a.ratio == pytest.approx(b.ratio, rel=1e-4, abs=1e-4)
         assert a.under["1"] == pytest.approx(a.beta)
         assert all(more >= plain - 1e-6 for more, plain in zip(a.under["0.5"], a.beta, strict=True))
-    assert whole[0].beta == pytest.approx(beta(target, far, prompt, text, sampling), abs=1e-5)
+    assert whole[0].beta == pytest.approx(agreements(target, [far], prompt, text, sampling)[0].beta, abs=1e-5)
     assert whole[1].beta == pytest.approx([1.0] * 7, abs=1e-4)
 
 

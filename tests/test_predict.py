@@ -48,7 +48,7 @@ def texts(alpha: float, prompts: int, seed: int, length: int = 30) -> list[Agree
 
 def test_costs_are_in_target_steps_however_slow_the_machine() -> None:
     rounds = [fake_round({"a": 0.1, "b": 0.3}, [1, 4], slow=slow) for slow in (1, 3, 1.5)]
-    table = Costs(rounds).table()
+    table = Costs(rounds).prices().costs
     assert table["a", 4].c == pytest.approx(0.1) and table["b", 1].c == pytest.approx(0.3)
     assert table["a", 4].verify_cost == pytest.approx(1.2) and table["a", 4].overhead == pytest.approx(0.02)
     assert table["a", 4].of_pass(4) == pytest.approx(0.4 + 1.2 + 0.02)
@@ -59,7 +59,7 @@ def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
     one = fake_round({"a": 0.1}, [2, 5])
     stopped = [Timed(5, 1, 0, False, 1, 1, 1)]
     short = Round(one.steps_s, {key: stopped if key[1] == 5 else p for key, p in one.passes.items()}, [])
-    assert set(Costs([short, short]).table()) == {("a", 2)}
+    assert set(Costs([short, short]).prices().costs) == {("a", 2)}
 
 
 def predictions(

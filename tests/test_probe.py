@@ -30,7 +30,7 @@ def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
     text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
     rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, rounds=6)
     assert len(rounds) == 6
-    table = Costs(rounds).table()
+    table = Costs(rounds).prices().costs
     assert set(table) == {(name, gamma) for name in drafts for gamma in (1, 3)}
     assert all(cost.c > 0 and cost.verify_cost > 0 and cost.overhead > 0 for cost in table.values())
 

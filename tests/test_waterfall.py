@@ -13,9 +13,8 @@ from made_records import make
 from records.test_schema import faults_of
 
 from specbench import theory
-from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
 from specbench.analysis.explain import Waterfall, needs, waterfall
-from specbench.analysis.forecast import walk
+from specbench.analysis.forecast import expected_by_position, passes_to_come, walk
 from specbench.analysis.summary import explained
 from specbench.cli import main
 from specbench.records import store

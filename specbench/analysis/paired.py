@@ -1,29 +1,35 @@
-"""Two runs over the prompts they share: paired differences with intervals.
+"""Two runs over the prompts they share, with intervals; and how many prompts an interval of a given width requires.
 
 The effects of a prompt (length, difficulty) are in both runs and cancel, so the interval of a difference is narrower
 than two separate intervals suggest.
+
+Every estimate is a function of totals over prompts, so its variance over N prompts is that of a mean of N contributions
+(the delta method): a prompt's contribution is the relative change of the estimate if it counted more. The interval of a
+run resamples prompts, and for times the steps and passes within them (`stats.bootstrap`); both are in
+`Spread.deviation`. Half the width falls with the root of N.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specbench.analysis.summary import Part, times_of, variances_of
-from specbench.records.schema import DecodingMode, PromptRecord
-from specbench.stats import LEVEL, Interval, IntervalRecord, bootstrap, draw_weights, percentiles, ratio_of_ratios
-
-# How many prompts an interval of a given width requires, from the variance between prompts.
-#
-# Every estimate is a function of totals over prompts, so its variance over N prompts is that of a mean of N
-# contributions (the delta method): a prompt's contribution is the relative change of the estimate if it counted
-# more. The interval of a run resamples prompts, and for times the steps and passes within them (`stats.bootstrap`);
-# both are in `Spread.deviation`. Half the width falls with the root of N.
-
+from specbench.records.schema import PromptRecord
+from specbench.stats import (
+    LEVEL,
+    Interval,
+    IntervalRecord,
+    bootstrap,
+    draw_weights,
+    percentiles,
+    ratio,
+    ratio_of_ratios,
+)
 
 REACH = NormalDist().inv_cdf((1 + LEVEL) / 2)  # standard errors on either side of a 95% interval
 POWER = 0.9  # how often a difference is to show
@@ -154,33 +160,17 @@ def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
 def compare(pairs: Pairs, resamples: int, seed: int) -> Paired:
     """Totals over the shared prompts, with intervals that resample prompts."""
 
-    def interval(columns: ArrayLike, statistic: Any) -> Interval:
+    def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats]) -> Interval:
         return bootstrap(columns, statistic, resamples, seed)
 
-    times = [[*_time(b, "speculative"), *_time(a, "speculative")] for a, b in pairs]
-    both = [
-        [*_time(a, "baseline"), *_time(a, "speculative"), *_time(b, "baseline"), *_time(b, "speculative")]
-        for a, b in pairs
-    ]
-    betas = [[sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])] for a, b in pairs]
-    passes = [[*_passes(a), *_passes(b)] for a, b in pairs]
+    times = [(*times_of(a, ("decode_s",)), *times_of(b, ("decode_s",))) for a, b in pairs]
+    betas = [(sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])) for a, b in pairs]
+    traces = [(a["speculative"], b["speculative"]) for a, b in pairs]
+    tokens = [(len(a["tokens"]), len(a["passes"]), len(b["tokens"]), len(b["passes"])) for a, b in traces]
     return Paired(
         len(pairs),
-        faster=interval(times, ratio_of_ratios),
-        speedup=interval(both, lambda t: ratio_of_ratios(t[..., :4]) / ratio_of_ratios(t[..., 4:])),
-        alpha=interval(betas, difference_of_ratios),
-        tokens_per_pass=interval(passes, ratio_of_ratios),
+        faster=interval([[*ours[6:], *ours[2:4]] for ours in times], ratio_of_ratios),
+        speedup=interval(times, lambda t: ratio_of_ratios(t[..., :4]) / ratio_of_ratios(t[..., 4:])),
+        alpha=interval(betas, lambda t: ratio(t[..., :2]) - ratio(t[..., 2:])),
+        tokens_per_pass=interval(tokens, ratio_of_ratios),
     )
-
-
-def difference_of_ratios(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Totals [..., (a, b, c, d)] to a / b - c / d."""
-    return totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
-
-
-def _time(prompt: PromptRecord, way: DecodingMode) -> tuple[float, int]:
-    return prompt[way]["decode_s"], len(prompt[way]["tokens"])
-
-
-def _passes(prompt: PromptRecord) -> tuple[int, int]:
-    return len(prompt["speculative"]["tokens"]), len(prompt["speculative"]["passes"])

@@ -10,7 +10,6 @@ Pure comparison: no files, no screen.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.records.schema import Row
 
@@ -46,7 +45,9 @@ def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
     Measurements of the baseline `before` that are of another kind of device are taken over.
     """
     newest = {
-        _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _without_verdict(row)
+        _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)}
+        | {"gamma": _gamma(row)}
+        | ({"speedup_measured": None} if row.get("disturbed") else {})
         for row in rows
     }
     kinds = {_kind(row) for row in newest.values()}
@@ -88,17 +89,12 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
     return Comparison(lines, disturbed, compared, elsewhere, untimed)
 
 
-def _without_verdict(row: Row) -> Row:
-    """The columns that replace a disturbed run's speedup."""
-    return {"speedup_measured": None} if row.get("disturbed") else {}
-
-
-def _name(row: Row) -> tuple[Any, ...]:
+def _name(row: Row) -> tuple[object, ...]:
     named = {**row, "gamma": _gamma(row)}
     return tuple(OLDER.get(key) if named.get(key) is None else named[key] for key in NAMES)
 
 
-def _gamma(row: Row) -> Any:
+def _gamma(row: Row) -> object:
     """The number, or for a policy or a tree the value requested."""
     return row.get("gamma_requested") if row.get("gamma") is None else row["gamma"]
 

@@ -7,7 +7,7 @@ Each quantity that is commonly called 'acceptance rate' has its own name here: `
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,17 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
-from specbench.analysis.costs import expected_of_rows, operations, pass_costs, rows_of, seconds_of, throughput
+from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import disturbance
 from specbench.analysis.explain import waterfall
+from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
+    UNPREDICTED,
     acceptance_when_asked,
     by_equation_1,
     by_position,
     by_rank,
     by_rows,
-    unpredicted,
 )
 from specbench.analysis.proof import UNPROVED, prove
 from specbench.config.drafts import DRAFT_KINDS
@@ -49,10 +50,7 @@ from specbench.stats import Interval, bootstrap, draw_weights, percentiles, rati
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
 MOST_RESAMPLES_OF_V = 200  # medians of all passes: each resample takes a cumulative sum over them
-NO_SPEED: Speedups = {
-    "speedup_measured": None, "speedup_low": None, "speedup_high": None,
-    "speedup_end_to_end": None, "speedup_end_to_end_low": None, "speedup_end_to_end_high": None,
-}  # fmt: skip
+NO_SPEED = cast(Speedups, dict.fromkeys(Speedups.__annotations__))
 
 
 def summarise(
@@ -129,9 +127,9 @@ def summarise(
     if trees:
         trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
         tokens = forecast_tokens(prompts)
-        predicted = unpredicted() if tokens is None else by_rank(tokens, trees["depth_per_pass"], costs, counted)
+        predicted = UNPREDICTED if tokens is None else by_rank(tokens, trees["depth_per_pass"], costs, counted)
     elif gamma is None:
-        predicted = unpredicted()
+        predicted = UNPREDICTED
     elif falls_with_position:
         lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
         predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)

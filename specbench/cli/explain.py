@@ -13,6 +13,7 @@ from specbench.analysis.summary import PARTS
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.records.documents import AlphaRow
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
 from specbench.stats import Interval
 
@@ -106,7 +107,7 @@ def of_run(record: RunRecord) -> list[Planned]:
     return [Planned(summary["draft"], called, spread, seconds) for called, spread in spreads.items()]
 
 
-def _of_scored(row: Row, texts: Sequence[Row]) -> Planned:
+def _of_scored(row: AlphaRow, texts: Sequence[Row]) -> Planned:
     spread = alpha_spread([(sum(text["beta"]), len(text["beta"])) for text in texts])
     return Planned(f"{row['draft']}, T={row['temperature']:g}", "α", spread, None)
 

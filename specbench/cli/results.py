@@ -234,7 +234,7 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
     if len(scored) != 1:
         there = ", ".join(f"{row['draft']} at T={row['temperature']:g}" for row, _ in betas(document))
         raise UserError(f"{document['alpha_id']}: holds {there}; name one with --draft and --temperature")
-    return profile_of_scores(document, scored)
+    return profile_of_scores(document["alpha_id"], *scored[0])
 
 
 # `specbench results --by category | length | position`: the numbers of each run apart, with intervals.

@@ -104,9 +104,7 @@ def measured_acceptance(
         )  # fmt: skip
     one_level = _grower(config, parts, TreeShape.of_widths([MOST_RANKS]))
     generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
-    return acceptance_when_grown(
-        parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
-    )  # fmt: skip
+    return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, generator)
 
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:

@@ -3,13 +3,14 @@
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
 from specbench.records.catalog import kept_folder
-from specbench.records.documents import read_document
+from specbench.records.documents import AlphaDocument, AlphaRow, read_document
 from specbench.records.frame import Records, measured
 from specbench.records.schema import Row
 
@@ -56,13 +57,7 @@ def _row(row: Row, alpha_id: str) -> Row:
     return {key: row.get(key) for key in COLUMNS} | found
 
 
-# Documents of `specbench alpha` by id or path, and what their drafts scored at each token.
-
-
-KEY = "alpha_id"  # what tells such a document from others
-
-
-def find_scored(results: str | Path, name: str) -> Row | None:
+def find_scored(results: str | Path, name: str) -> AlphaDocument | None:
     """The document of `specbench alpha` that `name` means: its path, its id, or a unique part of it; None if none.
 
     Raises:
@@ -77,7 +72,7 @@ def find_scored(results: str | Path, name: str) -> Row | None:
     return _read(found[0]) if found else None
 
 
-def betas(document: Row) -> Iterator[tuple[Row, list[Row]]]:
+def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[Row]]]:
     """Each row of a document under Algorithm 1 with the scores of its draft, text by text.
 
     Raises:
@@ -90,14 +85,15 @@ def betas(document: Row) -> Iterator[tuple[Row, list[Row]]]:
         setting = settings.get(row["temperature"])
         if setting is None or row["draft"] not in setting.get("drafts", {}):
             raise UserError(
-                f"{document[KEY]}: holds no scores of single tokens, as kept copies do not; run specbench alpha again"
+                f"{document['alpha_id']}: holds no scores of single tokens, as kept copies do not; run specbench alpha "
+                "again"
             )
         yield row, setting["drafts"][row["draft"]]
 
 
-def _read(file: Path) -> Row | None:
+def _read(file: Path) -> AlphaDocument | None:
     try:
         document = read_document(file)
     except (ValueError, OSError) as error:
         raise UserError(f"{file}: is not a record of specbench ({error})") from error
-    return document if KEY in document else None
+    return cast(AlphaDocument, document) if "alpha_id" in document else None

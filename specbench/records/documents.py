@@ -1,4 +1,4 @@
-"""The types of the documents of `alpha`, `recommend`, `validate`, `bench` and `beam`, and their writer.
+"""The types of the documents of `alpha`, `recommend`, `validate`, `bench` and `beam`, of profiles, and their writer.
 
 Each is a JSON file, written atomically. `specbench results --schema NAME` prints its JSON Schema.
 """
@@ -274,7 +274,7 @@ class ValidateDocument(Choosing):
     decoded: list[DecodedRecord]
 
 
-class Timed(Document):
+class TimedDocument(Document):
     """The common fields of `bench` and `beam`."""
 
     command: str
@@ -298,7 +298,7 @@ class BenchRecord(TypedDict):
     more: dict[str, float]
 
 
-class BenchDocument(Timed):
+class BenchDocument(TimedDocument):
     """The document of `specbench bench`."""
 
     engine: str
@@ -322,7 +322,7 @@ class BeamRecord(TypedDict):
     s_per_text: Seconds
 
 
-class BeamDocument(Timed):
+class BeamDocument(TimedDocument):
     """The document of `specbench bench beam`."""
 
     target: str
@@ -359,13 +359,9 @@ def read_document(file: Path) -> Row:
     return migrated(json.loads(file.read_text(encoding="utf-8")))
 
 
-# The types of a profile: how a draft agrees with a target, as a small JSON that other programs can load.
-#
-# A profile holds quantities that depend only on the two models and the prompts: acceptance by position of the proposal,
-# by rank of a tree's children, by position in the completion and by context length, each with its interval and sample
-# size. Speedups by gamma were measured on the machine that it names. `specbench results --schema profile` prints it as
-# JSON Schema.
-
+# A profile: how a draft agrees with a target, as a small JSON that other programs can load. It holds quantities that
+# depend only on the two models and the prompts, each with its interval and sample size, and speedups by gamma, which
+# were measured on the machine that it names.
 
 FORMAT: Literal["specbench-profile"] = "specbench-profile"
 PROFILE_VERSION: Literal[1] = 1

@@ -81,8 +81,8 @@ class Records:
     def replaced(self, run_id: str) -> list[str]:
         """The records of the same config on the same machine that this one replaces."""
         same = self._all[[*CONFIG, "run_id"]].set_index("run_id")
-        alike = (same == same.loc[run_id]) | (same.isna() & same.loc[run_id].isna())
-        return [other for other in same.index[alike.all(axis=1)] if other != run_id]
+        equal = (same == same.loc[run_id]) | (same.isna() & same.loc[run_id].isna())
+        return [other for other in same.index[equal.all(axis=1)] if other != run_id]
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +153,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """`frame` with all columns that tables read, filled if records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     for column in ("simulated", "lossy", "disturbed", "falls"):
-        frame[column] = pd.Series([said is True for said in frame[column]], index=frame.index, dtype=bool)
+        frame[column] = pd.Series([value is True for value in frame[column]], index=frame.index, dtype=bool)
     frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
@@ -173,9 +173,6 @@ def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.sort_values("created", kind="stable").drop_duplicates(CONFIG, keep="last")
     frame["where"] = _where(frame)
     return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)
-
-
-# The record that fills a cell of a table if several fit, the reason, and how many fit.
 
 
 REASONS = {

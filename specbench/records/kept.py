@@ -9,9 +9,8 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from specbench.files import write_atomically
+from specbench.files import with_floats, write_atomically
 from specbench.records import store
 from specbench.records.catalog import kept_folder
 from specbench.records.documents import read_document, write_document
@@ -91,26 +90,16 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
 
 def rounded(record: RunRecord) -> RunRecord:
     """A record whose raw prompts have times to the microsecond."""
-    return {**record, "prompts": _rounded(record["prompts"])}
+    return {**record, "prompts": with_floats(record["prompts"], _shortened)}
 
 
 def compact(record: RunRecord) -> bytes:
     """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
     copy = {**record, "config": {**record["config"], "results": "results"}}
-    body = {key: _rounded(value) for key, value in record.items() if key not in store.HEAD}
+    body = {key: with_floats(value, _shortened) for key, value in record.items() if key not in store.HEAD}
     body["environment"] = {k: v for k, v in record["environment"].items() if k not in LEFT_OUT}
     text = f"{store.head_line(copy)},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
     return gzip.compress(text.encode(), mtime=0)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return _shortened(value)
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return value
 
 
 def _shortened(value: float) -> float:

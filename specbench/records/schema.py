@@ -107,7 +107,7 @@ class SumsRecord(TypedDict):
 
 
 class EvidenceRecord(TypedDict):
-    """Sums of the proof over a sampled completion (`specbench.measure.evidence`)."""
+    """Sums of the proof over a sampled completion (`analysis.proof.evidence`)."""
 
     tokens: int
     likelihood: SumsRecord
@@ -119,7 +119,7 @@ class EvidenceRecord(TypedDict):
 
 
 class TreeForecast(TypedDict):
-    """The expected passes of a run's trees along the target's completion (`specbench.measure.tree_forecast`)."""
+    """The expected passes of a run's trees along the target's completion (`analysis.forecast.trees`)."""
 
     accepted: Annotated[list[float] | None, "by rank of the child: probability of acceptance, summed over the tokens"]
     passes: Annotated[float | None, "null where they cannot be computed"]
@@ -270,7 +270,7 @@ class Counted(TypedDict):
 
 
 class Proved(TypedDict, total=False):
-    """The proof that completions were sampled from the target (`specbench.measure.proof`); null without a proof."""
+    """The proof that completions were sampled from the target (`analysis.proof`); null without a proof."""
 
     proof_tokens: int | None
     proof_z: Annotated[float | None, "z of the likelihood, standard normal if the tokens were drawn from p"]
@@ -288,7 +288,7 @@ class Proved(TypedDict, total=False):
 
 
 class Disturbed(TypedDict, total=False):
-    """Whether another process used the machine while the run was timed (`specbench.measure.disturbance`)."""
+    """Whether another process used the machine while the run was timed (`analysis.costs.disturbance`)."""
 
     disturbed: bool
     disturbed_by: Annotated[str | None, "the signs, in words"]

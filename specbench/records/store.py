@@ -15,16 +15,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.drafts import task_label
 from specbench.config.schema import RunConfig
 from specbench.files import json_digest, json_text, write_atomically
 from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
-
-# Records of older versions as this version has them.
-
 
 RENAMED = {"strayed": "total_variation", "kept": "accept_probability"}  # version 1 to 2
 DROPPED = ("schema", "units", "speedup_explained")
@@ -73,6 +70,9 @@ def _labelled(record: Row) -> Row:
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 FEWEST_PROMPTS = 20  # of a record that fills a table or a figure, unless fewer are asked for
 FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,240}")
+NOT_MEASURED = ("results", "force")
+PROSE = "note"
+NESTED = re.compile(r"\.(?:via|inner)(?=\.)")  # the drafts that a draft is made of have the defaults of a draft
 HEAD = ("schema_version", "run_id", "summary", "config")  # the keys of the first line
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
@@ -133,33 +133,26 @@ def read(file: Path) -> RunRecord:
 
 
 @contextmanager
-def _unpacked(file: Path) -> Iterator[gzip.GzipFile]:
-    """A compressed file to read. Raises ValueError where what it holds is damaged or cut short."""
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    """A file to read, compressed or not. Raises ValueError where a compressed file is damaged or cut short."""
     try:
-        with gzip.open(file, "rb") as opened:
-            yield opened
+        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as opened:
+            yield cast(IO[bytes], opened)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"broken gzip file: {error}") from error
 
 
 def _content(file: Path) -> Row:
-    if file.suffix == ".gz":
-        with _unpacked(file) as opened:
-            text = opened.read().decode()
-    else:
-        text = file.read_text(encoding="utf-8")
-    content: Row = json.loads(text)
+    with _opened(file) as opened:
+        content: Row = json.loads(opened.read().decode())
     return content
 
 
 def read_head(file: Path) -> Head:
     """A record's first line. Raises ValueError, KeyError or OSError where the file is damaged or cut short."""
-    if file.suffix == ".gz":
-        with _unpacked(file) as packed:
-            line = packed.readline()
-    else:
-        with open(file, "rb") as opened:
-            line = opened.readline()
+    with _opened(file) as opened:
+        line = opened.readline()
+        if file.suffix != ".gz":
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
             if opened.read() != TAIL:
                 raise ValueError("the file is cut short")
@@ -181,21 +174,12 @@ class Result:
     reused: bool
 
 
-# When two records are of one config: the keys of the frozen config that differ from their defaults, and a digest.
-#
-# A key that is at its default counts as absent, so that a record older than a key agrees with one that has it at its
-# default. The folder of a record and the description of a checkpoint are not part of the measurement.
+def settings(config: Config) -> dict[str, object]:
+    """The keys of a frozen config, dotted, that are not at their default: records that agree in them are of one config.
 
-
-NOT_MEASURED = ("results", "force")
-PROSE = "note"
-NESTED = re.compile(r"\.(?:via|inner)(?=\.)")  # the drafts that a draft is made of have the defaults of a draft
-
-FrozenConfig = Mapping[str, object]
-
-
-def settings(config: FrozenConfig) -> dict[str, object]:
-    """The keys of a frozen config, dotted, that are not at their default."""
+    So a record older than a key agrees with one that has it at its default. The folder of a record and the description
+    of a checkpoint are not part of the measurement.
+    """
     defaults = _defaults()
     return {
         key: value
@@ -210,7 +194,7 @@ def _removed(key: str, value: object) -> bool:
     return key.startswith("draft.") and any(removed.get(name) == value for removed in REMOVED_DEFAULTS.values())
 
 
-def config_digest(config: FrozenConfig, *but: str) -> str:
+def config_digest(config: Config, *but: str) -> str:
     """A digest of all keys of a frozen config but those named, each with the keys under it ('draft', 'gamma')."""
     kept = {
         key: value
@@ -220,7 +204,7 @@ def config_digest(config: FrozenConfig, *but: str) -> str:
     return json_digest(kept)
 
 
-def differing(one: FrozenConfig, other: FrozenConfig) -> dict[str, tuple[object, object]]:
+def differing(one: Config, other: Config) -> dict[str, tuple[object, object]]:
     """The dotted keys in which two configs differ, with both values; None stands for the default."""
     mine, theirs = settings(one), settings(other)
     return {
@@ -233,7 +217,7 @@ def _defaults() -> dict[str, object]:
     return _flat(asdict(RunConfig()))
 
 
-def _flat(config: FrozenConfig, before: str = "") -> dict[str, object]:
+def _flat(config: Config, before: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

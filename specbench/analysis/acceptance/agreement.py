@@ -4,6 +4,11 @@ Its mean is alpha (Theorem 3.5, Corollary 3.6). The target reads the completion 
 Distributions are made `CHUNK` positions at a time and dropped: however long the completion, a dozen tensors of CHUNK x
 V numbers are alive (0.4 GB at a vocabulary of 32k; half without lossy rules).
 
+Under a lossy rule the acceptance probability and the total variation of the output from the target's distribution are
+computed from the rule's own formulas (`TokenRule`) along the target's own completion, as alpha is. A completion under
+the rule would differ. For lenience l at T > 0 the mean acceptance probability is A.5's alpha(l),
+E sum_x min(p(x) / l, q(x)).
+
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
@@ -25,16 +30,8 @@ from specbench.engine.translation import TranslatedModel
 from specbench.methods.model.draft import TextDraftSession
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
-# Lossy rules: their acceptance probability, and the total variation of their output from the target's distribution.
-#
-# Computed from a rule's own formulas (`acceptance.TokenRule`), position by position, along the target's own completion,
-# as alpha is. A completion under the rule would differ. For lenience l at T > 0 the mean acceptance probability is
-# A.5's alpha(l), E sum_x min(p(x) / l, q(x)).
-#
-# Shapes: L positions, V tokens of the vocabulary.
-
-
 LENIENCES = (0.5, 0.3, 0.1)  # the paper's; at 1 alpha(l) is alpha
+CHUNK = 256
 
 
 def accepted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
@@ -54,23 +51,16 @@ def total_variation(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
     return (emitted(rule, p_LV, q_LV) - rule.bonus(p_LV)).abs().sum(-1) / 2
 
 
-# The cost of a draft's other vocabulary, along the target's own completion.
-#
-# Shapes: L positions, V tokens of the target's vocabulary.
-
-
 def mismatch(
     session: DraftSession, logits_LV: Tensor, p_LV: Tensor, q_LV: Tensor, sampling: Sampling
 ) -> tuple[list[float], list[float]] | None:
     """The cost of differing vocabularies at each position that `session` has just scored as `q_LV`.
 
-    None for a draft of the target's own vocabulary.
-
     Returns:
-        The target's probability of the shared tokens, and the acceptance probability without the mismatch. By token
-            (tli):
-        if the target wrote shared tokens alone (its other logits masked). By string (slem): if every token that is a
-        prefix of the drafted string is accepted, however the target's tokenizer splits that string.
+        The target's probability of the shared tokens, and the acceptance probability without the mismatch: by token
+        (tli) if the target wrote shared tokens alone (its other logits masked), by string (slem) if every token that is
+        a prefix of the drafted string is accepted, however the target's tokenizer splits it. None for a draft of the
+        target's own vocabulary.
     """
     model = getattr(session, "model", None)
     if not isinstance(model, TranslatedModel):
@@ -86,9 +76,6 @@ def mismatch(
     return shared_L.tolist(), matched
 
 
-CHUNK = 256
-
-
 @dataclass(frozen=True)
 class Chances:
     """`Agreement.beta` and `Agreement.ratio` under another lossless rule."""
@@ -101,29 +88,26 @@ class Chances:
 class Agreement:
     """One draft along one completion x_1 ... x_n of the target; every list has an entry a token.
 
-    beta: sum_x min(p(x), q(x)), the probability that the draft's token is accepted here. Its mean is alpha.
-    ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that x_i follows. Where a pass has got
-        to i, the events along a completion drawn from p are independent given the completion, with these chances, so
-        that products of them over neighbours are right where products of betas are not: after an accepted token the
-        completion is no longer a draw from p alone. `analysis.forecast.walk` counts passes with them. Values above 1
-        matter to block verification only.
-    silent: whether the draft proposes nothing here (a lookup without a match).
-    ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked
-        for, of drafts that are accepted less often the further ahead they are (`drafts.ScoresAhead`).
-    stops_at_end: whether a proposal ends at a token that ends the completion; used with `ahead`.
-    under: the same chance as beta under each lossy rule (`analysis.acceptance.agreement`), by the rule's name. Under
-    lenience l its
-        mean is A.5's alpha(l).
-    total_variation: between the token that comes out under the rule and the target's own.
-    others: beta and ratio under each lossless rule with an alpha of its own (`other_rules`), at T > 0, where they
-        differ from those above: at a token x_i two draws are the same with sum_x p(x) q(x), and given x_i with q(x_i);
-        a greedy draft's token is the target's with p at q's argmax, and given x_i it is x_i or not.
-    ranks: of several children of each place (`analysis.acceptance.ranks`); only where asked for.
-    shared, matched: of a draft of another vocabulary (`analysis.acceptance.agreement`): the target's probability of the
-    tokens that
-        both share, and beta without the mismatch.
-
     At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
+
+    Attributes:
+        beta: sum_x min(p(x), q(x)), the probability that the draft's token is accepted here. Its mean is alpha.
+        ratio: q(x_i) / p(x_i). min(1, ratio) is the acceptance probability given that x_i follows. Along a completion
+            drawn from p acceptances are independent given the completion, so that products of these over neighbours
+            are right where products of betas are not: after an accepted token the completion is no longer a draw from
+            p alone. `analysis.forecast.walk` counts passes with them. Values above 1 matter to block verification only.
+        silent: whether the draft proposes nothing here (a lookup without a match).
+        ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where
+            asked for, of drafts that are accepted less often the further ahead they are (`draft.ScoresAhead`).
+        stops_at_end: whether a proposal ends at a token that ends the completion; used with `ahead`.
+        under: beta under each lossy rule, by the rule's name. Under lenience l its mean is A.5's alpha(l).
+        total_variation: between the token that is emitted under the rule and the target's own.
+        others: beta and ratio under each lossless rule with an alpha of its own (`other_rules`), at T > 0, where they
+            differ from those above: at a token x_i two draws are the same with sum_x p(x) q(x), and given x_i with
+            q(x_i); a greedy draft's token is the target's with p at q's argmax, and given x_i it is x_i or not.
+        ranks: of several children of each position (`analysis.acceptance.ranks`); only where asked for.
+        shared: with a draft of another vocabulary, the target's probability of the tokens that both share.
+        matched: with such a draft, beta without the mismatch.
     """
 
     beta: list[float] = field(default_factory=list)
@@ -194,29 +178,32 @@ def agreements(
         if rules and sampling.temperature == 0:
             warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
-        for one, agreement, reader, beside in zip(drafting, found, readers, ranking, strict=True):
-            rows = _scores(one, tokens[:stop], start, ahead)
-            warm_rows = repeat(None) if beside is None else _scores(beside, tokens[:stop], start, ahead)
-            for place, (q_LV, warm_q_LV) in enumerate(zip(rows, warm_rows, strict=False)):
-                if place > len(agreement.ahead):
-                    agreement.ahead.append(_empty(rules, sampling))
-                along = agreement.ahead[place - 1] if place else agreement
+        for draft_session, first_token, reader, warm in zip(drafting, found, readers, ranking, strict=True):
+            rows = _scores(draft_session, tokens[:stop], start, ahead)
+            warm_rows = repeat(None) if warm is None else _scores(warm, tokens[:stop], start, ahead)
+            for level, (q_LV, warm_q_LV) in enumerate(zip(rows, warm_rows, strict=False)):
+                if level > len(first_token.ahead):
+                    first_token.ahead.append(_empty(rules, sampling))
+                agreement = first_token.ahead[level - 1] if level else first_token
                 betas = p_LV.minimum(q_LV).sum(-1).clamp(max=1.0).tolist()  # fp32 rows add up to 1 within 1e-6
                 if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would raise
                     raise FloatingPointError(NOT_FINITE)
-                along.beta.extend(betas)
-                along.silent.extend((q_LV.sum(-1) == 0).tolist())
-                along.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
-                if along.others:
-                    _add_others(along.others, p_LV, q_LV, written_L1)
+                agreement.beta.extend(betas)
+                agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
+                agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
+                for name, chances in agreement.others.items():
+                    row_LV = other_rules()[name].drafted_LV(q_LV)
+                    chances.beta.extend((p_LV * row_LV).sum(-1).tolist())
+                    chances.ratio.extend(row_LV.gather(-1, written_L1).squeeze(-1).tolist())
                 for name, rule in rules.items():
-                    along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
-                    along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
-                if place == 0 and (lost := mismatch(one, logits_LV, p_LV, q_LV, sampling)) is not None:
-                    along.shared.extend(lost[0])
-                    along.matched.extend(lost[1])
+                    agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
+                    agreement.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
+                lost = None if level else mismatch(draft_session, logits_LV, p_LV, q_LV, sampling)
+                if lost is not None:
+                    agreement.shared.extend(lost[0])
+                    agreement.matched.extend(lost[1])
                 if reader is not None:
-                    reader.read(p_LV, q_LV if warm_q_LV is None else warm_q_LV, written_L1, place)
+                    reader.read(p_LV, q_LV if warm_q_LV is None else warm_q_LV, written_L1, level)
     return [
         agreement if reader is None else replace(agreement, ranks=reader.found)
         for agreement, reader in zip(found, readers, strict=True)
@@ -241,13 +228,6 @@ def other_rules() -> dict[str, ChainRule]:
     return {one.own_alpha: one.rule for one in found if one.own_alpha is not None and isinstance(one.rule, ChainRule)}
 
 
-def _add_others(others: Mapping[str, Chances], p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
-    for name, rule in other_rules().items():
-        row_LV = rule.drafted_LV(q_LV)
-        others[name].beta.extend((p_LV * row_LV).sum(-1).tolist())
-        others[name].ratio.extend(row_LV.gather(-1, written_L1).squeeze(-1).tolist())
-
-
 def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
     others = {name: Chances() for name in other_rules()} if sampling.temperature > 0 else {}
     return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules}, others=others)
@@ -265,8 +245,3 @@ def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:
     ratio_L1 = torch.where(p_L1 > 0, q_L1 / p_L1, (q_L1 > 0).to(q_L1.dtype))
     values: list[float] = ratio_L1.squeeze(-1).tolist()
     return values
-
-
-def beta(target: Model, draft: Draft, prompt: Prompt, generated: Sequence[int], sampling: Sampling) -> list[float]:
-    """beta of one draft at each of the tokens that the target generated."""
-    return agreements(target, [draft], prompt, generated, sampling)[0].beta

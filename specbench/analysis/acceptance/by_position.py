@@ -3,8 +3,11 @@
 A position is reached where every token before it was accepted and a token was proposed for it; in a tree, where the
 last accepted node has children. Tokens after an accepted end of sequence are no part of the completion, so they are
 neither reached nor rejected.
+
+Plain arithmetic over a record; no torch.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,56 +16,10 @@ from numpy.typing import NDArray
 from specbench.records.schema import OfTrees, PassRecord, PositionCounts, PromptRecord
 from specbench.theory.trees import ROOT, TreeShape
 
-# Passes that completions of given lengths need, from a fixed acceptance probability at each position of a proposal.
-#
-# Eq. 1 assumes an endless completion. In a completion that ends, the last pass emits fewer tokens. With fixed,
-# independent chances the passes still to come depend on the tokens still to come alone, so one table over remaining
-# tokens holds all completions (`analysis.forecast.walk`: completions whose chances differ from token to token).
-# Whether the end of the completion can itself be drafted, or the limit on new tokens leaves no room for it, makes
-# no difference to the number of passes.
-#
-# Shapes: G positions of a proposal, L remaining tokens; ... any leading axes, such as resamples.
-
-
-Floats = NDArray[np.float64]
-
-
-def expected_by_position(chances: Floats) -> Floats:
-    """Expected tokens of a pass that no end cuts, 1 + a_1 + a_1 a_2 + ...
-
-    `a_i` [..., G] is the probability that a token is accepted if all before it were. Equation 1 if all are alpha.
-    """
-    expected: Floats = 1 + np.cumprod(chances, axis=-1).sum(-1)
-    return expected
-
-
-def passes_to_come(chances: Floats, longest: int) -> Floats:
-    """Expected passes [..., longest + 1] by the number of tokens still to come, for `chances` [..., G]."""
-    gamma = chances.shape[-1]
-    ones = np.ones((*chances.shape[:-1], 1))
-    reached = np.concatenate([ones, np.cumprod(chances, axis=-1)], axis=-1)  # [..., G + 1]
-    rejected = reached[..., :-1] * (1 - chances)
-    table = np.zeros((longest + 1, *chances.shape[:-1]))
-    for left in range(1, longest + 1):
-        drafted = min(gamma, left - 1)
-        table[left] = 1.0
-        for accepted in range(drafted):
-            table[left] += rejected[..., accepted] * table[left - accepted - 1]
-        table[left] += reached[..., drafted] * table[left - drafted - 1]  # all accepted, and the target's own token
-    return np.moveaxis(table, 0, -1)
-
-
-# Statistics of passes whose proposals were trees. Plain arithmetic over a record; no torch.
-
-
-def parents_of(a_pass: PassRecord) -> list[int] | None:
-    """The parents of a pass whose proposal was a tree; None for a chain."""
-    return a_pass.get("parents")
-
 
 def levels(a_pass: PassRecord) -> int:
     """How many tokens the longest path of a pass has: all that were drafted, where they were a chain."""
-    parents = parents_of(a_pass)
+    parents = a_pass.get("parents")
     return a_pass["drafted"] if parents is None else TreeShape(tuple(parents)).depth
 
 
@@ -71,59 +28,45 @@ def offered(a_pass: PassRecord) -> int:
 
     One more than the path has, where its last node has children. For a chain, all drafted tokens.
     """
-    parents, path = parents_of(a_pass), a_pass.get("path")
+    parents, path = a_pass.get("parents"), a_pass.get("path")
     if parents is None or path is None:
         return a_pass["drafted"]
     return len(path) + ((path[-1] if path else ROOT) in parents)
 
 
-def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
-    """The share of visits to a node with children in which the child of each rank was accepted.
+def rank_counts(passes: Sequence[PassRecord]) -> list[tuple[int, int]]:
+    """For the child of each rank: how often it was accepted, and how many visits to a node had a child of that rank.
 
     A node is visited if it is the root or was accepted; the node that ends the completion, after which nothing counts,
     is not.
     """
-    return [hit / seen for hit, seen in zip(*rank_counts(passes), strict=True)]
-
-
-def rank_counts(passes: Sequence[PassRecord]) -> tuple[list[int], list[int]]:
-    """How often the child of each rank was accepted, and how many visits had a child of that rank."""
-    visits: list[int] = []
-    accepted: list[int] = []
+    visits, accepted = Counter[int](), Counter[int]()
     for one in passes:
-        parents, path = parents_of(one), one.get("path")
+        parents, path = one.get("parents"), one.get("path")
         if parents is None or path is None:
             continue
         shape, ended = TreeShape(tuple(parents)), one["emitted"] <= one["accepted"]
         taken = path[: one["accepted"]]
-        visited = [ROOT, *taken][: len(taken) if ended else len(taken) + 1]
-        for place, node in enumerate(visited):
-            children = shape.children[node + 1]
-            surplus = children - len(visits)
-            visits += [0] * surplus
-            accepted += [0] * surplus
-            for rank in range(children):
-                visits[rank] += 1
-            if place < len(taken):
-                accepted[shape.ranks[taken[place]]] += 1
-    return accepted, visits
+        for node in [ROOT, *taken][: len(taken) if ended else len(taken) + 1]:
+            visits.update(range(shape.children[node + 1]))
+        accepted.update(shape.ranks[node] for node in taken)
+    return [(accepted[rank], visits[rank]) for rank in range(len(visits))]
 
 
 def of_trees(passes: Sequence[PassRecord]) -> OfTrees:
     """The columns of a run whose proposals are trees; none for a run of chains."""
-    if not any(parents_of(one) is not None for one in passes):
+    if all(one.get("parents") is None for one in passes):
         return {}
     return {
         "nodes_per_pass": sum(one["drafted"] for one in passes) / len(passes),
         "depth_per_pass": sum(map(levels, passes)) / len(passes),
-        "acceptance_by_rank": acceptance_by_rank(passes),
+        "acceptance_by_rank": [accepted / visits for accepted, visits in rank_counts(passes)],
     }
 
 
 def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
     """P[k] along the target's own completions by teacher forcing; None where it was not measured."""
-    sums = [prompt["tree"]["accepted"] for prompt in prompts if "tree" in prompt]
-    known = [one for one in sums if one is not None]
+    known = [sums for prompt in prompts if "tree" in prompt and (sums := prompt["tree"]["accepted"]) is not None]
     if len(known) < len(prompts):
         return None
     tokens = sum(len(prompt["baseline"]["tokens"]) for prompt in prompts)
@@ -132,8 +75,7 @@ def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
 
 def forecast_tokens(prompts: Sequence[PromptRecord]) -> float | None:
     """Expected tokens a pass of the trees along the target's own completions; None if unknown."""
-    passes = [prompt["tree"]["passes"] for prompt in prompts if "tree" in prompt]
-    known = [one for one in passes if one is not None]
+    known = [passes for prompt in prompts if "tree" in prompt and (passes := prompt["tree"]["passes"]) is not None]
     if len(known) < len(prompts):
         return None
     return sum(len(prompt["baseline"]["tokens"]) for prompt in prompts) / sum(known)
@@ -162,13 +104,3 @@ def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]
         {"position": place + 1, "reached": int(reached), "accepted": int(accepted)}
         for place, (reached, accepted) in enumerate(counts)
     ]
-
-
-def tokens_by_position(chances: Sequence[float], lengths: Sequence[int]) -> float:
-    """Tokens a pass over completions of these lengths, from the acceptance of the token at each position of a proposal.
-
-    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the completions lack. `chances` are those of a
-    token whose predecessors in the proposal were accepted.
-    """
-    table = passes_to_come(np.array(chances, float), max(lengths))
-    return sum(lengths) / float(table[list(lengths)].sum())

@@ -1,8 +1,9 @@
 """Acceptance by rank: how often a draft's first, second, ... child is accepted, by teacher forcing.
 
 It is read along the target's own completion together with alpha (`analysis.acceptance.agreement`). Expected tokens of
-trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.trees`), and compared with the best that any
-rule could do.
+trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.tree_passes`), and compared with the best that
+any rule could do. Where children do not all come from the row of q that they are scored with (copies of several places,
+several drafts in one tree), the tree is grown at each position instead (`acceptance_when_grown`).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """
@@ -59,13 +60,13 @@ class Ranks:
     places: int = 0
     ahead: list["Ranks"] = field(default_factory=list)
 
-    def given_for(self, way: str) -> list[list[list[float]]]:
+    def given_for(self, children: str) -> list[list[list[float]]]:
         """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
-        return [one.given.get(way, one.given["fixed"]) for one in (self, *self.ahead)]
+        return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
 
-    def accepted_for(self, way: str) -> list[float]:
+    def accepted_for(self, children: str) -> list[float]:
         """`accepted` of children that are chosen so."""
-        return self.accepted.get(way, self.accepted["fixed"])
+        return self.accepted.get(children, self.accepted["fixed"])
 
 
 def k_seq_of(count: int) -> str:
@@ -100,15 +101,15 @@ class RankReader:
         if level > len(self.found.ahead):
             self.found.ahead.append(Ranks())
         found = self.found.ahead[level - 1] if level else self.found
-        ways = {"fixed": fixed}
+        selections = {"fixed": fixed}
         if self.sampling.temperature > 0:
             draws = 1 if level else DRAWS
-            ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
-            ways |= {k_seq_of(count): partial(k_sequential, children=count) for count in self.k_seq}
+            selections |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
+            selections |= {k_seq_of(count): partial(k_sequential, children=count) for count in self.k_seq}
         silent_L1 = q_LV.sum(-1, keepdim=True) == 0
         ranked = {
-            name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in way(p_LV, q_LV, written_L1, self.most)))
-            for name, way in ways.items()
+            name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in select(p_LV, q_LV, written_L1, self.most)))
+            for name, select in selections.items()
         }
         for name, one in ranked.items():
             _add(found.accepted, name, one.accepted_LK)
@@ -117,12 +118,12 @@ class RankReader:
             return
         if self.bound_every:
             # At T = 0 there is no bound to compute: what a draw from p hits is all that can be had.
-            every = self.bound_every if self.sampling.temperature > 0 else 1
-            places = range(-self._read % every, len(p_LV), every)
-            self._hold_to_bound(p_LV[list(places)], q_LV[list(places)], ranked, list(places))
+            stride = self.bound_every if self.sampling.temperature > 0 else 1
+            places = list(range(-self._read % stride, len(p_LV), stride))
+            self._add_bounds(p_LV[places], q_LV[places], ranked, places)
         self._read += len(p_LV)
 
-    def _hold_to_bound(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
+    def _add_bounds(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
         for name in (name for name in ranked if not name.startswith(K_SEQ)):
             _add(self.found.of_children, name, ranked[name].accepted_LK[places].cumsum(-1))
         self.found.places += len(places)
@@ -160,18 +161,9 @@ def k_seq_acceptance(texts: Sequence[Ranks], widths: Sequence[int]) -> list[list
     ]
 
 
-def _share(texts: Sequence[Ranks], way: str) -> list[float]:
-    tokens = sum(len(text.given_for(way)[0]) for text in texts)
-    sums = [text.accepted_for(way) for text in texts]
-    return [sum(column) / tokens for column in zip(*sums, strict=True)]
-
-
-# Acceptance by rank of drafts whose children do not all come from the row of q that they are scored with.
-#
-# These are copies of several places, and several drafts in one tree. `analysis.acceptance.ranks` has the others, by
-# formulas.
-#
-# Shapes: V tokens of the vocabulary.
+def _share(texts: Sequence[Ranks], children: str) -> list[float]:
+    tokens = sum(len(text.given_for(children)[0]) for text in texts)
+    return [sum(column) / tokens for column in zip(*(text.accepted_for(children) for text in texts), strict=True)]
 
 
 def acceptance_when_grown(
@@ -180,15 +172,14 @@ def acceptance_when_grown(
     prompts: Sequence[Prompt],
     texts: Sequence[Sequence[int]],
     sampling: Sampling,
-    most: int,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which child k of up to `most` is accepted; zeros where there is no completion.
+    """P[k], the share of positions at which the child of rank k is accepted; zeros where there is no completion.
 
-    It is the expected acceptance of the children that `draft`, whose plan is one level of `most` nodes, grows at each
-    position. The target wrote `texts` under this `sampling`.
+    It is the expected acceptance of the children that `draft`, whose plan is one level of `MOST_RANKS` nodes, grows at
+    each position. The target wrote `texts` under this `sampling`.
     """
-    sums, places = [0.0] * most, 0
+    sums, places = [0.0] * MOST_RANKS, 0
     for prompt, text in zip(prompts, texts, strict=True):
         tokens = [*prompt.prefix, *text]
         session = target.start(prompt)

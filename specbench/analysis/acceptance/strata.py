@@ -4,35 +4,36 @@ Shapes: N prompts, K columns that each of them adds to.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import add as plus
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.costs import rows_of
-from specbench.records.documents import RangeShare, Share
+from specbench.analysis.costs import rows_of, seconds_of
 from specbench.records.schema import PromptRecord
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.stats import Interval, bootstrap, ratio, ratio_of_ratios
 
 By = Literal["category", "length", "position"]
 NO_CATEGORY = "none"
 SHORTEST = {"length": 32, "position": 16}  # tokens of the first stretch; each later one is twice as long
 RESAMPLES, SEED = 1000, 0
 Columns = NDArray[np.float64]
+Range = tuple[int, int]  # the first and the last number in it
 
 
 class Added(NamedTuple):
     """What one prompt adds to a stratum."""
 
-    beta: float  # sum over the target's tokens, and how many these are
-    tokens: float
-    emitted: float  # by the passes
-    passes: float
-    alone_s: float  # the target alone, and the tokens it wrote in that time
-    alone_tokens: float
-    ours_s: float
-    ours_tokens: float
+    beta: float = 0.0  # sum over the target's tokens, and how many these are
+    tokens: float = 0.0
+    emitted: float = 0.0  # by the passes
+    passes: float = 0.0
+    alone_s: float = 0.0  # the target alone, and the tokens it wrote in that time
+    alone_tokens: float = 0.0
+    ours_s: float = 0.0
+    ours_tokens: float = 0.0
 
 
 class Stratum(NamedTuple):
@@ -49,56 +50,55 @@ class Stratum(NamedTuple):
 def strata(prompts: Sequence[PromptRecord], by: By, with_speed: bool = True) -> list[Stratum]:
     """The strata of a run in their order: categories by name, lengths and positions from the shortest.
 
-    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion; a
-    pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
+    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion.
     """
     rows: dict[tuple[int, str], list[Added]] = defaultdict(list)
     for prompt in prompts:
-        for key, added in _of_prompt(prompt, by):
-            rows[key].append(added)
+        if by == "position":
+            for (first, last), added in added_by_range(prompt, 1, SHORTEST[by]).items():
+                rows[first, f"{first}-{last}"].append(added)
+            continue
+        alone, ours = prompt["baseline"], prompt["speculative"]
+        added = Added(
+            sum(prompt["beta"]), len(prompt["beta"]), sum(one["emitted"] for one in ours["passes"]),
+            len(ours["passes"]), alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
+        )  # fmt: skip
+        first, last = (0, 0) if by == "category" else range_of(prompt["prompt_tokens"], SHORTEST[by])
+        name = prompt.get("category", NO_CATEGORY) if by == "category" else f"{first}-{last}"
+        rows[first, name].append(added)
     return [_stratum(name, np.array(rows[order, name], float), with_speed) for order, name in sorted(rows)]
 
 
-def _of_prompt(prompt: PromptRecord, by: By) -> Iterator[tuple[tuple[int, str], Added]]:
-    if by == "position":
-        yield from _stretches(prompt)
-        return
-    alone, ours = prompt["baseline"], prompt["speculative"]
-    key = (0, prompt.get("category", NO_CATEGORY)) if by == "category" else _bin(prompt["prompt_tokens"], by)
-    yield key, Added(
-        sum(prompt["beta"]), len(prompt["beta"]), sum(one["emitted"] for one in ours["passes"]), len(ours["passes"]),
-        alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
-    )  # fmt: skip
-
-
-def _stretches(prompt: PromptRecord) -> Iterator[tuple[tuple[int, str], Added]]:
-    found: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0] * len(Added._fields))
-    for place, beta in enumerate(prompt["beta"]):
-        columns = found[_bin(place + 1, "position")]
-        columns[0] += beta
-        columns[1] += 1
-    for place, (seconds, rows) in enumerate(
-        zip(prompt["baseline"]["steps_s"], rows_of(prompt["baseline"]), strict=True)
-    ):
-        columns = found[_bin(place + 1, "position")]
-        columns[4] += seconds / rows
-        columns[5] += 1
-    place = 0
-    for one, rows in zip(prompt["speculative"]["passes"], rows_of(prompt["speculative"]), strict=True):
-        columns = found[_bin(place + 1, "position")]
-        seconds = (one["draft_s"] + one["verify_s"] + one["accept_s"]) / rows
-        for column, more in ((2, one["emitted"]), (3, 1), (6, seconds), (7, one["emitted"])):
-            columns[column] += more
-        place += one["emitted"]
-    yield from ((key, Added(*columns)) for key, columns in found.items())
-
-
-def _bin(number: int, by: Literal["length", "position"]) -> tuple[int, str]:
-    """The stretch that holds `number`, by its first number and its name."""
-    first, last = 1, SHORTEST[by]
+def range_of(number: int, shortest: int) -> Range:
+    """The range that holds `number`: 1 ... `shortest`, each later range as long as all before it."""
+    first, last = 1, shortest
     while number > last:
         first, last = last + 1, 2 * last
-    return first, f"{first}-{last}"
+    return first, last
+
+
+def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Range, Added]:
+    """What a prompt adds to each range of its completion's tokens, which are numbered from `first`.
+
+    A pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
+    """
+    found: dict[Range, Added] = defaultdict(Added)
+
+    def add(number: int, more: Added) -> None:
+        place = range_of(number, shortest)
+        found[place] = Added(*map(plus, found[place], more))
+
+    for number, beta in enumerate(prompt["beta"], first):
+        add(number, Added(beta=beta, tokens=1))
+    alone, ours = prompt["baseline"], prompt["speculative"]
+    for number, (seconds, rows) in enumerate(zip(seconds_of(alone), rows_of(alone), strict=True), first):
+        add(number, Added(alone_s=seconds / rows, alone_tokens=1))
+    number = first
+    for one, seconds, rows in zip(ours["passes"], seconds_of(ours), rows_of(ours), strict=True):
+        emitted = one["emitted"]
+        add(number, Added(emitted=emitted, passes=1, ours_s=seconds / rows, ours_tokens=emitted))
+        number += emitted
+    return found
 
 
 def _stratum(name: str, columns_NK: Columns, with_speed: bool) -> Stratum:
@@ -108,51 +108,12 @@ def _stratum(name: str, columns_NK: Columns, with_speed: bool) -> Stratum:
         name,
         len(columns_NK),
         round(totals.tokens),
-        _interval(columns_NK, lambda t: t[..., 0] / t[..., 1]),
-        _interval(columns_NK, lambda t: t[..., 2] / t[..., 3]),
-        _interval(columns_NK, lambda t: t[..., 4] / t[..., 5] / (t[..., 6] / t[..., 7])) if timed else None,
+        _interval(columns_NK, lambda t: ratio(t[..., :2])),
+        _interval(columns_NK, lambda t: ratio(t[..., 2:4])),
+        _interval(columns_NK, lambda t: ratio_of_ratios(t[..., 4:])) if timed else None,
     )
 
 
 def _interval(columns_NK: Columns, statistic: Callable[[Columns], Columns]) -> Interval:
     with np.errstate(divide="ignore", invalid="ignore"):
         return bootstrap(columns_NK, statistic, RESAMPLES, SEED)
-
-
-FIRST = 4  # tokens of the first range
-Sums = dict[int, tuple[float, int]]  # by range: a total, and the tokens that it is over
-
-
-def range_of(number: int) -> int:
-    """Which range a number from 1 on lies in: 1-4 is 0, 5-8 is 1, 9-16 is 2, ..."""
-    return max(0, int(np.ceil(np.log2(number / FIRST))))
-
-
-def bounds(index: int) -> tuple[int, int]:
-    """The first and the last number of a range."""
-    last = FIRST * 2**index
-    return (1 if index == 0 else last // 2 + 1), last
-
-
-def summed(numbers: Iterator[int], values: Sequence[float]) -> Sums:
-    """The values of one prompt's tokens, summed by the range of each token's number."""
-    found: Sums = {}
-    for number, value in zip(numbers, values, strict=False):
-        total, count = found.get(range_of(number), (0.0, 0))
-        found[range_of(number)] = (total + value, count + 1)
-    return found
-
-
-def by_range(prompts: Sequence[Mapping[int, tuple[float, int]]]) -> list[RangeShare]:
-    """A share for each range that occurs, from the sums of each prompt."""
-    made: list[RangeShare] = []
-    for index in sorted({index for prompt in prompts for index in prompt}):
-        first, last = bounds(index)
-        made.append({"first": first, "last": last, **share([prompt[index] for prompt in prompts if index in prompt])})
-    return made
-
-
-def share(sums: Sequence[tuple[float, float]]) -> Share:
-    """A ratio of totals over prompts, with its interval."""
-    found = bootstrap(sums, ratio, RESAMPLES, 0)
-    return {**found.to_json(), "prompts": len(sums), "tokens": int(sum(count for _, count in sums))}

@@ -7,14 +7,9 @@ In a batch the times of a row's steps and passes are walltimes, which it shares 
 `decode_s` is its share. Plain numbers only.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
-
-from specbench.analysis.forecast import walk
 from specbench.records.schema import DECODING_MODES, DecodingMode, PassRecord, PromptRecord, Throughput, TraceRecord
 
 
@@ -29,8 +24,8 @@ def rows_of(trace: TraceRecord) -> list[int]:
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
-    """Of both ways; none of speculative decoding where its completions are `wrong`."""
-    alone, ours = _of_way(prompts, "baseline"), _of_way(prompts, "speculative")
+    """Of both modes of decoding; none of speculative decoding where its completions are `wrong`."""
+    alone, ours = (_rates(prompts, mode) for mode in DECODING_MODES)
     return {
         "batch": batch,
         "occupancy": ours[0],
@@ -42,9 +37,9 @@ def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Thro
     }
 
 
-def _of_way(prompts: Sequence[PromptRecord], way: DecodingMode) -> tuple[float, float, float]:
+def _rates(prompts: Sequence[PromptRecord], mode: DecodingMode) -> tuple[float, float, float]:
     """Mean rows, tokens a second, seconds a token of a row."""
-    traces = [prompt[way] for prompt in prompts]
+    traces = [prompt[mode] for prompt in prompts]
     tokens = sum(len(trace["tokens"]) for trace in traces)
     rows = [number for trace in traces for number in rows_of(trace)]
     waited_s = sum(sum(seconds_of(trace)) for trace in traces)
@@ -53,55 +48,6 @@ def _of_way(prompts: Sequence[PromptRecord], way: DecodingMode) -> tuple[float, 
         tokens / sum(t["decode_s"] for t in traces),
         waited_s / tokens,
     )
-
-
-class ExpectedOfRows(NamedTuple):
-    """Expected tokens of a row's pass, and how many it drafts."""
-
-    tokens: float
-    drafted: float
-
-
-def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
-    """Of the mean pass over the rows of a batch, each of which has an alpha_b of its own and a completion that ends.
-
-    Where no completion ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
-    is convex.) A row counts for as many passes as its completion needs at its alpha_b, estimated by `alphas_of_rows`.
-    """
-    betas = [prompt["beta"] for prompt in prompts if prompt["beta"]]
-    passes_D = np.zeros(gamma + 1)
-    for (alpha, length), rows in Counter(zip(alphas_of_rows(betas), map(len, betas), strict=True)).items():
-        passes_D += rows * walk([alpha] * length, gamma, max_new_tokens).passes.sum(0)
-    passes = float(passes_D.sum())
-    return ExpectedOfRows(sum(map(len, betas)) / passes, float(passes_D @ np.arange(gamma + 1)) / passes)
-
-
-def alphas_of_rows(betas: Sequence[Sequence[float]]) -> list[float]:
-    """An alpha for each row, from `betas` of its tokens (at least one), with no more spread than the rows truly have.
-
-    The mean of a short row's betas scatters about its alpha, and the number of passes is convex in alpha, so that the
-    raw means give too many passes (5% at alpha .75, gamma 4 and 6 tokens a row). Empirical Bayes: with tau^2 the
-    variance of alpha between rows and sigma^2 of beta within them, from the analysis of variance of unequal groups, the
-    mean of n tokens scatters by tau^2 + sigma^2 / n. Means are drawn to the pooled alpha by the square root of
-    tau^2 / (tau^2 + sigma^2 / n), which leaves their variance at tau^2 (constrained empirical Bayes: Ghosh 1992). The
-    posterior mean, without the root, would spread too little and give too few passes.
-    """
-    counts = np.array([len(beta) for beta in betas], float)
-    means = np.array([sum(beta) / len(beta) for beta in betas])
-    tokens, rows = float(counts.sum()), len(betas)
-    if not rows:
-        return []
-    if rows < 2 or tokens == rows:  # without two rows no spread between them, without two tokens none within
-        return [float(counts @ means) / tokens] * rows
-    pooled = float(counts @ means) / tokens
-    within = sum(sum((one - mean) ** 2 for one in beta) for beta, mean in zip(betas, means, strict=True))
-    sigma2 = float(within) / (tokens - rows)
-    between = float(counts @ (means - pooled) ** 2) / (rows - 1)
-    tau2 = max(0.0, (between - sigma2) * (rows - 1) / (tokens - float(counts @ counts) / tokens))
-    if tau2 == 0:
-        return [pooled] * rows
-    shrunk = pooled + np.sqrt(tau2 / (tau2 + sigma2 / counts)) * (means - pooled)
-    return [float(alpha) for alpha in np.clip(shrunk, 0.0, 1.0)]
 
 
 @dataclass(frozen=True)
@@ -122,13 +68,13 @@ class PassCosts:
 
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
     """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share."""
-    alone, ours = ([prompt[way] for prompt in prompts] for way in DECODING_MODES)
+    alone, ours = ([prompt[mode] for prompt in prompts] for mode in DECODING_MODES)
     steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
     passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
     step_s = sum(steps_s) / len(steps_s)
-    drafting = sum(a_pass["draft_s"] / rows for a_pass, rows in passes) / len(passes)
-    checking = sum(a_pass["verify_s"] / rows for a_pass, rows in passes) / len(passes)
-    accepting = sum(a_pass["accept_s"] / rows for a_pass, rows in passes) / len(passes)
+    drafting = sum(one["draft_s"] / rows for one, rows in passes) / len(passes)
+    checking = sum(one["verify_s"] / rows for one, rows in passes) / len(passes)
+    accepting = sum(one["accept_s"] / rows for one, rows in passes) / len(passes)
     return PassCosts(drafting / step_s, checking / step_s, accepting / step_s)
 
 

@@ -81,10 +81,6 @@ class Costs:
         self.keys = list(rounds[0].passes)
         self._made = [_Seen(one) for one in self.rounds]
 
-    def table(self) -> dict[Key, Cost]:
-        """The costs over all rounds."""
-        return self.prices().costs
-
     def prices(self, rounds: Iterable[int] | None = None) -> Prices:
         """Prices over `rounds` (their numbers, some perhaps more than once), or over all."""
         picked = self._made if rounds is None else [self._made[number] for number in rounds]

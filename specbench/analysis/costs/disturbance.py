@@ -38,8 +38,7 @@ class Disturbance:
 
     Attributes:
         waited: share of the time for which the process waited for a core; None where it is not known.
-        unevenness: the 90th percentile of the ratio of neighbouring steps, longer over shorter; None with fewer
-            than
+        unevenness: the 90th percentile of the ratio of neighbouring steps, longer over shorter; None with fewer than
             `FEWEST_PAIRS` pairs.
         signs: the signs of a disturbance, in words.
     """
@@ -93,19 +92,14 @@ def impossible(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _waited(prompts: Sequence[PromptRecord]) -> float | None:
-    loads = [prompt.get("load") for prompt in prompts]
-    known = [load for load in loads if load is not None]
-    if len(known) < len(loads) or not known:
+    known = [load for prompt in prompts if (load := prompt.get("load")) is not None]
+    if len(known) < len(prompts) or not known:
         return None
     waited_s, ran_s = sum(load["waited_s"] for load in known), sum(load["ran_s"] for load in known)
     return waited_s / (waited_s + ran_s)
 
 
 def _unevenness(steps_s: Sequence[Sequence[float]]) -> float | None:
-    pairs = [abs(math.log(b / a)) for steps in steps_s for a, b in _neighbours(steps)]
-    return float(np.exp(np.quantile(pairs, 0.9))) if len(pairs) >= FEWEST_PAIRS else None
-
-
-def _neighbours(steps_s: Sequence[float]) -> list[tuple[float, float]]:
-    """Pairs of neighbouring steps, without steps of zero time."""
-    return [(a, b) for a, b in pairwise(steps_s) if a > 0 and b > 0]
+    """The 90th percentile of the ratio of neighbouring steps, of those that took any time."""
+    ratios = [abs(math.log(b / a)) for steps in steps_s for a, b in pairwise(steps) if a > 0 and b > 0]
+    return float(np.exp(np.quantile(ratios, 0.9))) if len(ratios) >= FEWEST_PAIRS else None

@@ -211,9 +211,6 @@ def _visit_lengths(
         session.rollback(len(prompt.prefix) - 1)
 
 
-# Python's garbage collector, kept out of timed steps.
-
-
 @contextmanager
 def already_collected() -> Iterator[None]:
     """A context in which the garbage collector does not scan existing objects.
@@ -231,13 +228,6 @@ def already_collected() -> Iterator[None]:
             gc.unfreeze()
 
 
-# Timed passes of a batch, from which `analysis.costs.costs` makes c(B), v(B, gamma) and overhead.
-#
-# All rows are at work: they begin inside completions that the target wrote, each at a place of its own, no completion
-# ends, and only passes count in which no row had left. What a pass of the batch takes does not depend on how much one
-# row drafts: others draft all of gamma.
-
-
 def probe_rows(
     target: Model,
     candidates: Mapping[str, Candidate],
@@ -249,27 +239,36 @@ def probe_rows(
     seed: int = 0,
     timing: Timing = once,
 ) -> list[Round]:
-    """`rounds` rounds over `rows` of `texts` at a time, each timed by `timing`, after an untimed round."""
+    """Timed passes of a batch: `rounds` rounds over `rows` of `texts` at a time, after an untimed round.
+
+    All rows are at work: they begin inside completions that the target wrote, each at a place of its own, no completion
+    ends, and only passes count in which no row had left. What a pass of the batch takes does not depend on how much one
+    row drafts: others draft all of gamma.
+    """
     batch = _endless(Batch.of(target, rows))
-    inside = {}
+    batched = {}
     for name, candidate in candidates.items():
         draft = in_batch(candidate.draft, rows)
         for model in models_of(draft):
             _endless(model)
-        inside[name] = replace(candidate, draft=draft)
-    limit = next(iter(candidates.values())).spec.max_new_tokens
+        batched[name] = replace(candidate, draft=draft)
+    common = _common(candidates)
+
+    def decoding(key: Key | None, begun: Prompt, most: int) -> Decoding:
+        generator = torch.Generator(batch.device).manual_seed(seed)
+        if key is None:
+            return autoregress(batch, begun, replace(common, max_new_tokens=most), generator)
+        spec = replace(batched[key[0]].spec, gamma=Constant(key[1]), max_new_tokens=most)
+        return speculate(batch, batched[key[0]].draft, begun, spec, generator)
 
     def one_round(number: int) -> Round:
-        this = Round([], {(name, gamma): [] for name in inside for gamma in gammas}, [])
+        this = Round([], {(name, gamma): [] for name in batched for gamma in gammas}, [])
         jobs: list[Key | None] = [None, *this.passes]
         for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
             key = jobs[job]
-            most = min(STEPS if key is None else PASSES * (key[1] + 1), limit)
-            decodings = [
-                _decoding(batch, None if key is None else inside[key[0]], inside, key, begun, most, seed)
-                for begun in _begun(texts, rows, number, most)
-            ]
-            traces = together(decodings, rows, batch)
+            most = min(STEPS if key is None else PASSES * (key[1] + 1), common.max_new_tokens)
+            begun = _begun(texts, rows, number, most)
+            traces = together([decoding(key, one, most) for one in begun], rows, batch)
             if key is None:
                 this.steps_s.extend(_together(traces[0].steps_s, traces[0], rows)[1:])
                 continue
@@ -281,23 +280,6 @@ def probe_rows(
 
     one_round(-1)
     return [timing(partial(one_round, number)) for number in range(rounds)]
-
-
-def _decoding(
-    batch: Batch,
-    candidate: Candidate | None,
-    candidates: Mapping[str, Candidate],
-    key: Key | None,
-    begun: Prompt,
-    most: int,
-    seed: int,
-) -> Decoding:
-    generator = torch.Generator(batch.device).manual_seed(seed)
-    if candidate is None or key is None:
-        spec = next(iter(candidates.values())).spec
-        return autoregress(batch, begun, replace(spec, max_new_tokens=most), generator)
-    spec = replace(candidate.spec, gamma=Constant(key[1]), max_new_tokens=most)
-    return speculate(batch, candidate.draft, begun, spec, generator)
 
 
 def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int) -> list[Prompt]:

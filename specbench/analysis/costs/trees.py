@@ -71,15 +71,15 @@ def tree_costs(
         session.extend(tokens[-1:])
         session.rollback(place)
 
-    ways: dict[int, Callable[[], None]] = {0: growing, 1: stepping} | {size: verifying(size) for size in fitting}
-    captured_first(target, prompt, place + max(fitting, default=1), ways.values())
+    work: dict[int, Callable[[], None]] = {0: growing, 1: stepping} | {size: verifying(size) for size in fitting}
+    captured_first(target, prompt, place + max(fitting, default=1), work.values())
     for model in models_of(draft):
         get_ready(model, prompt, place + draft.plan.depth + 1)
-    timed: dict[int, list[float]] = {name: [] for name in ways}
+    timed: dict[int, list[float]] = {name: [] for name in work}
     for repeat in range(WARMUP + repeats):
-        for name, way in ways.items():
+        for name, step in work.items():
             began = target.now()
-            way()
+            step()
             if repeat >= WARMUP:
                 timed[name].append(target.now() - began)
     seconds = {name: median(times) for name, times in timed.items()}

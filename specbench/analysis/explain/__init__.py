@@ -6,7 +6,7 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.acceptance.by_position`)
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`)
 - positions: easy and hard stretches, by a walk along the completions with the beta of each token (of Algorithm 1 alone:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: the cost of a pass, in mean steps of the target alone
@@ -24,13 +24,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
 from specbench.analysis.explain.sample import Sample, sample
+from specbench.analysis.forecast import expected_by_position, passes_to_come
 from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
 from specbench.stats import Interval, percentiles, resampled_totals
 
 Floats = NDArray[np.float64]
+Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
 RESAMPLES = 1000
+TINY = 1e-5
+LEAST_V = 1.0  # a pass over several tokens costs no less than a step
 ROUNDING = 1e-6  # of times that are kept to the microsecond
 
 
@@ -112,9 +115,9 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
     rows = np.stack([made.columns[name] for name in names], axis=-1)
     variances = np.stack([made.variances.get(name, np.zeros(len(rows))) for name in names], axis=-1)
     drawn = resampled_totals(rows, resamples, seed, variances)
-    one = levels(made, made.totals)
+    one = speedup_levels(made, made.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        many = levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
+        many = speedup_levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
     steps, before, before_S = list[Step](), one.ideal, many.ideal
     for name, level in one.after.items():
         level_S = many.after[name]
@@ -125,7 +128,7 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
                 percentiles(float(level / before), level_S / before_S),
                 float(level),
                 percentiles(float(added), added_S),
-                without(made, one, name, float(level / before)),
+                speedup_without(made, one, name, float(level / before)),
             )
         )
         before, before_S = level, level_S
@@ -135,7 +138,7 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
     )  # fmt: skip
 
 
-def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
+def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     """The speedups after each step, from totals over prompts."""
     passes = totals["passes"]
     after: dict[StepName, Floats] = {}
@@ -174,7 +177,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     return Levels(ideal, after, step_ms, chances, tokens_per_pass, costs)
 
 
-def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
+def speedup_without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
     """The speedup if the step `name` alone were removed; None where it costs nothing.
 
     For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,
@@ -202,13 +205,13 @@ def _all_accepted(made: Sample, levels: Levels) -> Floats:
 
 def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
     """The ideal, and tokens a pass by Eq. 1; where gamma changed, means over the passes as they were."""
-    gammas = np.arange(made.depth + 1) if made.gamma is None else np.array([made.gamma])
-    counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1) if made.gamma is None else None
+    if made.gamma is not None:
+        tokens = expected_by_position(same_at_every_position(alpha, made.gamma))
+        return np.full_like(tokens, made.gamma + 1.0), tokens
+    gammas = np.arange(made.depth + 1)
+    counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1)
     tokens = np.stack([expected_by_position(same_at_every_position(alpha, int(gamma))) for gamma in gammas], axis=-1)
-    if counts is None:
-        return np.full_like(tokens[..., 0], gammas[0] + 1.0), tokens[..., 0]
-    whole = counts.sum(-1)
-    return (counts * (gammas + 1)).sum(-1) / whole, (counts * tokens).sum(-1) / whole
+    return (counts * (gammas + 1)).sum(-1) / counts.sum(-1), (counts * tokens).sum(-1) / counts.sum(-1)
 
 
 def same_at_every_position(alpha: Floats, depth: int) -> Floats:
@@ -233,17 +236,9 @@ def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chance
     return needed
 
 
-# The value of alpha, c or v that alone would give a certain speedup, all else as measured.
-
-
-TINY = 1e-5
-LEAST_V = 1.0  # a pass over several tokens costs no less than a step
-Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
-
-
 @dataclass(frozen=True)
 class Need:
-    """The value of one quantity that would give a speedup.
+    """The value of one quantity that alone would give a certain speedup, all else as measured.
 
     Attributes:
         now: the value measured.
@@ -297,19 +292,17 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
         return Need("alpha", now, None, 1.0, None, kind)
     measured, tokens = float(found.levels.measured), float(found.levels.tokens_per_pass)
 
-    def texts(alpha: float) -> float:
-        return float(
-            totals["ours_tokens"]
-            / passes_of_texts(made.lengths, totals, same_at_every_position(np.asarray(alpha), made.depth))
-        )
+    def tokens_at(alpha: float) -> float:
+        chances = same_at_every_position(np.asarray(alpha), made.depth)
+        return float(totals["ours_tokens"] / passes_of_texts(made.lengths, totals, chances))
 
-    all_accepted, scale = texts(1.0), tokens / texts(now)
+    all_accepted, scale = tokens_at(1.0), tokens / tokens_at(now)
 
-    def gives(alpha: float) -> float:
-        return measured * min(texts(alpha) * scale, all_accepted) / tokens
+    def speedup_at(alpha: float) -> float:
+        return measured * min(tokens_at(alpha) * scale, all_accepted) / tokens
 
-    limit = 0.0 if gives(0.0) > speedup else 1.0
-    return Need("alpha", now, _root(lambda alpha: gives(alpha) - speedup), limit, gives(limit))
+    limit = 0.0 if speedup_at(0.0) > speedup else 1.0
+    return Need("alpha", now, _root(lambda alpha: speedup_at(alpha) - speedup), limit, speedup_at(limit))
 
 
 def _root(rising: Callable[[float], float]) -> float | None:

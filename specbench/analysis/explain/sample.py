@@ -1,12 +1,12 @@
 """The input of a run's waterfall: sums of each prompt, so that prompts can be resampled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.acceptance.by_position import levels, parents_of, reached_and_accepted
+from specbench.analysis.acceptance.by_position import levels, reached_and_accepted
 from specbench.analysis.forecast import walk
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import PromptRecord, RunRecord
@@ -52,9 +52,9 @@ class Sample:
 def sample(record: RunRecord) -> Sample:
     """The sums of a record's prompts."""
     prompts, summary = record["prompts"], record["summary"]
-    every = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
-    tree = any(parents_of(one) is not None for one in every)
-    deepest = max(map(levels, every), default=0)
+    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
+    tree = any(one.get("parents") is not None for one in passes)
+    deepest = max(map(levels, passes), default=0)
     gamma = deepest if tree else summary["gamma"]
     depth = max(gamma or 0, deepest)
     simulated, ruled = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
@@ -69,10 +69,10 @@ def sample(record: RunRecord) -> Sample:
         | {f"texts of {length}": float(len(prompt["speculative"]["tokens"]) == length) for length in lengths}
         for prompt in prompts
     ]
-    varied = [_variances(prompt) for prompt in prompts]
+    parts = [_parts(prompt) for prompt in prompts]
     return Sample(
         {name: np.array([row[name] for row in rows], float) for name in rows[0]},
-        {name: np.array([row[name] for row in varied], float) for name in PARTS},
+        {name: np.array([len(one[name]) * float(np.var(one[name])) for one in parts]) for name in PARTS},
         gamma, depth, lengths, tree, falls_with_position, ruled,
         _missing(record, gamma, tree, falls_with_position, ruled),
         Roofline(summary["reading_ms"], summary["multiplying_ms"]) if "reading_ms" in summary else None,
@@ -125,10 +125,6 @@ def _times(prompt: PromptRecord) -> dict[str, float]:
         "baseline_tokens": len(baseline["tokens"]),
         "ours_tokens": len(ours["tokens"]),
     }
-
-
-def _variances(prompt: PromptRecord) -> Mapping[str, float]:
-    return {name: len(values) * float(np.var(values)) for name, values in _parts(prompt).items()}
 
 
 def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:

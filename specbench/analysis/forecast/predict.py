@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench import theory
 from specbench.analysis.acceptance.agreement import Agreement
-from specbench.analysis.acceptance.by_position import tokens_by_position
 from specbench.analysis.costs.costs import Cost, Costs, Prices
 from specbench.analysis.costs.probe import Key, Round
-from specbench.analysis.forecast import Walked, walk
+from specbench.analysis.forecast import Walked, tokens_by_position, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
 from specbench.records.schema import AcceptanceByRank, PredictionRow
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios

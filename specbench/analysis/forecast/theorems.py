@@ -7,15 +7,18 @@ prediction. There the acceptance at each position replaces alpha: 1 + a_1 + a_1 
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from specbench import theory
-from specbench.analysis.acceptance.by_position import reached_and_accepted, tokens_by_position
-from specbench.analysis.costs import ExpectedOfRows, PassCosts
+from specbench.analysis.acceptance.by_position import reached_and_accepted
+from specbench.analysis.costs import PassCosts
+from specbench.analysis.forecast import ExpectedOfRows, tokens_by_position
 from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
+UNPREDICTED = cast(Predicted, dict.fromkeys(Predicted.__annotations__))  # gamma changed: the theorems have one gamma
 
 
 def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[float]:
@@ -37,15 +40,14 @@ def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[f
 def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
     """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead in place of 1 (`speedup_calibrated`)."""
     c, verify_cost = summary["c"], summary["verify_cost"]
+    calibrated = None
+    if c is not None and verify_cost is not None:
+        calibrated = theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"])
     return {
         "prediction": EQUATION_1,
         "tokens_per_pass_predicted": theory.expected_tokens(alpha, gamma),
         "speedup_predicted": None if c is None else theory.walltime_improvement(alpha, gamma, c),
-        "speedup_calibrated": (
-            None
-            if c is None or verify_cost is None
-            else theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"])
-        ),
+        "speedup_calibrated": calibrated,
         "operations_predicted": theory.operations_increase(alpha, gamma, summary["c_hat"]),
     }
 
@@ -56,16 +58,14 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
     c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
     fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
     """
-    c, verify_cost = summary["c"] or 0.0, summary["verify_cost"]
+    verify_cost, drafting = summary["verify_cost"], expected.drafted * (summary["c"] or 0.0)
     tokens = expected.tokens * rates["occupancy"] / rates["occupancy_baseline"]
-    drafting = expected.drafted * c
+    calibrated = None if verify_cost is None else tokens / (drafting + verify_cost + summary["overhead"])
     return {
         "prediction": BY_ROW,
         "tokens_per_pass_predicted": expected.tokens,
         "speedup_predicted": tokens / (drafting + 1),
-        "speedup_calibrated": (
-            None if verify_cost is None else tokens / (drafting + verify_cost + summary["overhead"])
-        ),
+        "speedup_calibrated": calibrated,
         "operations_predicted": (expected.drafted * (summary["c_hat"] + 1) + 1) / expected.tokens,
     }
 
@@ -77,14 +77,9 @@ def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCo
     a check of the decomposition and no forecast: `accepted`, too, is counted over these passes, for a record has the
     acceptance of later positions by teacher forcing neither for heads nor for copies.
     """
-    tokens, drafted = tokens_by_position(accepted, lengths), summary["drafted_per_pass"]
-    return {
-        "prediction": BY_POSITION,
-        "tokens_per_pass_predicted": tokens,
-        "speedup_predicted": tokens / (drafted * (summary["c"] or 0.0) + 1),
-        "speedup_calibrated": tokens / costs.total,
-        "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
-    }
+    tokens = tokens_by_position(accepted, lengths)
+    speedup = tokens / (summary["drafted_per_pass"] * (summary["c"] or 0.0) + 1)
+    return _from_passes(BY_POSITION, tokens, speedup, costs, summary)
 
 
 def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> Predicted:
@@ -92,22 +87,19 @@ def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> 
 
     `tokens` are expected along the target's own completions from the acceptance by rank.
     """
-    drafted, c = summary["drafted_per_pass"], summary["c"]
+    c = summary["c"]
+    speedup = None if c is None else theory.tree_improvement(tokens, depth, c)
+    return _from_passes(BY_RANK, tokens, speedup, costs, summary)
+
+
+def _from_passes(
+    prediction: str, tokens: float, speedup: float | None, costs: PassCosts, summary: Counted
+) -> Predicted:
+    drafted = summary["drafted_per_pass"]
     return {
-        "prediction": BY_RANK,
+        "prediction": prediction,
         "tokens_per_pass_predicted": tokens,
-        "speedup_predicted": None if c is None else theory.tree_improvement(tokens, depth, c),
+        "speedup_predicted": speedup,
         "speedup_calibrated": tokens / costs.total,
         "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
-    }
-
-
-def unpredicted() -> Predicted:
-    """Where gamma changed from pass to pass: the theorems have one gamma."""
-    return {
-        "prediction": None,
-        "tokens_per_pass_predicted": None,
-        "speedup_predicted": None,
-        "speedup_calibrated": None,
-        "operations_predicted": None,
     }

@@ -1,16 +1,11 @@
-"""Passes that a tree needs for a completion of the target, as `analysis.forecast.walk` counts them for chains.
+"""Passes that a run's trees need for a completion of the target, by teacher forcing, before a tree is verified.
 
-Given the completion, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`),
-and a pass goes down the tree along the completion's own tokens. So ends are counted as they are, and neighbours that
-are not independent; Proposition 3.4 of Sequoia (`trees.expected_tree_tokens`) has one acceptance by rank for all tokens
-of a completion that never ends.
-
-A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the
-completion, and its passes are those of decoding, since its children are not drawn.
+Compared with the measured passes they test the estimate. A tree that grows by the draft's confidence has another shape
+at each token: there the draft proposes along the completion, and its passes are those of decoding, since its children
+are not drawn.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,9 +14,10 @@ from numpy.typing import NDArray
 from specbench.algorithm.draft import ReadsTarget
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
-from specbench.analysis.forecast import NEGLIGIBLE
+from specbench.analysis.forecast import tree_passes
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
+<<<<<<< HEAD
 from specbench.theory.trees import ROOT, Plan, TreeShape
 
 Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
@@ -72,6 +68,9 @@ def _children(shape: TreeShape) -> dict[int, list[int]]:
     for node, parent in enumerate(shape.parents):
         found[parent].append(node)
     return found
+=======
+from specbench.theory.trees import ROOT, FixedShape, Plan
+>>>>>>> four
 
 
 def replayed_passes(
@@ -106,11 +105,6 @@ def replayed_passes(
     return found
 
 
-# Expected passes of a run's trees by teacher forcing along the target's completions, before a tree is verified.
-#
-# Compared with the measured passes it tests the estimate.
-
-
 def forecast_passes(
     target: Model,
     draft: TreeDraft,
@@ -119,21 +113,28 @@ def forecast_passes(
     sampling: Sampling,
     most: int,
     ranks: Ranks | None,
-    found: bool = False,
+    found_in_text: bool = False,
     k_seq: bool = False,
 ) -> NDArray[np.float64] | None:
-    """The passes [2, depth + 1] that this completion needs with the trees of `draft` (`analysis.forecast.trees`).
+    """The passes [2, depth + 1] that this completion needs with the trees of `draft`.
 
     They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
-    the draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
+    the draft's confidence, children `found_in_text`), from growing each tree. None where neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
+<<<<<<< HEAD
     if isinstance(draft.plan, TreeShape) and ranks is not None:
         if k_seq:
             of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan)}
             return tree_passes(ranks.given_for("fixed"), draft.plan, most, of_count)
         return tree_passes(ranks.given_for(draft.children), draft.plan, most)
     if isinstance(draft.plan, TreeShape) and not found and sampling.temperature > 0:
+=======
+    if isinstance(draft.plan, FixedShape) and ranks is not None:
+        of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan) if k_seq}
+        return tree_passes(ranks.given_for("fixed" if k_seq else draft.children), draft.plan.shape, most, of_count)
+    if isinstance(draft.plan, FixedShape) and not found_in_text and sampling.temperature > 0:
+>>>>>>> four
         return None
     return replayed_passes(target, draft, prompt, text, sampling, most)
 

@@ -32,27 +32,27 @@ the Pearson type III law (a shifted gamma law) with the skewness of the sum, sum
 both conditions a right run fails less often than once in 10,000 in each of the four. A token that p gives no
 probability at all is a failure by itself, unless rounding explains it (`analysis.proof.evidence`).
 
+At T = 0 every token must be the target's best token, except for rounding (`analysis.proof.departures`). If none of n
+tokens departs, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). The power of the tests at T > 0 is the total
+variation per token that they would have shown nine times in ten. A positive verdict about completions requires both:
+no fault found, and enough tokens to have found it.
+
 Plain numbers only.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from specbench.records.schema import PromptRecord, Proved, SumsRecord
 
 LIMIT = 4.0
-SHOWN_IN = 0.9  # power: how often a fault of that size is found
-QUANTILE = 1.2815515655446004  # of the normal distribution, at SHOWN_IN
+QUANTILE = 1.2815515655446004  # of the normal distribution, at 0.9: how often a fault of the size of `power` is found
 Score = Literal["likelihood", "draft", "echo", "order"]
-SCORES: tuple[Score, ...] = ("likelihood", "draft", "echo", "order")
+SCORES: tuple[Score, ...] = get_args(Score)
 ALMOST_NOTHING = 1e-9  # a variance below this is rounding: nothing was drawn
-UNPROVED: Proved = {
-    "proof_tokens": None, "proof_z": None, "proof_p": None, "proof_power": None,
-    "proof_z_draft": None, "proof_p_draft": None, "proof_z2": None, "proof_p2": None,
-    "proof_z_order": None, "proof_p_order": None, "proof_outside": None,
-}  # fmt: skip
+UNPROVED = cast(Proved, dict.fromkeys(Proved.__annotations__))
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,8 @@ def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
 
     None where a prompt has none: T = 0, a lossy rule, simulated acceptance, or an older record.
     """
-    found = [prompt.get("proof") for prompt in prompts]
-    read = [one for one in found if one is not None]
-    if len(read) < len(found) or not read:
+    read = [prompt["proof"] for prompt in prompts if prompt.get("proof") is not None]
+    if len(read) < len(prompts) or not read:
         return None
     tokens = sum(one["tokens"] for one in read)
     tests = {name: _test([one[name] for one in read]) for name in SCORES}
@@ -150,3 +149,100 @@ def upper_tail(z: float, skewness: float) -> float:
     exponent = z * z / 2 - s * z**3 / 3 if abs(s * z) < 1e-5 else (s * z - math.log1p(s * z)) / s**2
     r = math.copysign(math.sqrt(2 * exponent), z)
     return math.erfc((r + math.log(z / r) / r) / math.sqrt(2)) / 2
+
+
+# A certificate: from the tests of completions to a verdict, with its power.
+
+Verdict = Literal["the target's", "not the target's", "cannot tell"]
+EXIT_CODES: dict[Verdict, int] = {"the target's": 0, "not the target's": 1, "cannot tell": 2}
+MISSED = 0.05  # a share of differing tokens is bounded with 95%
+NAMES: dict[Score, str] = {
+    "likelihood": "the likelihood of tokens",
+    "draft": "how many tokens the draft likes",
+    "echo": "the second moment",
+    "order": "the uniform numbers of the draws",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A verdict and its reason in words.
+
+    Attributes:
+        tokens: how many were read.
+        power: what would have shown: at T > 0 the total variation a token, at T = 0 the share of tokens that differ.
+        needed: about how many tokens give the requested `power`, if there are too few.
+        tests: at T > 0, the tests as records name them.
+        not_covered: what a positive verdict does not exclude; '' for the others.
+    """
+
+    verdict: Verdict
+    reason: str
+    tokens: int
+    power: float | None
+    needed: int | None = None
+    tests: Proved | None = None
+    not_covered: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+
+def greedy_certificate(tokens: int, departures: Sequence[bool], within: float) -> Certificate:
+    """The certificate of greedy completions of `tokens` tokens in all.
+
+    `departures`: for each token that differs from the argmax, whether rounding explains it.
+    """
+    power = greedy_power(tokens)
+    faults = len(departures) - sum(departures)
+    if faults:
+        texts = "1 completion differs" if faults == 1 else f"{faults} completions differ"
+        reason = f"{texts} from the target's own by more than rounding"
+        return Certificate("not the target's", reason, tokens, power)
+    rounding = f"; {len(departures)} near ties fell the other way, which rounding explains" if departures else ""
+    if power is None or power > within:
+        needed = math.ceil(math.log(MISSED) / math.log1p(-within))
+        return Certificate("cannot tell", f"{tokens} tokens are too few{rounding}", tokens, power, needed)
+    reason = f"every token is the target's own choice{rounding}"
+    left = f"faults in fewer than {power:.2g} of the tokens, and completions at T > 0"
+    return Certificate("the target's", reason, tokens, power, not_covered=left)
+
+
+def greedy_power(tokens: int) -> float | None:
+    """The share of differing tokens at which at least one difference would have been found with 95% probability."""
+    return 1 - MISSED ** (1 / tokens) if tokens else None
+
+
+def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "", suspect: str = "") -> Certificate:
+    """The certificate of sampled completions.
+
+    Args:
+        proof: the tests; None without tokens.
+        within: the total variation a token that a positive verdict excludes.
+        retokenised: how the tokenizer may explain a failing test, or ''.
+        suspect: the draft that the tests were made with, or '' for the default, which suspects none.
+    """
+    if proof is None or not proof.tokens:
+        return Certificate("cannot tell", "no token was read", 0, None)
+    tests, power = proof.columns(), proof.power
+    failed = [NAMES[name] for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed]
+    reason = f"{proof.outside} tokens have no probability under the target" if proof.outside else ""
+    if failed:
+        why = f"tokens do not follow the target's distribution: {', '.join(failed)}"
+        reason = f"{reason}; {why}" if reason else why
+    if reason and retokenised:
+        return Certificate("cannot tell", f"{reason}; but {retokenised}", proof.tokens, power, tests=tests)
+    if reason:
+        return Certificate("not the target's", reason, proof.tokens, power, tests=tests)
+    if power is None:
+        reason = (
+            "nothing is left to chance with this sampling, and no token contradicts it; certify it at temperature 0"
+        )
+        return Certificate("cannot tell", reason, proof.tokens, None, tests=tests)
+    if power > within:
+        needed = math.ceil(proof.tokens * (power / within) ** 2)
+        return Certificate("cannot tell", f"{proof.tokens} tokens are too few", proof.tokens, power, needed, tests)
+    left = "another model, a lossy rule or rounded weights, under which tokens are as likely"
+    left = f"{left} (but for {suspect})" if suspect else f"{left}: name the suspect with draft="
+    return Certificate("the target's", "no test finds a difference", proof.tokens, power, tests=tests, not_covered=left)

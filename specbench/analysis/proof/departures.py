@@ -11,7 +11,7 @@ can shift two logits.
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ from specbench.engine.session import Model, Prompt
 from specbench.records.schema import DifferenceRecord
 from specbench.sampling import NOT_FINITE
 
+MOST_ROWS = 64  # of logits, held at a time
 NOISE_FACTOR = 2.0  # each of the two tokens, the emitted and the best, may move by the noise
 
 
@@ -72,16 +73,24 @@ def first_difference(
     position = first_place(baseline, speculative)
     tokens = [*prompt.prefix, *baseline[:position]]
     at_once = target.start(prompt)
-    row_at_once_V = at_once.extend(tokens[at_once.length :])[-1, : target.vocabulary_size].float()
-    by_step = target.start(prompt)
-    for end in range(by_step.length, len(tokens)):
-        row_by_step_V = by_step.extend(tokens[end : end + 1])[-1, : target.vocabulary_size].float()
-    best = row_by_step_V.topk(2).values
-    noise = torch.nan_to_num(row_by_step_V - row_at_once_V, 0.0).abs().max()
-    return Difference(position, float(best[0] - best[1]), float(noise))
+    row_V = at_once.extend(tokens[at_once.length :])[-1, : target.vocabulary_size].float()
+    ((_, step_V, noise),) = read_by_step(target, prompt, tokens, {len(tokens): row_V})
+    best = step_V.topk(2).values
+    return Difference(position, float(best[0] - best[1]), noise)
 
 
-MOST_KEPT = 64  # rows of logits held at a time
+def read_by_step(
+    target: Model, prompt: Prompt, tokens: Sequence[int], rows: Mapping[int, Tensor]
+) -> Iterator[tuple[int, Tensor, float]]:
+    """The logits [V] at each place of `rows`, read a token at a time, and their largest difference from those.
+
+    `rows` holds the logits [V] of one pass over many tokens, by the place in `tokens` of the token that they predict.
+    """
+    session = target.start(prompt)
+    for place in range(session.length + 1, max(rows) + 1):
+        step_V = session.extend([tokens[place - 1]])[-1, : target.vocabulary_size].float()
+        if place in rows:
+            yield place, step_V, float(torch.nan_to_num(step_V - rows[place], 0.0).abs().max())
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,8 @@ def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: flo
             raise FloatingPointError(NOT_FINITE)
         written_L = torch.tensor(tokens[start : start + len(wide_LV)], device=wide_LV.device)
         places = (best_L != written_L).nonzero().flatten().tolist()
-        for begin in range(0, len(places), MOST_KEPT):
-            rows = {start + place: wide_LV[place].clone() for place in places[begin : begin + MOST_KEPT]}
+        for begin in range(0, len(places), MOST_ROWS):
+            rows = {start + place: wide_LV[place].clone() for place in places[begin : begin + MOST_ROWS]}
             found += _weighed(target, prompt, tokens, rows, noise)
             if not found[-1].is_rounding:
                 return found
@@ -172,12 +181,8 @@ def _weighed(
     target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None
 ) -> list[Departure]:
     """The departures at the places of `rows`, logits of one pass, up to the first that rounding does not explain."""
-    found, by_step = [], target.start(prompt)
-    for place in range(by_step.length + 1, max(rows) + 1):
-        step_V = by_step.extend([tokens[place - 1]])[-1, : target.vocabulary_size].float()
-        if place not in rows:
-            continue
-        moved = float(torch.nan_to_num(step_V - rows[place], 0.0).abs().max())
+    found = []
+    for place, step_V, moved in read_by_step(target, prompt, tokens, rows):
         token, best = tokens[place], int(step_V.argmax())
         margin = float(step_V[best] - step_V[token])
         allowed = moved if noise is None else max(moved, noise)

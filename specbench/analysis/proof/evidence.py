@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specbench.algorithm.draft import Draft, start_draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof.departures import NOISE_FACTOR
+from specbench.analysis.proof.departures import NOISE_FACTOR, read_by_step
 from specbench.engine.session import Model, Prompt
 from specbench.records.schema import EvidenceRecord
 from specbench.sampling import NOT_FINITE, Sampling, standardise
@@ -143,15 +143,12 @@ def _by_rounding(
     at_once = target.start(prompt)
     reading = at_once.length
     logits_LV = at_once.extend(list(tokens[reading : places[-1]]))
-    whole = {place: logits_LV[place - 1 - reading, : target.vocabulary_size].float().clone() for place in places}
+    rows = {place: logits_LV[place - 1 - reading, : target.vocabulary_size].float().clone() for place in places}
     del logits_LV
-    explained, by_step = [], target.start(prompt)
-    for place in range(by_step.length + 1, places[-1] + 1):
-        step_V = by_step.extend([tokens[place - 1]])[-1, : target.vocabulary_size].float()
-        if place in whole:
-            noise = float(torch.nan_to_num(step_V - whole[place], 0.0).abs().max())
-            explained.append(_within_reach(step_V, tokens[place], NOISE_FACTOR / 2 * noise, sampling))
-    return explained
+    return [
+        _within_reach(step_V, tokens[place], NOISE_FACTOR / 2 * noise, sampling)
+        for place, step_V, noise in read_by_step(target, prompt, tokens, rows)
+    ]
 
 
 def _within_reach(logits_V: Tensor, token: int, noise: float, sampling: Sampling) -> bool:

@@ -12,8 +12,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof import prove
-from specbench.analysis.proof.certificate import Certificate, greedy_certificate, sampled_certificate
+from specbench.analysis.proof import Certificate, greedy_certificate, prove, sampled_certificate
 from specbench.analysis.proof.departures import Departure, departures, first_difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of
@@ -118,7 +117,7 @@ def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str,
         differing, read = _departures(judge, row)
         tokens += read
         where += [(row.where, one) for one in differing]
-    return greedy_certificate(tokens, [one for _, one in where], judge.config.within), where
+    return greedy_certificate(tokens, [one.is_rounding for _, one in where], judge.config.within), where
 
 
 def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:

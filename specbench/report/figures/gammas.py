@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.analysis.costs import expected_of_rows
+from specbench.analysis.forecast import expected_of_rows
 from specbench.records.documents import RecommendDocument, Verified
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
 from specbench.records.schema import Row, RunRecord

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from specbench import theory
-from specbench.analysis.acceptance.by_position import passes_to_come
 from specbench.analysis.explain import Waterfall, waterfall
+from specbench.analysis.forecast import passes_to_come
 from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
 from specbench.records.schema import Row, StepName
 from specbench.report.explanation import NAMES, name
