@@ -11,7 +11,7 @@ from specbench.algorithm.beam import BeamDraft, BeamSettings, BeamTrace, Hypothe
 from specbench.bench.baselines import beam_search as theirs
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
 from specbench.files import write_atomically
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.documents import BeamDocument, BenchDocument, write_document

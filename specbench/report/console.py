@@ -5,7 +5,7 @@ rich takes a while to import, and most commands print without it, so it is impor
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
@@ -15,6 +15,7 @@ from specbench.escaping import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from specbench.records.store import Result
 
@@ -41,6 +42,16 @@ def _console_class() -> "type[Console]":
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     return Terminal
+
+
+def screen_table(*titles: str, left: Collection[str] = (), title: str | None = None) -> "Table":
+    """An empty table without lines, whose columns are flush right but for those named in `left`."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="")
+    for name in titles:
+        table.add_column(name, justify="left" if name in left else "right")
+    return table
 
 
 FEWEST_STEPS = 4  # that show progress

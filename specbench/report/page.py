@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.files import write_atomically
+from specbench.formatting import NONE
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
 from specbench.records.proved import prompts_for_proof
@@ -22,7 +23,7 @@ from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
-from specbench.report.table import NONE, Table
+from specbench.report.table import Table
 from specbench.report.tables import TABLES
 from specbench.report.tables import build as build_tables
 

@@ -13,16 +13,16 @@ from typing import Any, Literal, TypedDict
 import pandas as pd
 
 from specbench import theory
+from specbench.formatting import NONE, interval, number
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.records.schema import Row
 from specbench.report.paper import label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.acceptance import table3
-from specbench.report.tables.gap import table1
 from specbench.report.tables.lenience import table5
-from specbench.report.tables.speedups import table2
+from specbench.report.tables.speedups import table1, table2
 
 Verdict = Literal["reproduced", "differs", "not run", "not public"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")

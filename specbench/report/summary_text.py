@@ -7,6 +7,7 @@ from rich.markup import escape
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import METRICS, alpha_is_of
+from specbench.formatting import interval, number
 from specbench.records.catalog import digest
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
@@ -27,7 +28,7 @@ def brief(s: Summary) -> str:
     """α and the measured speedup."""
     why = None if s["speedup_measured"] is None else why_unproved(dict(s))
     mark = "" if why is None else f" ({why.partition(':')[0]})"
-    return f"α {_number(s['alpha'], 3)}, speedup {_number(s['speedup_measured'], 2)}{mark}"
+    return f"α {number(s['alpha'], 3)}, speedup {number(s['speedup_measured'])}{mark}"
 
 
 def headline(s: Summary, threads: int) -> str:
@@ -49,7 +50,7 @@ def _ran(s: Summary) -> str:
     said += f", batch {s.get('batch', 1)}" if s.get("batch", 1) == 1 else ""  # a larger batch is named before
     if (alone := s.get("tokens_per_second_baseline")) is None:
         return said
-    ours = _number(s.get("tokens_per_second"), 0)
+    ours = number(s.get("tokens_per_second"), 0)
     return said + f"; tokens a second: {alone:.0f} alone, {ours} speculative"
 
 
@@ -79,12 +80,12 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
     return [
         (
             "tokens a second",
-            f"{s['tokens_per_second_baseline']:.0f} / {_number(s['tokens_per_second'], 0)}",
+            f"{s['tokens_per_second_baseline']:.0f} / {number(s['tokens_per_second'], 0)}",
             f"target alone / speculative, {s['batch']} rows together",
         ),
         (
             "  latency of a row",
-            f"{1000 * alone:.2f} / {_number(None if wait is None else 1000 * wait, 2)} ms",
+            f"{1000 * alone:.2f} / {number(None if wait is None else 1000 * wait)} ms",
             "per token, target alone / speculative",
         ),
     ]
@@ -111,13 +112,13 @@ def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
     rows = [("acceptance by rank", s["acceptance_by_rank"], "how often a node's first, second, ... child is accepted")]
     if (estimated := s.get("acceptance_by_rank_estimated")) is not None:
         rows.append(("  estimated", estimated, "by teacher forcing, without verifying a tree"))
-    return [(name, " ".join(f"{share:.3f}" for share in shares[:4]), said) for name, shares, said in rows]
+    return [(name, " ".join(number(share, 3) for share in shares[:4]), said) for name, shares, said in rows]
 
 
-def _theorem(s: Summary, number: str) -> str:
+def _theorem(s: Summary, theorem: str) -> str:
     if s["prediction"] == BY_RANK:
-        return f"Theorem {number} with the tree's tokens and drafting"
-    return f"Theorem {number}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
+        return f"Theorem {theorem} with the tree's tokens and drafting"
+    return f"Theorem {theorem}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
 
 
 def _calibration(s: Summary) -> str:
@@ -132,13 +133,13 @@ def _step(s: Summary) -> list[tuple[str, str, str]]:
     """The time of a draft step that drafts a whole proposal; nothing where each token takes a step."""
     if "c_step" not in s:
         return []
-    return [("  per draft step", _number(s["c_step"], 3), "one draft step drafts the whole proposal")]
+    return [("  per draft step", number(s["c_step"], 3), "one draft step drafts the whole proposal")]
 
 
 def _alpha(s: Summary) -> tuple[str, str, str]:
     if s.get("simulated"):
-        return ("α", _number(s["alpha"], 3), "as given by simulate.alpha, not measured")
-    return ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6" + _of_part(s))
+        return ("α", number(s["alpha"], 3), "as given by simulate.alpha, not measured")
+    return ("α", interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6" + _of_part(s))
 
 
 def _of_part(s: Summary) -> str:
@@ -152,26 +153,26 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         _alpha(s),
         *_under_rule(s),
         *_learnt(s),
-        ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
-        ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
+        ("accepted / drafted", number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
+        ("tokens per pass", number(s["tokens_per_pass"]), _predicted_tokens(s)),
         *_by_rank(s),
-        ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
+        ("c", number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         *_step(s),
         ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
-        ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
-        ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
+        ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
+        ("speedup calibrated", number(s["speedup_calibrated"]), _calibration(s)),
         (
             "speedup measured",
-            _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2),
+            interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"]),
             "decoding" if (why := why_unproved(dict(s))) is None else f"decoding; {why}",
         ),
         (
             "  end to end",
-            _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
+            interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"]),
             "with encoder and prefill",
         ),
         *_throughput(s),
-        ("operations", _number(s["operations"], 2) + "×", _predicted_operations(s)),
+        ("operations", number(s["operations"]) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:
         name = METRICS[s["quality_metric"]]
@@ -183,7 +184,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
 
 
 def _cost_of_verifying(s: Summary) -> str:
-    return _interval(s["verify_cost"], s.get("verify_cost_low"), s.get("verify_cost_high"), 3)
+    return interval(s["verify_cost"], s.get("verify_cost_low"), s.get("verify_cost_high"), 3)
 
 
 def _how_identical(s: Summary) -> str:
@@ -199,7 +200,7 @@ def _proof(s: Summary) -> list[tuple[str, str, str]]:
     seen = "".join(f", {name} {z:+.2f}" for name, z in others.items() if z is not None)
     return [
         ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
-        ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
+        ("  power", number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
     ]
 
 
@@ -223,13 +224,13 @@ def _quality_difference(s: Summary) -> str:
 def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
     if "alpha_rule" not in s:
         return []
-    accepted = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
+    accepted = interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
     own = ("α under the rule", accepted, f"of accept={s['accept']}; the predictions below use it")
     if not s["lossy"]:
         return [own]
     return [
         own,
-        ("total variation", _number(s["total_variation"], 3), "of the next token, from the target's distribution"),
+        ("total variation", number(s["total_variation"], 3), "of the next token, from the target's distribution"),
     ]
 
 
@@ -342,17 +343,7 @@ def _learnt(s: Summary) -> list[tuple[str, str, str]]:
     ]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
 def _without_rounding(s: Summary) -> str:
     if (reason := s.get("numerics_reason")) is not None:
         return f"numerics are fast: {reason}"
     return "numerics=invariant gives identical completions"
-
-
-def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
-    if value is None or low is None or high is None:
-        return _number(value, digits)
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -5,11 +5,12 @@ import pandas as pd
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum
 from specbench.analysis.acceptance.strata import strata as divided
 from specbench.config.drafts import alpha_is_of
+from specbench.formatting import NONE, interval, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import PAIR, Records, choose, remark
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
 TEMPERATURES = (0, 1)

@@ -11,12 +11,13 @@ import pandas as pd
 
 from specbench.config.drafts import METRICS
 from specbench.config.tree import AUTO
+from specbench.formatting import NONE, interval, number
 from specbench.quality import quality_difference
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
 from specbench.records.schema import Row
 from specbench.report.measured import tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
 # Measured records of different drafts and rules, over plain sampling, for the table and the figure that compare them.

@@ -11,11 +11,12 @@ import pandas as pd
 
 from specbench import theory
 from specbench.config.drafts import METRICS, alpha_is_of
+from specbench.formatting import NONE, interval, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
 TIMED = {

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import pandas as pd
 
 from specbench.config.drafts import alpha_is_of
+from specbench.formatting import interval
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.records.proved import explained
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
-from specbench.report.table import interval
 
 # How notes and captions name the records that they come from.
 
