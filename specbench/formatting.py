@@ -1,6 +1,7 @@
 """Numbers, intervals and tables as text: in the same form on the screen, in Markdown, in reports and in model cards."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
@@ -19,6 +20,17 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
     if _missing(value) or _missing(low) or _missing(high):
         return number(value, digits)
     return f"{value:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+
+
+def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int = 2) -> str:
+    """The number `name` of a row with the interval in `PREFIX_low` and `PREFIX_high`; the prefix is `name` if empty."""
+    low, high = (row.get(f"{prefix or name}_{end}") for end in ("low", "high"))
+    return interval(row.get(name), low, high, digits)
+
+
+def share(value: float | None) -> str:
+    """A share in percent, or a dash where there is none: '96%'."""
+    return NONE if _missing(value) else f"{100 * value:.0f}%"
 
 
 def percentage(value: float, low: float | None, high: float | None, digits: int = 1) -> str:

@@ -1,4 +1,4 @@
-"""Measured speedup of every draft under every rule, sorted: a line each, a panel a temperature."""
+"""Measured speedup of every draft under every rule, a line each, a panel a temperature; and of token trees by size."""
 
 from typing import Any
 
@@ -122,11 +122,6 @@ def _panel(axes: Axes, points: pd.DataFrame, order: list[str], named: bool) -> N
     axes.spines["left"].set_visible(False)
 
 
-# Tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
-#
-# A column for each temperature.
-
-
 TREES_TITLE = "Token trees: tokens a pass and speedup over size"
 MOST_PAIRS = 3
 ROWS = {
@@ -136,7 +131,10 @@ ROWS = {
 
 
 def trees(records: Records) -> Drawn:
-    """Draw tokens a pass and speedup over the tokens that a pass verifies."""
+    """Draw tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
+
+    A column for each temperature.
+    """
     runs = tree_runs(records)
     if runs.empty:
         return nothing_yet("trees", TREES_TITLE)

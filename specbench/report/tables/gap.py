@@ -14,7 +14,7 @@ import pandas as pd
 from specbench import theory
 from specbench.analysis.acceptance.by_position import passes_to_come
 from specbench.analysis.explain import Waterfall, waterfall
-from specbench.formatting import NONE, interval, number, percentage
+from specbench.formatting import NONE, interval, interval_of, number, percentage
 from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
 from specbench.records.schema import Row, StepName
 from specbench.report.explanation import NAMES, name
@@ -216,9 +216,9 @@ def _show_run(row: Row, found: Waterfall) -> Row:
         "task": label(row["task"]), "M_p": row["target"], "M_q": row["draft"], "T": f"{row['temperature']:g}",
         "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
-        "measured": interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"]),
+        "measured": interval_of(row, "speedup_measured", "speedup"),
         "first lever": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
-        "record": notes.marks([row["run_id"]], False),
+        "record": notes.record(row["run_id"]),
     }  # fmt: skip
 
 

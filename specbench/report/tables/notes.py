@@ -1,18 +1,14 @@
 """The notes under a table: the records used, and the commands that fill empty cells."""
 
-from collections.abc import Iterable
-
 import pandas as pd
 
 from specbench.config.drafts import alpha_is_of
-from specbench.formatting import interval
+from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.records.proved import explained
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
-
-# How notes and captions name the records that they come from.
 
 
 def named(frame: pd.DataFrame) -> str:
@@ -44,24 +40,20 @@ def of_records(frame: pd.DataFrame) -> list[str]:
     if frame.empty:
         return []
     lines = []
-    used = frame.drop_duplicates("run_id").assign(
-        day=[date(created) for created in frame.drop_duplicates("run_id")["created"]]
-    )
+    used = frame.drop_duplicates("run_id")
+    used = used.assign(day=[date(created) for created in used["created"]])
     for (hardware, dtype, day), group in used.groupby(["hardware", "dtype", "day"], dropna=False):
-        where = (
-            "simulated, not measured"
-            if group["simulated"].all()
-            else (hardware if pd.notna(hardware) else "hardware not noted")
-        )
+        where = hardware if pd.notna(hardware) else "hardware not noted"
+        where = "simulated, not measured" if group["simulated"].all() else where
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
     return [*lines, *of_proof(used)]
 
 
-def alpha(row: Row, value: float | None, low: float | None, high: float | None) -> str:
+def alpha(row: Row) -> str:
     """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
-    of = alpha_is_of(str(row["draft"]))
-    return interval(value, low, high) + (f" ({of})" if of and value is not None and not pd.isna(value) else "")
+    of, said = alpha_is_of(str(row["draft"])), interval_of(row, "alpha")
+    return f"{said} ({of})" if of and said != NONE else said
 
 
 def of_alpha(used: pd.DataFrame) -> list[str]:
@@ -110,11 +102,6 @@ def of_filling(name: str, missing: bool) -> list[str]:
     return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
 
 
-def of_checkpoints() -> list[str]:
-    """The note that our checkpoints are not the paper's."""
-    return [paper()["checkpoints_note"]]
-
-
 def silent(name: str) -> list[str]:
     """Our choices where the paper is silent, and how long the sweeps take."""
     return [
@@ -144,8 +131,19 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     return lines
 
 
-def marks(records: Iterable[str], simulated: bool, remark: str = "") -> str:
-    """Digests for the record column, and why these records were chosen."""
-    text = ", ".join(digest(run_id) for run_id in records)
+def record(run_id: str, simulated: bool = False, remark: str = "") -> str:
+    """A record's digest for the record column, and why this record was chosen."""
     said = ", ".join(filter(None, ["simulated" if simulated else "", remark]))
-    return f"{text} ({said})" if said else text
+    return f"{digest(run_id)} ({said})" if said else digest(run_id)
+
+
+def foot(name: str, used: pd.DataFrame, values: pd.DataFrame, records: Records, missing: bool) -> list[str]:
+    """The notes under a table of the paper: checkpoints, the records `used`, and how to fill what is `missing`."""
+    return [
+        paper()["checkpoints_note"],
+        *of_choice(values, records),
+        *of_records(used),
+        *of_precision(used),
+        *of_filling(name, missing),
+        *silent(name),
+    ]
