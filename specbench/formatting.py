@@ -30,18 +30,20 @@ def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int
 
 def share(value: float | None) -> str:
     """A share in percent, or a dash where there is none: '96%'."""
-    return NONE if _missing(value) else f"{100 * value:.0f}%"
+    return NONE if value is None or value != value else f"{100 * value:.0f}%"
 
 
-def percentage(value: float, low: float | None, high: float | None, digits: int = 1) -> str:
-    """A difference with its 95% interval, if it has one, in percent: '+3.1% [-0.4, +6.6]'."""
-    said = f"{100 * value:+.{digits}f}%"
-    return said if low is None or high is None else f"{said} [{100 * low:+.{digits}f}, {100 * high:+.{digits}f}]"
+def percentage(value: float, low: float | None, high: float | None, digits: int = 1, less: float = 0) -> str:
+    """A difference with its 95% interval, if it has one, in percent: '+3.1% [-0.4, +6.6]'. A ratio's is `less` 1."""
+    said = f"{100 * (value - less):+.{digits}f}%"
+    if low is None or high is None:
+        return said
+    return f"{said} [{100 * (low - less):+.{digits}f}, {100 * (high - less):+.{digits}f}]"
 
 
-def bounds(low: float | None, high: float | None, digits: int = 2) -> str:
-    """A 95% interval in a column of its own: '1.80–2.05'; a dash where there is none."""
-    return NONE if _missing(low) or _missing(high) else f"{low:.{digits}f}–{high:.{digits}f}"
+def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
+    """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
+    return NONE if _missing(low) or _missing(high) else f"{low:{form}}{between}{high:{form}}"
 
 
 def _missing(value: float | None) -> bool:

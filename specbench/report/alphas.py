@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench.formatting import NONE, bounds, number
+from specbench.formatting import NONE, number, span
 from specbench.records.documents import AlphaDocument, AlphaRow
-from specbench.report.console import screen_table, terminal
+from specbench.report.console import plain_table, wide_console
 
 OF_CHILDREN = {  # rows of the table, in order
     "fixed": "fixed (the likeliest): one-hot",
@@ -21,8 +21,7 @@ def draw(record: AlphaDocument) -> None:
     """Print α by draft, temperature and rule, then by position, and what the rows have of vocabularies and trees."""
     from rich.markup import escape
 
-    console = terminal()
-    console.width = max(console.width, 160)
+    console = wide_console(160)
     first, rows = record["rows"][0], sorted(record["rows"], key=lambda row: (row["temperature"], -row["alpha"]))
     named = f"[bold]{escape(first['target'])}[/bold] on {escape(first['task'])}"
     console.print(f"α of drafts for {named}, {first['dtype']}", markup=True)
@@ -30,7 +29,7 @@ def draw(record: AlphaDocument) -> None:
     leniences = [lenience for lenience in first["lenient"] if lenience != "1"]
     rule = ("rule", "α(rule)", "95%", "TV") if ruled else ()
     lenient = (f"α(l={lenience})" for lenience in leniences)
-    table = screen_table("draft", "T", "α", "95%", *rule, *lenient, "tokens", "prompts", left=("draft", "rule"))
+    table = plain_table(("draft", "T", "α", "95%", *rule, *lenient, "tokens", "prompts"), left=("draft", "rule"))
     for row in rows:
         table.add_row(
             *_draft(row), *_estimate(row, "alpha"), *(_of_rule(row) if ruled else ()),
@@ -64,28 +63,28 @@ def _draft(row: AlphaRow) -> tuple[str, str]:
 
 def _estimate(row: Mapping[str, Any], name: str) -> tuple[str, str]:
     """The estimate in a row's column `name`, and its interval."""
-    return number(row[name], 3), bounds(row[f"{name}_low"], row[f"{name}_high"], 3)
+    return number(row[name], 3), span(row[f"{name}_low"], row[f"{name}_high"])
 
 
 def _by_position(rows: list[AlphaRow]) -> Any:
     """α of each token of a proposal, and the share of positions with a proposal."""
     most = max(len(row["alpha_by_position"]) for row in rows)
-    table = screen_table(
-        "draft", "T", "proposes", *(f"k={k}" for k in range(1, most + 1)), "95% at k=1", left=("draft",),
+    table = plain_table(
+        ("draft", "T", "proposes", *(f"k={k}" for k in range(1, most + 1)), "95% at k=1"), left=("draft",),
         title="α by position (Algorithm 1): acceptance of draft token k given that tokens 1 to k-1 were accepted",
     )  # fmt: skip
     for row in rows:
         found = row["alpha_by_position"]
         values = [number(one["value"], 3) for one in found] + [NONE] * (most - len(found))
-        first = bounds(found[0]["low"], found[0]["high"], 3) if found else NONE
+        first = span(found[0]["low"], found[0]["high"]) if found else NONE
         table.add_row(*_draft(row), f"{1 - row['silent']:.1%}", *values, first)
     return table
 
 
 def _of_vocabularies(rows: list[AlphaRow]) -> Any:
     """Drafts whose vocabulary differs from the target's: what both share, and what the mismatch costs."""
-    table = screen_table(
-        "draft", "T", "target tokens shared", "draft tokens", "target mass", "α", "without mismatch", "95%", "lost",
+    table = plain_table(
+        ("draft", "T", "target tokens shared", "draft tokens", "target mass", "α", "without mismatch", "95%", "lost"),
         left=("draft",),
         title="different vocabularies: α without mismatch is over shared tokens (tli), or by string (slem)",
     )  # fmt: skip
@@ -100,8 +99,8 @@ def _of_vocabularies(rows: list[AlphaRow]) -> Any:
 
 def _of_rules(rows: list[AlphaRow]) -> Any:
     """α of each draft under the three lossless rules that engines use at T > 0."""
-    table = screen_table(
-        "draft", "T", "exact", "95%", "match", "95%", "onehot", "95%", left=("draft",),
+    table = plain_table(
+        ("draft", "T", "exact", "95%", "match", "95%", "onehot", "95%"), left=("draft",),
         title="α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/rules.md lists engines)",
     )  # fmt: skip
     for row in rows:
@@ -113,8 +112,8 @@ def _of_rules(rows: list[AlphaRow]) -> Any:
 def _of_children(rows: list[AlphaRow]) -> Any:
     """For each draft, temperature and rule, the probability that one of k children is accepted."""
     most = len(rows[0]["acceptance_of_children"]["fixed"])
-    table = screen_table(
-        "draft", "T", "children, rule", *(f"k={k}" for k in range(1, most + 1)), f"95% at k={most}",
+    table = plain_table(
+        ("draft", "T", "children, rule", *(f"k={k}" for k in range(1, most + 1)), f"95% at k={most}"),
         left=("draft", "children, rule"),
         title="trees: probability that one of a node's k children is accepted, by how they are chosen and tested",
     )  # fmt: skip
@@ -125,7 +124,7 @@ def _of_children(rows: list[AlphaRow]) -> Any:
                 names = _draft(row) if rule == next(iter(OF_CHILDREN)) else ("", "")
                 last = found[rule][-1]
                 values = [number(one["value"], 3) for one in found[rule]]
-                table.add_row(*names, title, *values, bounds(last["low"], last["high"], 3))
+                table.add_row(*names, title, *values, span(last["low"], last["high"]))
     return table
 
 

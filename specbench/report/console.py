@@ -44,8 +44,15 @@ def _console_class() -> "type[Console]":
     return Terminal
 
 
-def screen_table(*titles: str, left: Collection[str] = (), title: str | None = None) -> "Table":
-    """An empty table without lines, whose columns are flush right but for those named in `left`."""
+def wide_console(least: int = 120) -> "Console":
+    """A console of at least `least` columns on stdout, so that a table keeps its columns in a pipe."""
+    console = terminal()
+    console.width = max(console.width, least)
+    return console
+
+
+def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | None = None) -> "Table":
+    """A table without lines: the columns titled as in `left` are aligned left, all others right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="")

@@ -43,7 +43,8 @@ def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
         "figures_beyond": [_figure(drawn, step) for drawn in figures if not OF_PAPER.match(drawn.name)],
         "tables_beyond": [_table(table) for table in tables if not OF_PAPER.match(table.name)],
     }
-    listed = {name: [(one["anchor"], _short(one["title"])) for one in part] for name, part in parts.items()}
+    # A title in the contents ends at a colon: 'Table 2. Measured speedup'.
+    listed = {name: [(one["anchor"], one["title"].partition(":")[0]) for one in part] for name, part in parts.items()}
     contents = [
         ("", [(OVERVIEW, "The paper's numbers and ours")]),
         ("Tables", listed["tables"]),
@@ -86,20 +87,10 @@ def _summary(frame: pd.DataFrame) -> Row:
     }
 
 
-def _short(title: str) -> str:
-    """A title for the contents, without what comes after a colon: 'Table 2. Measured speedup'."""
-    return title.partition(":")[0]
-
-
-def _anchor(table: Table) -> str:
-    """The table's id on the page. A figure may have the table's name."""
-    return f"{table.name}-table" if table.name in FIGURES else table.name
-
-
 def _table(table: Table) -> Row:
     filled, empty = _blocks(table.shown.to_dict("records"))
     return {
-        "anchor": _anchor(table),
+        "anchor": f"{table.name}-table" if table.name in FIGURES else table.name,  # a figure may have its name
         "title": table.title,
         "shows": experiment(table.name)["shows"] if table.name != OVERVIEW else "",
         "header": list(table.shown.columns),

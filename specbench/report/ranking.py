@@ -3,9 +3,9 @@
 from typing import Any
 
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
-from specbench.formatting import NONE, bounds, interval, markdown_table, number, percentage
+from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
 from specbench.records.documents import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
-from specbench.report.console import screen_table, terminal
+from specbench.report.console import plain_table, wide_console
 
 MOST_ROWS = 16
 
@@ -14,8 +14,7 @@ def draw(record: RecommendDocument) -> None:
     """Print the ranking, the reasons, and what real runs measured."""
     from rich.markup import escape
 
-    console = terminal()
-    console.width = max(console.width, 130)
+    console = wide_console(130)
     console.print(
         f"[bold]{escape(record['target'])}[/bold] on {escape(record['task'])}, T={record['temperature']:g}, "
         f"{record['dtype']}, engine {record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms",
@@ -51,10 +50,8 @@ def _ranking(rows: list[RankedRow]) -> Any:
     for row in rows:
         by_batch.setdefault(row.get("batch", 1), []).append(row)
     several = len(by_batch) > 1
-    table = screen_table(
-        "", *(["batch"] if several else []), "draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted",
-        "estimated", "95%", left=("", "draft"),
-    )  # fmt: skip
+    titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"]
+    table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
     for batch, group in sorted(by_batch.items()):
         for row in group[: MOST_ROWS // min(4, len(by_batch))]:
             cost, estimated, leads = row["cost"], row["estimated"], row is group[0]
@@ -64,7 +61,7 @@ def _ranking(rows: list[RankedRow]) -> Any:
                 number(row["alpha"]["value"], 3), number(cost["c"], 3), number(cost["verify_cost"]),
                 number(cost["overhead"], 3), number(row["tokens_per_pass"]),
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
-                number(estimated["value"]), bounds(estimated["low"], estimated["high"]),
+                number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
                 style="bold" if leads else None,
             )  # fmt: skip
     return table
@@ -73,11 +70,12 @@ def _ranking(rows: list[RankedRow]) -> Any:
 def _measured(runs: list[Verified]) -> Any:
     """The table of real runs beside their estimates."""
     titles = ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run")
-    table = screen_table(*titles, left=("draft", "run"), title="measured by real runs")
+    table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
     for run in runs:
         table.add_row(
             run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"]["value"]),
-            number(run["measured"]), bounds(run["measured_low"], run["measured_high"]), _error(run), _evidence(run),
+            number(run["measured"]), span(run["measured_low"], run["measured_high"], ".2f"), _error(run),
+            _evidence(run),
         )  # fmt: skip
     return table
 
@@ -137,13 +135,10 @@ def _prediction_errors(record: ValidateDocument) -> str:
 def _policies(record: ValidateDocument) -> str:
     cells = []
     for row in record["policies"]:
-        value, low, high = (row["against_best"][name] for name in ("value", "low", "high"))
-        less = percentage(value - 1, None if low is None else low - 1, None if high is None else high - 1)
-        against = "the best" if row["gamma"] == row["best"] else less
+        against = "the best" if row["gamma"] == row["best"] else percentage(**row["against_best"], less=1)
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
-    return "\n\n".join(
-        ["## γ by a policy", markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)]
-    )
+    table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
+    return "\n\n".join(["## γ by a policy", table])
 
 
 def _cost_of_alpha(record: ValidateDocument) -> str:

@@ -47,8 +47,8 @@ def cost(records: Records) -> Drawn:
         for part, colour in PARTS.items():
             axes.barh(y, row[part], left=left, height=0.66, color=colour, edgecolor=PAPER, linewidth=0.5)
             left += row[part]
-        tokens, look = row["tokens_per_pass"], {"markeredgecolor": PAPER, "markeredgewidth": 0.7, "markersize": 6}
-        axes.plot([tokens], [y], "o", color=INK, zorder=5, **look)
+        tokens = row["tokens_per_pass"]
+        axes.plot([tokens], [y], "o", color=INK, markeredgecolor=PAPER, markeredgewidth=0.7, markersize=6, zorder=5)
         axes.annotate(
             f"{tokens / left:.2f}×", (max(left, tokens), y), xytext=(7, 0), textcoords="offset points", va="center",
             fontsize=8.5, color=INK,
@@ -81,7 +81,11 @@ def parts(record: RunRecord) -> Row:
     alone = [prompt["baseline"] for prompt in record["prompts"]]
     step_s = sum(trace["decode_s"] for trace in alone) / sum(len(trace["tokens"]) for trace in alone)
     passes = passes_of(record)
-    spent: dict[str, float] = {part: sum(p[f"{part}_s"] for p in passes) for part in ("draft", "verify", "accept")}
+    spent: dict[str, float] = {
+        "draft": sum(p["draft_s"] for p in passes),
+        "verify": sum(p["verify_s"] for p in passes),
+        "accept": sum(p["accept_s"] for p in passes),
+    }
     whole = sum(prompt["speculative"]["decode_s"] for prompt in record["prompts"])
     spent["host"] = max(0.0, whole - sum(spent.values()))
     summary = record["summary"]

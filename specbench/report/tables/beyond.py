@@ -162,9 +162,8 @@ def _quality(row: Row) -> str:
         return NONE
     score = f"{METRICS[metric]} {number(ours, 1)}"
     equal = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
-    if equal or pd.isna(row["quality_difference_low"]):
-        return score
-    return f"{score} ({interval(*(row[key] for key in DIFFERENCE), 1, '+')})"
+    less, low, high = (row[key] for key in DIFFERENCE)
+    return score if equal or pd.isna(low) else f"{score} ({interval(less, low, high, 1, '+')})"
 
 
 def _with_difference(row: Row, records: Records) -> Row:

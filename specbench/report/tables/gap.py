@@ -161,7 +161,7 @@ def _show(one: Gap) -> Row:
         "tokens, Eq. 1": _range(one.tokens_expected),
         "EXP": _range(one.expected),
         "EMP": f"{one.measured.value:.1f}",
-        "EMP / EXP": percentage(*(end - 1 for end in (one.ratio.value, one.ratio.low, one.ratio.high)), 0),
+        "EMP / EXP": percentage(one.ratio.value, one.ratio.low, one.ratio.high, 0, less=1),
         "is": one.verdict,
         "v alone": _range(one.verify_cost, least=1),
         "c alone": _range(one.c, digits=3, least=0),

@@ -32,7 +32,7 @@ def table5(records: Records) -> Table:
     """Table 5: acceptance and speed under lenience."""
     printed, frame, runs = _printed(), alphas(records), records.chains
     lenient, timed = _lenient_records(frame), _timed(runs)
-    rows = [_ours_beside(row, lenient) for row in printed]
+    rows = [_with_ours(row, lenient) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}
     rows += _other_pairs(lenient, theirs)
     rows = [row | _measured(row, timed) for row in rows]
@@ -62,33 +62,29 @@ def table5(records: Records) -> Table:
 def _printed() -> list[Row]:
     """The paper's cells: its table at T = 1, then the T = 0 list of A.5's text."""
     source = paper()["table5"]
-    text = source["text"]
-    rows = []
-    for row in source["rows"]:
-        for index, lenience in enumerate(source["lenience"]):
+    text, rows = source["text"], list[Row]()
+    lists = [(row["draft"], 1, row["alpha"], text["speedup_1"]) for row in source["rows"]]
+    for draft, temperature, printed, speeds in [*lists, (text["draft"], 0, text["alpha_0"], text["speedup_0"])]:
+        for lenience, alpha, speed in zip(source["lenience"], printed, speeds, strict=True):
+            known = draft == text["draft"]  # the only draft whose speeds are printed
             rows.append({
-                "target": source["target"], "task": source["task"], "draft": row["draft"], "temperature": 1,
-                "lenience": lenience, "alpha_paper": row["alpha"][index],
-                "speed_paper": text["speedup_1"][index] if row["draft"] == text["draft"] else None,
-            })  # fmt: skip
-    for index, lenience in enumerate(source["lenience"]):
-        rows.append({
-            "target": source["target"], "task": source["task"], "draft": text["draft"], "temperature": 0,
-            "lenience": lenience, "alpha_paper": text["alpha_0"][index], "speed_paper": text["speedup_0"][index],
-        })  # fmt: skip
-    for row in rows:
-        if row["draft"] == text["draft"]:
-            row["speed_theory"] = _speed(
-                row["alpha_paper"], text["c"], text["gamma"] if row["temperature"] == 0 else None
-            )
+                "target": source["target"], "task": source["task"], "draft": draft, "temperature": temperature,
+                "lenience": lenience, "alpha_paper": alpha, "speed_paper": speed if known else None,
+            } | ({"speed_theory": speed_by_theory(alpha, temperature)} if known else {}))  # fmt: skip
     return rows
+
+
+def speed_by_theory(alpha: float, temperature: float) -> float:
+    """Theorem 3.8 at the c of A.5: with the paper's gamma at T = 0, and the best at T = 1."""
+    text = paper()["table5"]["text"]
+    return _speed(alpha, text["c"], text["gamma"] if temperature == 0 else None)
 
 
 def _speed(alpha: float, c: float, gamma: int | None = None) -> float:
     return theory.walltime_improvement(alpha, gamma or theory.optimal_gamma(alpha, c), c)
 
 
-def _ours_beside(row: Row, lenient: "Sequence[pd.Series[Any]]") -> Row:
+def _with_ours(row: Row, lenient: "Sequence[pd.Series[Any]]") -> Row:
     for record in lenient:
         if all(record[key] == row[key] for key in KEYS):
             return row | _ours(record, row["lenience"])

@@ -93,13 +93,12 @@ def _reach(frame: pd.DataFrame, value: str, low: str, high: str) -> "pd.Series[f
 
 def of_filling(name: str, missing: bool) -> list[str]:
     """How to fill the table `name`, if anything is `missing`, and what to have ready."""
-    if not missing or not fills(name):
+    commands, before = [f"`{command}`" for command in fills(name)], experiment(name).get("prepare")
+    if not missing or not commands:
         return []
-    plan = experiment(name)
-    commands = "; ".join(f"`{command}`" for command in fills(name))
-    verb = "fills" if len(fills(name)) == 1 else "fill"
-    line = f"no record: {commands} {verb} these; `{fill_twin(name)}` runs the twin on the models that ship"
-    return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
+    verb = "fills" if len(commands) == 1 else "fill"
+    twin = f"`{fill_twin(name)}` runs the twin on the models that ship"
+    return [f"no record: {'; '.join(commands)} {verb} these; {twin}", *([f"before that: {before}"] if before else [])]
 
 
 def silent(name: str) -> list[str]:
@@ -113,8 +112,7 @@ def silent(name: str) -> list[str]:
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     """The meaning of remarks in the record column, and which records are too small for a table or were disturbed."""
     lines = []
-    counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
-    if any((count > 1).any() for count in counts):
+    if any((values[name] > 1).any() for name in ("fitting", "alpha_fitting") if name in values):
         lines.append(
             "(most prompts of 3) after a record: 3 records fit the row and differ in settings that it does not show. "
             "The record with the most prompts is used; among equals the newest, or the fastest if the row has no fixed "
