@@ -1,6 +1,6 @@
 """Markdown tables keep their cells as they were given, whatever stands in them."""
 
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
 
 
 def test_cells_are_not_read_as_numbers_and_bars_are_escaped() -> None:

@@ -4,14 +4,15 @@ The main result is the number of target runs: a plain search needs one a step. T
 at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from specbench.algorithm.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
 from specbench.bench.baselines import beam_search as theirs
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class _Searched:
 def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
     """A row without a draft, then one for each u and gamma; and transformers' seconds a completion."""
     model = setup.target
-    found: dict[tuple[int, int], list[_Searched]] = {way: [] for way in _ways(setup)}
+    settings = [(setup.settings.width, 0), *product(setup.us, setup.gammas)]  # u, gamma
+    found: dict[tuple[int, int], list[_Searched]] = {setting: [] for setting in settings}
     seconds = 0.0
     right = theirs(model.network, setup.prompts[0], setup.settings, model.vocabulary_size)
     for u, gamma in found:  # first calls are slow, theirs too
@@ -67,13 +69,6 @@ def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[Be
             found[u, gamma].append(_search(setup, prompt, u, gamma, right))
     plain = sum(len(one.trace.passes) for one in found[setup.settings.width, 0])
     return [_row(u, gamma, each, plain) for (u, gamma), each in found.items()], seconds / len(setup.prompts)
-
-
-def _ways(setup: BeamBench) -> Iterator[tuple[int, int]]:
-    yield setup.settings.width, 0
-    for u in setup.us:
-        for gamma in setup.gammas:
-            yield u, gamma
 
 
 def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, right: list[Hypothesis]) -> _Searched:

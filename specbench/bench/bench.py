@@ -1,4 +1,4 @@
-"""The whole benchmark: its parts, their order, and rows that name their unit."""
+"""The whole benchmark: its parts, their order, rows that name their unit, and their table and files."""
 
 import resource
 import sys
@@ -13,16 +13,23 @@ from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculati
 from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.costs.roofline import roofline, weight_bytes
-from specbench.bench import parts as batches
-from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.parts import TooShort, bound, take_apart
+from specbench.bench.parts import (
+    TooShort,
+    batch_decoders,
+    bound,
+    groups_of,
+    over_lengths,
+    over_tokens,
+    over_vocabularies,
+    take_apart,
+)
 from specbench.bench.peers import PEERS, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
 from specbench.files import write_atomically
-from specbench.markdown import markdown_table
+from specbench.formatting import interval, markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.documents import BeamDocument, BenchDocument, write_document
@@ -179,8 +186,8 @@ def _batches_against_generate(setup: Bench) -> list[Row]:
     rows = []
     for size in setup.batches:
         what = f"autoregressive against generate, batch={size}"
-        groups = batches.groups_of(setup.prompts, size)
-        decoders = batches.ways(setup.target, _network(setup.target), groups, size, setup.max_new_tokens)
+        groups = groups_of(setup.prompts, size)
+        decoders = batch_decoders(setup.target, _network(setup.target), groups, size, setup.max_new_tokens)
         row = _row("g", what, setup, decoders, len(groups))
         rows.append(replace(row, note=row.note.replace("completions", "batches")))
     return rows
@@ -193,7 +200,7 @@ def _step_against_floor(setup: Bench) -> list[Row]:
         size = weight_bytes(model, setup.dtype)
         least = roofline(model, setup.dtype)
         floor = least.reading
-        step = growth.over_lengths(model, setup.prompts[0])
+        step = over_lengths(model, setup.prompts[0])
         seconds = next(iter(step.values()))
         note = f"{seconds / floor:.2f} times the floor: {size / 2**20:.1f} MiB at {size / floor / 1e9:.0f} GB/s"
         rows.append(Row("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
@@ -255,9 +262,8 @@ def _start_and_memory(setup: Bench) -> list[Row]:
         Row("f", "peak memory of the process", peak / 2**20, unit="MiB"),
     ]
     if setup.device.type == "cuda":
-        rows.append(
-            Row("f", "peak memory of the GPU", torch.cuda.max_memory_allocated(setup.device) / 2**20, unit="MiB")
-        )
+        on_gpu = torch.cuda.max_memory_allocated(setup.device)
+        rows.append(Row("f", "peak memory of the GPU", on_gpu / 2**20, unit="MiB"))
     return rows
 
 
@@ -265,19 +271,19 @@ def _growth(setup: Bench) -> list[Row]:
     prompt = setup.prompts[0]
     rows = _start_and_memory(setup)
     least = roofline(setup.target, setup.dtype)
-    over = growth.over_tokens(setup.target, prompt)
+    seconds_over = over_tokens(setup.target, prompt)
     rows += [
         Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * least.of_run(count),
-            note=f"v = {seconds / over[1]:.2f}; its roofline {least.of_run(count) / least.of_run(1):.2f}")
-        for count, seconds in over.items()
+            note=f"v = {seconds / seconds_over[1]:.2f}; its roofline {least.of_run(count) / least.of_run(1):.2f}")
+        for count, seconds in seconds_over.items()
     ]  # fmt: skip
     rows += [
         Row("f", f"target step after {length} tokens", 1000 * seconds)
-        for length, seconds in growth.over_lengths(setup.target, prompt).items()
+        for length, seconds in over_lengths(setup.target, prompt).items()
     ]
     rows += [
         Row("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
-        for size, seconds in growth.over_vocabularies(setup.target, setup.device).items()
+        for size, seconds in over_vocabularies(setup.target, setup.device).items()
     ]
     return rows
 
@@ -293,9 +299,6 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
 }
 
 
-# The benchmark's rows as a Markdown table, and any rows with their table as files.
-
-
 UNSAID = ("schema_version", "environment", "rows")  # in the document alone
 
 
@@ -303,9 +306,7 @@ def table(rows: Sequence[Row]) -> str:
     """A Markdown table."""
     cells = []
     for row in rows:
-        faster = "" if row.ratio is None else f"{row.ratio:.2f}"
-        if row.low is not None and row.high is not None:
-            faster += f" [{row.low:.2f}, {row.high:.2f}]"
+        faster = "" if row.ratio is None else interval(row.ratio, row.low, row.high)
         cells.append([row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, row.note])
     return markdown_table(["", "what", "ours", "theirs or floor", "unit", "times faster", "note"], cells)
 

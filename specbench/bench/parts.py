@@ -84,12 +84,6 @@ def over_vocabularies(model: Model, device: torch.device) -> dict[int, float]:
     return found
 
 
-# The work of a captured step on a device: the number of kernel launches, and the bytes of weights read.
-#
-# Counted in the graph, not measured: every operation that computes or moves data is a kernel, whatever a library makes
-# of it; a look-up in an embedding reads single rows and counts as nothing.
-
-
 # Operations that only say how a tensor is seen, by the name of torch's function, operator or method.
 SEEN_OTHERWISE = {
     "view", "reshape", "size", "sym_size", "getitem", "split_with_sizes", "transpose", "unsqueeze", "squeeze", "expand",
@@ -100,7 +94,11 @@ LOOK_UPS = {"embedding"}
 
 @dataclass(frozen=True)
 class Budget:
-    """Of one step."""
+    """The work of one captured step: kernel launches, and bytes of weights read.
+
+    Counted in the graph, not measured: every operation that computes or moves data is a kernel, whatever a library
+    makes of it; a look-up in an embedding reads single rows and counts as nothing.
+    """
 
     kernels: int
     weight_bytes: int
@@ -144,9 +142,6 @@ def _name(node: Node) -> str:
     return name.partition(".")[0]
 
 
-# The least time of a step, from its captured graph: kernels that it launches and bytes that it reads.
-
-
 LENGTH = 64  # tokens of the completion that the step follows
 
 
@@ -176,9 +171,6 @@ def bound(
     return 1000 * seconds, note, {name: float(number) for name, number in more.items()}
 
 
-# Our batched baseline against `transformers.generate` of the same batch, with encoder and prefill.
-
-
 def groups_of(prompts: list[Prompt], rows: int) -> list[list[Prompt]]:
     """`prompts` in groups of `rows`; the first prompts fill up the last group."""
     count = -(-len(prompts) // rows)
@@ -186,10 +178,13 @@ def groups_of(prompts: list[Prompt], rows: int) -> list[list[Prompt]]:
     return [filled[start : start + rows] for start in range(0, len(filled), rows)]
 
 
-def ways(
+def batch_decoders(
     target: Model, network: object, groups: list[list[Prompt]], rows: int, max_new_tokens: int
 ) -> dict[str, Decoder]:
-    """How a group of this number is decoded: (seconds, the tokens of its completions one after another)."""
+    """Our batched baseline and `generate` of the same batch, with encoder and prefill, on the group of a number.
+
+    Tokens are those of its completions one after another.
+    """
     batch, spec = Batch.of(target, rows), DecodingSpec.algorithm_1(Sampling(), max_new_tokens)
 
     def ours(index: int) -> tuple[float, list[int]]:
@@ -207,9 +202,6 @@ def ways(
     return {"ours": ours, "theirs": theirs}
 
 
-# Whether a draft's steps can be captured as one graph, asked before anything is timed.
-
-
 def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
     """Why `draft` would draft step by step where its steps of a pass should be one graph; None where it would not.
 
@@ -221,12 +213,6 @@ def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens
         for model in models:
             get_ready(model, prompt, tokens)
     return next((model.rollout_fell_back for model in models if model.rollout_fell_back), None)
-
-
-# A pass taken into its parts.
-#
-# The parts of a pass are timed where they happen, in the loop that decodes. Alone and again and again at one place they
-# would be faster, since a cache then holds what in a pass has to be fetched.
 
 
 @dataclass(frozen=True)
@@ -251,7 +237,8 @@ def take_apart(
 ) -> tuple[PassParts, float]:
     """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part.
 
-    Raises TooShort.
+    They are timed where they happen, in the loop that decodes. Alone and again and again at one place they would be
+    faster, since a cache then holds what in a pass has to be fetched. Raises TooShort.
     """
     generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
     spec = DecodingSpec.algorithm_1(Sampling(), tokens, gamma)
@@ -280,9 +267,10 @@ def _by_pass(passes: Sequence[Pass], checking: "Watched", proposing: "Watched") 
     for a_pass, (before, after), (_, verifying) in zip(passes, pairwise(ends), checking.runs, strict=True):
         drafting = sum(seconds for ended, seconds in proposing.runs if before < ended <= after)
         whole = a_pass.draft_s + a_pass.verify_s + a_pass.accept_s
-        choosing, judging = a_pass.draft_s - drafting, a_pass.verify_s - verifying
-        overhead = whole - drafting - verifying
-        parts = PassParts(whole, drafting, choosing, verifying, judging, a_pass.accept_s, overhead)
+        parts = PassParts(
+            whole, drafting, choosing=a_pass.draft_s - drafting, verifying=verifying,
+            judging=a_pass.verify_s - verifying, accepting=a_pass.accept_s, overhead=whole - drafting - verifying,
+        )  # fmt: skip
         found.append((parts, a_pass.drafted))
     return found
 

@@ -8,7 +8,7 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from importlib.metadata import version
@@ -25,18 +25,15 @@ from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
 
-# llama.cpp beside us: a folder of weights as a GGUF file, and greedy decoding with it.
-#
-# Its converter is a script of its repository, not of a package. What it does for plain Llamas and Qwens is done here:
-# names, the order of rows that its rotary angles expect, and the sizes.
-
-
 KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
 TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels
 
 
 def convert(folder: str, file: str, dtype: str) -> None:
     """Write the weights in `folder` to a GGUF file in `dtype`, norms and biases in float32; without a vocabulary.
+
+    llama.cpp's converter is a script of its repository, not of a package. What it does for plain Llamas and Qwens is
+    done here: names, the order of rows that its rotary angles expect, and the sizes.
 
     Raises:
         ValueError: an architecture, or rotary angles, that this function does not know.
@@ -172,19 +169,10 @@ def ctranslate2(work: Work) -> Peer:
     Raises:
         UserError: it cannot convert the weights.
     """
-    folder, prompts, device = work.folder, work.prompts, work.device.type
-    kind = "Translator" if prompts[0].source else "Generator"
-    with tempfile.TemporaryDirectory() as made:
-        converted = str(Path(made, "model"))
-        try:
-            with _process() as converting:
-                converting.submit(_convert, folder, converted).result()
-            process = _process()
-            what = process.submit(_load, converted, kind, work.wanted, device, torch.get_num_threads()).result()
-        except Exception as error:  # whatever its converters raise for weights that they do not know
-            raise UserError(f"peers=ctranslate2: it cannot convert {folder}: {first_line(error)}") from error
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    read = [tokenizer.convert_ids_to_tokens(list(prompt.source or prompt.prefix)) for prompt in prompts]
+    kind = "Translator" if work.prompts[0].source else "Generator"
+    process, what = _start("ctranslate2", work, _convert, _load, kind, work.wanted, work.device.type)
+    tokenizer = AutoTokenizer.from_pretrained(work.folder)
+    read = [tokenizer.convert_ids_to_tokens(list(prompt.source or prompt.prefix)) for prompt in work.prompts]
 
     def decode(index: int) -> tuple[float, list[int]]:
         seconds, words = process.submit(_decode, read[index], work.max_new_tokens).result()
@@ -202,15 +190,7 @@ def llama_cpp(work: Work) -> Peer:
     if work.prompts[0].source or work.device.type != "cpu":
         raise UserError("peers=llama.cpp: only for decoder-only targets, on device=cpu")
     longest = max(len(prompt.prefix) for prompt in work.prompts) + work.max_new_tokens
-    with tempfile.TemporaryDirectory() as made:
-        file = str(Path(made, "model.gguf"))
-        try:
-            with _process() as converting:
-                converting.submit(convert, work.folder, file, work.wanted).result()
-            process = _process()
-            what = process.submit(_load_llama, file, longest, torch.get_num_threads()).result()
-        except Exception as error:  # whatever its package raises
-            raise UserError(f"peers=llama.cpp: it cannot convert {work.folder}: {first_line(error)}") from error
+    process, what = _start("llama.cpp", work, convert, _load_llama, longest)
 
     def decode(index: int) -> tuple[float, list[int]]:
         prompt = work.prompts[index].prefix
@@ -222,21 +202,40 @@ def llama_cpp(work: Work) -> Peer:
 PEERS = {"ctranslate2": ctranslate2, "llama.cpp": llama_cpp}
 
 
+def _start(
+    name: str, work: Work, converter: Callable[[str, str, str], None], loader: Callable[..., str], *arguments: object
+) -> tuple[ProcessPoolExecutor, str]:
+    """A process that has loaded the weights, and what runs there.
+
+    Another process converts them: once torch's threads have run, they are in the way of the engine's.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        converted = str(Path(made, "model"))
+        try:
+            with _process() as converting:
+                converting.submit(converter, work.folder, converted, work.wanted).result()
+            process = _process()
+            return process, process.submit(loader, converted, torch.get_num_threads(), *arguments).result()
+        except Exception as error:  # whatever its package raises for weights that it does not know
+            raise UserError(f"peers={name}: it cannot convert {work.folder}: {first_line(error)}") from error
+
+
 def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
-# In the other processes. One converts, for torch's threads, once they have run, are in the way of the engine's.
+# In the other processes.
 
 _model: Any = None
 
 
-def _convert(folder: str, converted: str) -> None:
+def _convert(folder: str, converted: str, dtype: str) -> None:
+    del dtype  # it is chosen when they are loaded
     converters: Any = import_module("ctranslate2.converters")
     converters.TransformersConverter(folder).convert(converted)
 
 
-def _load(converted: str, kind: str, dtype: str, device: str, threads: int) -> str:
+def _load(converted: str, threads: int, kind: str, dtype: str, device: str) -> str:
     """Load the weights, and say what runs."""
     global _model
     engine: Any = import_module("ctranslate2")
@@ -247,7 +246,7 @@ def _load(converted: str, kind: str, dtype: str, device: str, threads: int) -> s
     return f"CTranslate2 {engine.__version__} in {computed}"
 
 
-def _load_llama(file: str, longest: int, threads: int) -> str:
+def _load_llama(file: str, threads: int, longest: int) -> str:
     global _model
     _model = Llama(file, longest, threads)
     return str(_model.what)

@@ -106,10 +106,12 @@ def _mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _chrf_row(text: str, reference: str) -> list[float]:
+    """chrF by sacreBLEU (Popovic 2015)."""
     return [_sacrebleu("CHRF").sentence_score(text, [reference]).score, 1.0]
 
 
 def _exact_row(text: str, reference: str) -> list[float]:
+    """Whether a completion equals the reference, ignoring case and white space."""
     return [100.0 * (_plain(text) == _plain(reference)), 1.0]
 
 
@@ -118,6 +120,7 @@ def _plain(text: str) -> str:
 
 
 def _number_row(text: str, reference: str) -> list[float]:
+    """Whether the last number of a completion is the reference's, as in GSM8K."""
     found, right = _last_number(text), _last_number(reference)
     return [100.0 * (found is not None and found == right), 1.0]
 

@@ -1,5 +1,8 @@
 """BLEU and ROUGE as `evaluate` metric modules: sacreBLEU's corpus score, and rouge_score's F-measures."""
 
+from collections.abc import Callable
+from functools import partial
+
 import datasets
 import evaluate
 import sacrebleu
@@ -43,38 +46,18 @@ class Rouge(evaluate.Metric):
 
 
 class Mean(evaluate.Metric):
-    """The mean over rows of a score from 0 to 100 of `quality.rows`."""
-
-    metric = ""
+    """The mean over rows of the score `config_name`, from 0 to 100 (`quality.ROW_SCORES`)."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=f"mean {self.metric} over rows, 0 to 100", citation="", features=_FEATURES
-        )
+        description = f"mean {self.config_name} over rows, 0 to 100"
+        return evaluate.MetricInfo(description=description, citation="", features=_FEATURES)
 
     def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
-        scores = columns_of(self.metric, predictions, references)[:, 0]
-        return {"score": float(scores.mean())}
+        return {"score": float(columns_of(self.config_name, predictions, references)[:, 0].mean())}
 
 
-class Chrf(Mean):
-    """chrF by sacreBLEU (Popovic 2015), mean over rows."""
-
-    metric = "chrf"
-
-
-class Exact(Mean):
-    """Share of completions that equal the reference, ignoring case and white space."""
-
-    metric = "exact"
-
-
-class Number(Mean):
-    """Share of completions whose last number is the reference's, as in GSM8K."""
-
-    metric = "number"
-
-
-METRICS: dict[str, type[evaluate.Metric]] = {
-    "bleu": Bleu, "rouge": Rouge, "chrf": Chrf, "exact": Exact, "number": Number,
-}  # fmt: skip
+METRICS: dict[str, Callable[..., evaluate.Metric]] = {
+    "bleu": Bleu,
+    "rouge": Rouge,
+    **{name: partial(Mean, config_name=name) for name in ("chrf", "exact", "number")},
+}

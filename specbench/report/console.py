@@ -5,7 +5,7 @@ rich takes a while to import, and most commands print without it, so it is impor
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
@@ -15,6 +15,7 @@ from specbench.escaping import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from specbench.records.store import Result
 
@@ -41,6 +42,23 @@ def _console_class() -> "type[Console]":
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     return Terminal
+
+
+def wide_console(least: int = 120) -> "Console":
+    """A console of at least `least` columns on stdout, so that a table keeps its columns in a pipe."""
+    console = terminal()
+    console.width = max(console.width, least)
+    return console
+
+
+def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | None = None) -> "Table":
+    """A table without lines: the columns titled as in `left` are aligned left, all others right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="")
+    for name in titles:
+        table.add_column(name, justify="left" if name in left else "right")
+    return table
 
 
 FEWEST_STEPS = 4  # that show progress

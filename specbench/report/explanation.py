@@ -34,20 +34,20 @@ def sentences(found: Waterfall) -> list[str]:
     Then encoder and prefill, then the data that the record lacks.
     """
     before = _before(found)
-    said = [
-        _said(step, before[step.name], found) + (_least(found) if step.name == "verification" else "")
+    lines = [
+        _sentence(step, before[step.name], found) + (_least(found) if step.name == "verification" else "")
         for step in found.levers
         if step.factor.value < 1 - TINY
     ]
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
-        said.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
-    return said + found.sample.missing
+        lines.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
+    return lines + found.sample.missing
 
 
 def biggest(found: Waterfall) -> str | None:
     """The biggest lever in a sentence; None if no step costs speed."""
-    return _said(found.levers[0], _before(found)[found.levers[0].name], found) if found.levers else None
+    return _sentence(found.levers[0], _before(found)[found.levers[0].name], found) if found.levers else None
 
 
 def needed(speedup: float, rows: list[Need]) -> list[str]:
@@ -71,16 +71,18 @@ def _before(found: Waterfall) -> dict[StepName, float]:
     return {step.name: before for step, before in zip(found.steps, values, strict=False)}
 
 
-def _said(step: Step, before: float, found: Waterfall) -> str:
-    totals, levels, made = found.sample.totals, found.levels, found.sample
+def _sentence(step: Step, before: float, found: Waterfall) -> str:
+    """What a step costs, why, and the speedup without it."""
+    totals, levels = found.sample.totals, found.levels
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
     change, alone = f"{before:.2f} → {step.speedup:.2f}", f"{step.alone:.2f}×"
+    cost, step_ms = float(levels.costs.get(step.name, 0.0)), float(levels.step_ms)  # in target steps
     if step.name == "rejections":
         alpha = float(totals["beta"] / totals["scored_tokens"])
         left = f"{step.speedup:.2f} of {before:.2f} tokens a pass"
         return f"rejections: α = {alpha:.3f} leaves {left}; α = 1 would give {alone}"
     if step.name == "ends":
-        length = float(totals["ours_tokens"]) / len(made.columns["passes"])
+        length = float(totals["ours_tokens"]) / len(found.sample.columns["passes"])
         return (
             f"completions of {length:.0f} tokens end inside passes: {change} tokens a pass; with completions of "
             f"{LONGER * length:.0f} tokens {_longer(found):.2f}; without ends {alone}"
@@ -91,22 +93,18 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
     if step.name == "positions":
         return f"acceptances are not independent but come in runs: {change} tokens a pass; without that {alone}"
     if step.name == "drafting":
-        cost = float(levels.costs["drafting"])
         return (
             f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} steps a pass (mean c = "
-            f"{cost * passes / drafted:.3f}, {cost * _step_ms(found):.2f} ms): {change}; "
+            f"{cost * passes / drafted:.3f}, {cost * step_ms:.2f} ms): {change}; "
             f"a draft that costs nothing would give {alone}"
         )
     if step.name == "verification":
-        cost = float(levels.costs["verification"])
         return (
             f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} steps a pass, not 1 "
-            f"({(cost - 1) * _step_ms(found):.2f} ms more): {change}; v = 1 would give {alone}"
+            f"({(cost - 1) * step_ms:.2f} ms more): {change}; v = 1 would give {alone}"
         )
     if step.name == "overhead":
-        cost = float(levels.costs["overhead"])
-        spent = f"{cost:.2f} steps a pass ({cost * _step_ms(found):.2f} ms)"
-        return f"accepting takes {spent}: {change}; none would give {alone}"
+        return f"accepting takes {cost:.2f} steps a pass ({cost * step_ms:.2f} ms): {change}; none would give {alone}"
     return f"unexplained: {change}; without it {alone}"
 
 
@@ -116,16 +114,10 @@ def _least(found: Waterfall) -> str:
     if least is None:
         return ""
     tokens = float(totals["drafted"] / totals["passes"]) + 1
-    binds = (
-        f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
-        if tokens > least.turning
-        else f"up to Ω = {least.turning:.1f} tokens, reading the weights takes longer than multiplying"
-    )
+    binds = f"up to Ω = {least.turning:.1f} tokens, reading the weights takes longer than multiplying"
+    if tokens > least.turning:
+        binds = f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
     return f". They take at least {least.of_run(tokens):.2f} ms here, and one token {least.of_run(1):.2f}: {binds}"
-
-
-def _step_ms(found: Waterfall) -> float:
-    return float(found.levels.step_ms)
 
 
 def _longer(found: Waterfall) -> float:

@@ -1,6 +1,7 @@
-"""Points that figures need and a record's summary does not hold: made from its raw passes, with intervals."""
+"""Records that tables and figures select, and points made from raw passes, which a record's summary does not hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +19,19 @@ WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(
 def neural(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of drafts that are models."""
     return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
+
+
+def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
+    """Records without top-k and top-p."""
+    return frame[frame["top_k"].isna() & frame["top_p"].isna()]
+
+
+def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:
+    """The rows of `frame` whose values under `keys` are those of `row`."""
+    same = pd.Series(True, index=frame.index)
+    for key in keys:
+        same &= frame[key] == row[key]
+    return frame[same]
 
 
 def passes_of(record: RunRecord) -> list[PassRecord]:
@@ -45,12 +59,12 @@ def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> p
     """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
     frame = one_sample(neural(records.paper_runs))
     frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
+    kept = [*PAIR, "gamma", *MACHINE, "where", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
+    kept += ["speedup_measured", "speedup_low", "speedup_high", "created", "run_id"]
     rows = []
     for _, row in frame.iterrows():
         whole = records.whole(row["run_id"])
         tokens, counted = tokens_per_pass(whole), operations(whole)
-        kept = [*PAIR, "gamma", *MACHINE, "where", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
-        kept += ["speedup_measured", "speedup_low", "speedup_high", "created", "run_id"]
         rows.append({key: row[key] for key in kept} | {
             "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
             "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,

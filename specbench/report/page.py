@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.files import write_atomically
+from specbench.formatting import NONE, share
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
 from specbench.records.proved import prompts_for_proof
@@ -22,30 +23,13 @@ from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
-from specbench.report.table import NONE, Table
+from specbench.report.table import Table
 from specbench.report.tables import TABLES
 from specbench.report.tables import build as build_tables
 
-# Tables and figures that the paper does not have.
-BEYOND = (
-    "gamma",
-    "position",
-    "beta",
-    "cost",
-    "beyond",
-    "waterfall",
-    "gap",
-    "levers",
-    "trees",
-    "verify",
-    "strata",
-    "online",
-    "batches",
-)
+OF_PAPER = re.compile("(table|figure)[0-9]")  # names of the paper's tables and figures
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
-
-
 STEPS = len(TABLES) + 2 * len(FIGURES)  # a figure is drawn, then written
 
 
@@ -54,12 +38,13 @@ def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
     tables, figures = build_tables((), records, step), build_figures((), records, step)
     scored = cells(records)
     parts = {
-        "tables": [_table(table) for table in tables if table.name not in BEYOND],
-        "figures": [_figure(drawn, step) for drawn in figures if drawn.name not in BEYOND],
-        "figures_beyond": [_figure(drawn, step) for drawn in figures if drawn.name in BEYOND],
-        "tables_beyond": [_table(table) for table in tables if table.name in BEYOND],
+        "tables": [_table(table) for table in tables if OF_PAPER.match(table.name)],
+        "figures": [_figure(drawn, step) for drawn in figures if OF_PAPER.match(drawn.name)],
+        "figures_beyond": [_figure(drawn, step) for drawn in figures if not OF_PAPER.match(drawn.name)],
+        "tables_beyond": [_table(table) for table in tables if not OF_PAPER.match(table.name)],
     }
-    listed = {name: [(one["anchor"], _short(one["title"])) for one in part] for name, part in parts.items()}
+    # A title in the contents ends at a colon: 'Table 2. Measured speedup'.
+    listed = {name: [(one["anchor"], one["title"].partition(":")[0]) for one in part] for name, part in parts.items()}
     contents = [
         ("", [(OVERVIEW, "The paper's numbers and ours")]),
         ("Tables", listed["tables"]),
@@ -102,27 +87,17 @@ def _summary(frame: pd.DataFrame) -> Row:
     }
 
 
-def _short(title: str) -> str:
-    """A title for the contents, without what comes after a colon: 'Table 2. Measured speedup'."""
-    return title.partition(":")[0]
-
-
-def _anchor(table: Table) -> str:
-    """The table's id on the page. A figure may have the table's name."""
-    return f"{table.name}-table" if table.name in FIGURES else table.name
-
-
 def _table(table: Table) -> Row:
-    filled, empty = _apart(table.shown.to_dict("records"))
+    filled, empty = _blocks(table.shown.to_dict("records"))
     return {
-        "anchor": _anchor(table),
+        "anchor": f"{table.name}-table" if table.name in FIGURES else table.name,  # a figure may have its name
         "title": table.title,
         "shows": experiment(table.name)["shows"] if table.name != OVERVIEW else "",
         "header": list(table.shown.columns),
         "rows": [_cells(row) for block in filled for row in block],
         "folded": [
             {
-                "said": f"{len(blocks)} {verdict}" + (f": {why(verdict)}" if table.name not in BEYOND else ""),
+                "said": f"{len(blocks)} {verdict}" + (f": {why(verdict)}" if OF_PAPER.match(table.name) else ""),
                 "rows": [_cells(row) for block in blocks for row in block],
             }
             for verdict, blocks in empty.items()
@@ -132,7 +107,7 @@ def _table(table: Table) -> Row:
     }
 
 
-def _apart(rows: Sequence[Row]) -> tuple[list[list[Row]], dict[Verdict, list[list[Row]]]]:
+def _blocks(rows: Sequence[Row]) -> tuple[list[list[Row]], dict[Verdict, list[list[Row]]]]:
     """Blocks of rows with our number, and those without by verdict. A block is a row, or a paper's row with ours."""
     blocks: list[list[Row]] = []
     for row in rows:
@@ -140,22 +115,17 @@ def _apart(rows: Sequence[Row]) -> tuple[list[list[Row]], dict[Verdict, list[lis
             blocks[-1].append(row)
         else:
             blocks.append([row])
-    filled, empty = list[list[Row]](), dict[Verdict, list[list[Row]]]({"not run": [], "not public": []})
-    for block in blocks:
-        if block[-1].get("record") == "not public":
-            empty["not public"].append(block)
-        elif _is_empty(block[-1]):
-            empty["not run"].append(block)
-        else:
-            filled.append(block)
-    return filled, empty
+    closed = [block for block in blocks if block[-1].get("record") == "not public"]
+    missing = [block for block in blocks if _is_empty(block[-1])]
+    filled = [block for block in blocks if block not in closed and block not in missing]
+    return filled, {"not run": missing, "not public": closed}
 
 
 def _stands_beside(row: Row, block: list[Row]) -> bool:
     """Whether a row is what theory or we have for the paper's row that `block` begins with."""
     theirs = block[0]
-    alike = all(row.get(key) == theirs.get(key) for key in ("task", "T"))
-    return theirs.get("whose") == "paper" != row.get("whose") and alike and not _is_empty(block[-1])
+    same = all(row.get(key) == theirs.get(key) for key in ("task", "T"))
+    return theirs.get("whose") == "paper" != row.get("whose") and same and not _is_empty(block[-1])
 
 
 def _is_empty(row: Row) -> bool:
@@ -189,17 +159,10 @@ def _figure(drawn: Drawn, step: Callable[[], None]) -> Row:
 
 
 def _record(row: Row) -> Row:
-    return {
-        "digest": digest(row["run_id"]),
-        "run_id": row["run_id"],
-        "rule": rule_name(row) or "exact",
-        "prompts": f"{row['prompts']:.0f}",
-        "tokens": f"{row['tokens']:.0f}",
-        "proof": _proof(row),
-        "hardware": row["hardware"],
-        "dtype": row["dtype"],
-        "day": date(row["created"]),
-    }
+    return {key: row[key] for key in ("run_id", "hardware", "dtype")} | {
+        "digest": digest(row["run_id"]), "rule": rule_name(row) or "exact", "prompts": f"{row['prompts']:.0f}",
+        "tokens": f"{row['tokens']:.0f}", "proof": _proof(row), "day": date(row["created"]),
+    }  # fmt: skip
 
 
 def _proof(row: Row) -> str:
@@ -212,11 +175,9 @@ def _proof(row: Row) -> str:
         prompts = prompts_for_proof(row)
         small = "" if prompts is None else f", but not proved at this size: {prompts} prompts would"
         return f"z = {row['proof_z']:+.2f}{small}"
-    return (
-        f"{100 * row['identical']:.0f}% identical"
-        if pd.notna(row["identical"])
-        else "unproved: two greedy completions compared"
-    )
+    if pd.notna(row["identical"]):
+        return f"{share(row['identical'])} identical"
+    return "unproved: two greedy completions compared"
 
 
 def _code(text: str) -> Markup:

@@ -1,4 +1,4 @@
-"""A decoded prompt pass by pass, as in Figure 1: accepted tokens, the rejected token, and the target's token.
+"""A decoded prompt pass by pass, as in Figure 1: accepted tokens, the rejected token, the target's token; and trees.
 
 The terminal and the picture show the same lines, which this file makes from a record.
 """
@@ -105,9 +105,6 @@ def token_text(texts: dict[str, str], token: int) -> str:
     return "▪" if text.strip() in ENDS else text
 
 
-# The tree of one pass as lines of text: nodes under their parents, the accepted path, and the target's token.
-
-
 # target: the token after the path; unvisited: below a rejected node, or tested after its sibling was accepted
 NodeKind = Literal["accepted", "rejected", "target", "unvisited"]
 
@@ -122,7 +119,7 @@ class Twig:
 
 
 def tree_of_pass(record: RunRecord, prompt: PromptRecord, number: int) -> list[Twig]:
-    """The tree of pass `number` (from 0) of a prompt. Raises UserError where the pass has no tree."""
+    """The tree of pass `number` (from 0) of a prompt, nodes under their parents. Raises UserError if it has none."""
     passes = prompt["speculative"]["passes"]
     a_pass = passes[number]
     parents, path = a_pass.get("parents"), a_pass.get("path")
@@ -167,10 +164,11 @@ def telling_pass(prompt: PromptRecord) -> int | None:
     """
     passes = prompt["speculative"]["passes"]
     grown = [number for number, one in enumerate(passes) if one.get("parents") is not None]
-    return max(grown, key=lambda number: _told(passes[number]), default=None)
+    return max(grown, key=lambda number: _interest(passes[number]), default=None)
 
 
-def _told(a_pass: PassRecord) -> tuple[bool, int]:
+def _interest(a_pass: PassRecord) -> tuple[bool, int]:
+    """Whether the accepted path left a first child, and its length."""
     parents, path = a_pass.get("parents") or [], a_pass.get("path") or []
     first = [parents.index(parents[node]) for node in path]  # the first sibling of each accepted node
     return list(path) != first, a_pass["accepted"]

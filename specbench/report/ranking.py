@@ -1,24 +1,20 @@
-"""The table of `specbench recommend`: the ranking, the reasons, and what real runs measured."""
+"""What `specbench recommend` shows: the ranking with its reasons and real runs, and the document of `--validate`."""
 
 from typing import Any
 
-from specbench.markdown import markdown_table
+from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
+from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
 from specbench.records.documents import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
-from specbench.stats import IntervalRecord
+from specbench.report.console import plain_table, wide_console
 
 MOST_ROWS = 16
 
 
 def draw(record: RecommendDocument) -> None:
-    """The ranking, the reasons, and the proof."""
+    """Print the ranking, the reasons, and what real runs measured."""
     from rich.markup import escape
-    from rich.table import Table
 
-    from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 130)
+    console = wide_console(130)
     console.print(
         f"[bold]{escape(record['target'])}[/bold] on {escape(record['task'])}, T={record['temperature']:g}, "
         f"{record['dtype']}, engine {record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms",
@@ -28,47 +24,11 @@ def draw(record: RecommendDocument) -> None:
         console.print(
             f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); repeat it when nothing else runs"
         )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    batches = {row.get("batch", 1) for row in record["rows"]}
-    shown = [
-        row
-        for batch in sorted(batches)
-        for row in _of_batch(record["rows"], batch)[: MOST_ROWS // min(4, len(batches))]
-    ]
-    for title in (
-        "",
-        *(["batch"] if len(batches) > 1 else []),
-        "draft",
-        "γ",
-        "α",
-        "c",
-        "v",
-        "overhead",
-        "tok/pass",
-        "Eq. 1",
-        "predicted",
-        "estimated",
-        "95%",
-    ):
-        table.add_column(title, justify="left" if title in ("", "draft") else "right")
-    for row in shown:
-        leads = row is _of_batch(record["rows"], row.get("batch", 1))[0]
-        cost, estimated = row["cost"], row["estimated"]
-        low, high = estimated["low"], estimated["high"]
-        mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
-        table.add_row(
-            "→" if leads else "", *([str(row.get("batch", 1))] if len(batches) > 1 else []), row["candidate"],
-            _drafted(row["gamma"], row.get("tree")),
-            f"{row['alpha']['value']:.3f}",
-            f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
-            f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}{mark}", f"{row['predicted']:.2f}{mark}",
-            f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
-            style="bold" if leads else None,
-        )  # fmt: skip
-    console.print(table)
-    if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
+    console.print(_ranking(record["rows"]))
+    listed = record["rows"][:MOST_ROWS]
+    if any(row["prediction"] == BY_POSITION for row in listed):
         console.print("* from the acceptance rate at each position, since it falls with the position")
-    if any(row.get("tree") for row in record["rows"][:MOST_ROWS]):
+    if any(row.get("tree") for row in listed):
         console.print(
             "† tree: γ is the number of levels (L), c the cost of a level, tokens are from the acceptance by rank "
             "(Sequoia, Prop. 3.4)"
@@ -76,59 +36,70 @@ def draw(record: RecommendDocument) -> None:
     for line in record["reasons"]:
         console.print(f"· {line}")
     if record["verified"]:
-        console.print(_proof(record["verified"]))
-    for one in record["verified"]:
-        if one.get("disturbed_by"):
-            console.print(f"{one['run_id']}: DISTURBED, so its speedup is unreliable: {one['disturbed_by']}")
-        if one.get("unproved"):
-            console.print(f"{one['run_id']}: its speedup is {one['unproved']}", markup=False)
+        console.print(_measured(record["verified"]))
+    for run in record["verified"]:
+        if run.get("disturbed_by"):
+            console.print(f"{run['run_id']}: DISTURBED, so its speedup is unreliable: {run['disturbed_by']}")
+        if run.get("unproved"):
+            console.print(f"{run['run_id']}: its speedup is {run['unproved']}", markup=False)
 
 
-def _of_batch(rows: list[RankedRow], batch: int) -> list[RankedRow]:
-    return [row for row in rows if row.get("batch", 1) == batch]
+def _ranking(rows: list[RankedRow]) -> Any:
+    """The best candidates at each batch size; the first of each leads."""
+    by_batch: dict[int, list[RankedRow]] = {}
+    for row in rows:
+        by_batch.setdefault(row.get("batch", 1), []).append(row)
+    several = len(by_batch) > 1
+    titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"]
+    table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
+    for batch, group in sorted(by_batch.items()):
+        for row in group[: MOST_ROWS // min(4, len(by_batch))]:
+            cost, estimated, leads = row["cost"], row["estimated"], row is group[0]
+            mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
+            table.add_row(
+                "→" if leads else "", *([str(batch)] if several else []), row["candidate"], _gamma(row),
+                number(row["alpha"]["value"], 3), number(cost["c"], 3), number(cost["verify_cost"]),
+                number(cost["overhead"], 3), number(row["tokens_per_pass"]),
+                number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
+                number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
+                style="bold" if leads else None,
+            )  # fmt: skip
+    return table
 
 
-def _drafted(gamma: int, tree: str | None) -> str:
-    return f"{gamma} L" if tree else str(gamma)
-
-
-def _off(one: Verified) -> str:
-    if one.get("disturbed_by"):
-        return "disturbed"
-    return "–" if one["off"] is None else f"{100 * one['off']:+.1f}%"
-
-
-def _evidence(one: Verified) -> str:
-    """The run; for another engine, the share of completions equal to those without a draft."""
-    if one["run_id"] is None:
-        return f"{100 * one.get('alike', 0):.0f}% of completions as without a draft"
-    return one["run_id"] + (" (existing record)" if one["reused"] else "")
-
-
-def _proof(verified: list[Verified]) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", title="measured by real runs", title_justify="left")
-    for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run"):
-        table.add_column(title, justify="left" if title in ("draft", "run") else "right")
-    for one in verified:
-        measured = one["measured"]
+def _measured(runs: list[Verified]) -> Any:
+    """The table of real runs beside their estimates."""
+    titles = ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run")
+    table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
+    for run in runs:
         table.add_row(
-            one["candidate"], _drafted(one["gamma"], one.get("tree")), str(one.get("batch", 1)),
-            f"{one['estimated']['value']:.2f}", "–" if measured is None else f"{measured:.2f}",
-            "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
-            _off(one),
-            _evidence(one),
+            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"]["value"]),
+            number(run["measured"]), span(run["measured_low"], run["measured_high"], ".2f"), _error(run),
+            _evidence(run),
         )  # fmt: skip
     return table
 
 
-# The record of `specbench recommend --validate` as tables in Markdown, as docs/choosing.md quotes them.
+def _gamma(row: RankedRow | Verified) -> str:
+    return f"{row['gamma']} L" if row.get("tree") else str(row["gamma"])
+
+
+def _error(run: Verified) -> str:
+    """The prediction error."""
+    if run.get("disturbed_by"):
+        return "disturbed"
+    return NONE if run["off"] is None else percentage(run["off"], None, None)
+
+
+def _evidence(run: Verified) -> str:
+    """The run; for another engine, the share of completions equal to those without a draft."""
+    if run["run_id"] is None:
+        return f"{100 * run.get('alike', 0):.0f}% of completions as without a draft"
+    return run["run_id"] + (" (existing record)" if run["reused"] else "")
 
 
 def markdown(record: ValidateDocument) -> str:
-    """The whole document: prediction errors, policies, and the cost of estimating alpha."""
-    same = record["same_texts"]
+    """The record of `--validate` as Markdown: prediction errors, policies, and the cost of estimating alpha."""
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
@@ -137,21 +108,21 @@ def markdown(record: ValidateDocument) -> str:
     ]
     if (signs := record.get("disturbed_by")) is not None:
         said.append(f"**DISTURBED**: {signs}. Estimates, speedups and errors are unreliable; measure again.")
-    if same is not None:
+    if (same := record["same_texts"]) is not None:
         said.append(f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token.")
-    parts = [_error_section(record), _policy_section(record), _learning_section(record)]
+    parts = [_prediction_errors(record), _policies(record), _cost_of_alpha(record)]
     return "\n\n".join(["# Estimated against measured", *said, *parts]) + "\n"
 
 
-def _error_section(record: ValidateDocument) -> str:
+def _prediction_errors(record: ValidateDocument) -> str:
     if not record["rows"]:
         return "## Prediction errors\n\nCompletions are too short for a full pass at any γ, so nothing is predicted."
     table = markdown_table(
         ("draft", "γ", "tokens per pass", "Theorem 3.8", "estimated", "measured", "error"),
         [
             (
-                row["candidate"], row["gamma"], f"{row['tokens_per_pass']:.2f}", f"{row['predicted']:.2f}",
-                span(row["estimated"]), _speed(row), percent(row["error"]) if row["lossless"] else "none",
+                row["candidate"], row["gamma"], number(row["tokens_per_pass"]), number(row["predicted"]),
+                interval(**row["estimated"]), _speed(row), percentage(**row["error"]) if row["lossless"] else "none",
             )
             for row in record["rows"]
         ],
@@ -161,24 +132,23 @@ def _error_section(record: ValidateDocument) -> str:
     return "\n\n".join(["## Prediction errors", table, largest])
 
 
-def _policy_section(record: ValidateDocument) -> str:
+def _policies(record: ValidateDocument) -> str:
     cells = []
     for row in record["policies"]:
-        best = row["gamma"] == row["best"]
-        against = "the best" if best else percent(_less_one(row["against_best"]))
+        against = "the best" if row["gamma"] == row["best"] else percentage(**row["against_best"], less=1)
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
     return "\n\n".join(["## γ by a policy", table])
 
 
-def _learning_section(record: ValidateDocument) -> str:
+def _cost_of_alpha(record: ValidateDocument) -> str:
     learning = record["learning"]
     table = markdown_table(
         ("draft", "α by teacher forcing", "γ", "α by decoding"),
         [
-            (row["candidate"], span(row["alpha"], 3), row["gamma"], span(row["alpha_decoded"], 3))
+            (row["candidate"], interval(**row["alpha"], digits=3), row["gamma"], interval(**decoded, digits=3))
             for row in record["rows"]
-            if row["alpha_decoded"] is not None
+            if (decoded := row["alpha_decoded"]) is not None
         ],
     )
     times = learning["decode_s"] / learning["score_s"]
@@ -191,23 +161,4 @@ def _learning_section(record: ValidateDocument) -> str:
 
 def _speed(row: ErrorRow | PolicyRow) -> str:
     """The measured speedup; 'not lossless' if rounding does not explain how the completions differ."""
-    return span(row["measured"]) if row["lossless"] else "not lossless"
-
-
-def _less_one(ratio: IntervalRecord) -> IntervalRecord:
-    low, high = (None if bound is None else bound - 1 for bound in (ratio["low"], ratio["high"]))
-    return {"value": ratio["value"] - 1, "low": low, "high": high}
-
-
-def span(value: IntervalRecord, digits: int = 2) -> str:
-    """A number with its interval."""
-    if value["low"] is None or value["high"] is None:
-        return f"{value['value']:.{digits}f}"
-    return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
-
-
-def percent(value: IntervalRecord) -> str:
-    """A share with its interval, in percent and with signs."""
-    if value["low"] is None or value["high"] is None:
-        return f"{100 * value['value']:+.1f}%"
-    return f"{100 * value['value']:+.1f}% [{100 * value['low']:+.1f}, {100 * value['high']:+.1f}]"
+    return interval(**row["measured"]) if row["lossless"] else "not lossless"

@@ -13,16 +13,16 @@ from typing import Any, Literal, TypedDict
 import pandas as pd
 
 from specbench import theory
+from specbench.formatting import NONE, interval, number
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.records.schema import Row
 from specbench.report.paper import label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.acceptance import table3
-from specbench.report.tables.gap import table1
-from specbench.report.tables.lenience import table5
-from specbench.report.tables.speedups import table2
+from specbench.report.tables.lenience import speed_by_theory, table5
+from specbench.report.tables.speedups import table1, table2
 
 Verdict = Literal["reproduced", "differs", "not run", "not public"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")
@@ -55,7 +55,7 @@ class Cell(TypedDict):
 
 def cells(records: Records) -> list[Cell]:
     """Every number of Tables 1 to 5 and of A.5's list."""
-    ours = _ours(table2(records).values)
+    ours = {_key(row): row for row in table2(records).values.to_dict("records") if row["whose"] == "ours"}
     return [*_formulas(records), *_measured(ours), *_alphas(records), *_costs(ours), *_lenience(records)]
 
 
@@ -79,7 +79,7 @@ def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
         "c (Table 4) is a ratio of medians without an interval: reproduced means that it rounds to the printed number",
         "a number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured "
         "speedups of Table 4 in Table 2",
-        *notes.of_checkpoints(),
+        paper()["checkpoints_note"],
         "the models that ship are not the paper's, and fill no cell",
         *notes.of_records(ours),
     ]
@@ -165,6 +165,14 @@ def _cell(
     }  # fmt: skip
 
 
+def _measured_cell(
+    table: str, row: str, quantity: str, printed: float, digits: int, found: Row, name: str, public: bool = True
+) -> Cell:
+    """A cell whose number is `name` of our row `found`, which is empty if we have none."""
+    value, low, high, run_id = (found.get(column) for column in (name, f"{name}_low", f"{name}_high", "run_id"))
+    return _cell(table, row, quantity, printed, digits, value, low, high, run_id, public)
+
+
 def _formulas(records: Records) -> Iterator[Cell]:
     for row in table1(records).values.to_dict("records"):
         for quantity in ("operations", "speed"):
@@ -176,10 +184,7 @@ def _measured(ours: Ours) -> Iterator[Cell]:
     """Of Table 2: the measured speedups."""
     for printed in paper()["table2"]["rows"]:
         found = ours.get(_key(printed), {})
-        yield _cell(
-            "2", _named(printed), "EMP", printed["empirical"], 1, found.get("empirical"), found.get("empirical_low"),
-            found.get("empirical_high"), found.get("run_id"),
-        )  # fmt: skip
+        yield _measured_cell("2", _named(printed), "EMP", printed["empirical"], 1, found, "empirical")
 
 
 def _costs(ours: Ours) -> Iterator[Cell]:
@@ -201,12 +206,9 @@ def _alphas(records: Records) -> Iterator[Cell]:
     for row in table3(records).values.to_dict("records"):
         if pd.isna(row["alpha_paper"]):
             continue
-        own = row["state"] == "measured" and row["simulated"] is not True
-        found = row if own else {}
-        yield _cell(
-            "3", _named(row), "α", row["alpha_paper"], 2, found.get("alpha"), found.get("alpha_low"),
-            found.get("alpha_high"), found.get("run_id"), public=row["state"] != "not public",
-        )  # fmt: skip
+        found = row if row["state"] == "measured" and row["simulated"] is not True else {}
+        public = row["state"] != "not public"
+        yield _measured_cell("3", _named(row), "α", row["alpha_paper"], 2, found, "alpha", public)
 
 
 def _lenience(records: Records) -> Iterator[Cell]:
@@ -216,33 +218,15 @@ def _lenience(records: Records) -> Iterator[Cell]:
             continue
         named, table = f"{_named(row)}, l={row['lenience']:g}", "5" if row["temperature"] == 1 else "A.5"
         if row["lenience"] < 1:
-            yield _lenient_alpha(table, named, row)
+            found = {} if row.get("run_id") is None or row.get("simulated") is True else row
+            yield _measured_cell(table, named, "α", row["alpha_paper"], 2, found, "alpha")
         if pd.notna(row.get("speed_paper")):
-            low, high = (_lenient_speed(row, shift) for shift in (-0.005, 0.005))
+            low, high = (speed_by_theory(row["alpha_paper"] + half, row["temperature"]) for half in (-0.005, 0.005))
             yield _cell("A.5", named, "speed", row["speed_paper"], 1, row["speed_theory"], low, high, FORMULA)
 
 
-def _lenient_alpha(table: str, named: str, row: Row) -> Cell:
-    found = {} if row.get("run_id") is None or row.get("simulated") is True else row
-    return _cell(
-        table, named, "α", row["alpha_paper"], 2, found.get("alpha"), found.get("alpha_low"),
-        found.get("alpha_high"), found.get("run_id"),
-    )  # fmt: skip
-
-
-def _lenient_speed(row: Row, shift: float) -> float:
-    """Theorem 3.8 as Table 5 has it, at an alpha that rounds to the printed."""
-    text, alpha = paper()["table5"]["text"], row["alpha_paper"] + shift
-    gamma = text["gamma"] if row["temperature"] == 0 else theory.optimal_gamma(alpha, text["c"])
-    return theory.walltime_improvement(alpha, gamma, text["c"])
-
-
-def _ours(values: pd.DataFrame) -> Ours:
-    """Our measured rows of Table 2, by what tells its rows apart."""
-    return {_key(row): row for row in values.to_dict("records") if row["whose"] == "ours"}
-
-
 def _key(row: Row) -> tuple[Any, ...]:
+    """What tells rows of Table 2 apart."""
     return (*(row[key] for key in PAIR), int(row["gamma"]))
 
 

@@ -83,6 +83,25 @@ def at_end(
     )  # fmt: skip
 
 
+def with_intervals(axes: Axes, x: Any, value: Any, low: Any, high: Any, **options: Any) -> None:
+    """Points with their intervals as error bars."""
+    axes.errorbar(x, value, yerr=[value - low, high - value], **options)
+
+
+def log2_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    """A logarithmic x axis with these ticks alone."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def vertical_grid(axes: Axes) -> None:
+    """The grid of a panel whose y axis names rows: along x, and no ticks on y."""
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.tick_params(axis="y", length=0)
+
+
 def spread(values: list[float], apart: float) -> list[float]:
     """Positions as near to `values` as can be with at least `apart` between neighbours, in the order of `values`."""
     order = sorted(range(len(values)), key=lambda i: values[i])

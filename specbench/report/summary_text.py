@@ -7,6 +7,7 @@ from rich.markup import escape
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import METRICS, alpha_is_of
+from specbench.formatting import interval, interval_of, number
 from specbench.records.catalog import digest
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
@@ -27,7 +28,7 @@ def brief(s: Summary) -> str:
     """α and the measured speedup."""
     why = None if s["speedup_measured"] is None else why_unproved(dict(s))
     mark = "" if why is None else f" ({why.partition(':')[0]})"
-    return f"α {_number(s['alpha'], 3)}, speedup {_number(s['speedup_measured'], 2)}{mark}"
+    return f"α {number(s['alpha'], 3)}, speedup {number(s['speedup_measured'])}{mark}"
 
 
 def headline(s: Summary, threads: int) -> str:
@@ -49,7 +50,7 @@ def _ran(s: Summary) -> str:
     said += f", batch {s.get('batch', 1)}" if s.get("batch", 1) == 1 else ""  # a larger batch is named before
     if (alone := s.get("tokens_per_second_baseline")) is None:
         return said
-    ours = _number(s.get("tokens_per_second"), 0)
+    ours = number(s.get("tokens_per_second"), 0)
     return said + f"; tokens a second: {alone:.0f} alone, {ours} speculative"
 
 
@@ -79,12 +80,12 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
     return [
         (
             "tokens a second",
-            f"{s['tokens_per_second_baseline']:.0f} / {_number(s['tokens_per_second'], 0)}",
+            f"{s['tokens_per_second_baseline']:.0f} / {number(s['tokens_per_second'], 0)}",
             f"target alone / speculative, {s['batch']} rows together",
         ),
         (
             "  latency of a row",
-            f"{1000 * alone:.2f} / {_number(None if wait is None else 1000 * wait, 2)} ms",
+            f"{1000 * alone:.2f} / {number(None if wait is None else 1000 * wait)} ms",
             "per token, target alone / speculative",
         ),
     ]
@@ -111,13 +112,13 @@ def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
     rows = [("acceptance by rank", s["acceptance_by_rank"], "how often a node's first, second, ... child is accepted")]
     if (estimated := s.get("acceptance_by_rank_estimated")) is not None:
         rows.append(("  estimated", estimated, "by teacher forcing, without verifying a tree"))
-    return [(name, " ".join(f"{share:.3f}" for share in shares[:4]), said) for name, shares, said in rows]
+    return [(name, " ".join(number(share, 3) for share in shares[:4]), said) for name, shares, said in rows]
 
 
-def _theorem(s: Summary, number: str) -> str:
+def _theorem(s: Summary, theorem: str) -> str:
     if s["prediction"] == BY_RANK:
-        return f"Theorem {number} with the tree's tokens and drafting"
-    return f"Theorem {number}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
+        return f"Theorem {theorem} with the tree's tokens and drafting"
+    return f"Theorem {theorem}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
 
 
 def _calibration(s: Summary) -> str:
@@ -128,22 +129,11 @@ def _calibration(s: Summary) -> str:
     return "Theorem 3.8 with v + overhead in place of 1"
 
 
-def _step(s: Summary) -> list[tuple[str, str, str]]:
-    """The time of a draft step that drafts a whole proposal; nothing where each token takes a step."""
-    if "c_step" not in s:
-        return []
-    return [("  per draft step", _number(s["c_step"], 3), "one draft step drafts the whole proposal")]
-
-
 def _alpha(s: Summary) -> tuple[str, str, str]:
     if s.get("simulated"):
-        return ("α", _number(s["alpha"], 3), "as given by simulate.alpha, not measured")
-    return ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6" + _of_part(s))
-
-
-def _of_part(s: Summary) -> str:
-    of = alpha_is_of(s["draft"])
-    return "" if of is None else f", of the {of}"
+        return ("α", number(s["alpha"], 3), "as given by simulate.alpha, not measured")
+    part = alpha_is_of(s["draft"])
+    return ("α", interval_of(s, "alpha", digits=3), "acceptance rate, Cor 3.6" + (f", of the {part}" if part else ""))
 
 
 def rows(s: Summary) -> list[tuple[str, str, str]]:
@@ -152,54 +142,56 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         _alpha(s),
         *_under_rule(s),
         *_learnt(s),
-        ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
-        ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
+        ("accepted / drafted", number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
+        ("tokens per pass", number(s["tokens_per_pass"]), _predicted_tokens(s)),
         *_by_rank(s),
-        ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
-        *_step(s),
+        ("c", number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
+        *(
+            [("  per draft step", number(s["c_step"], 3), "one draft step drafts the whole proposal")]
+            if "c_step" in s
+            else []
+        ),
         ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
-        ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
-        ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
+        ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
+        ("speedup calibrated", number(s["speedup_calibrated"]), _calibration(s)),
         (
             "speedup measured",
-            _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2),
+            interval_of(s, "speedup_measured", "speedup"),
             "decoding" if (why := why_unproved(dict(s))) is None else f"decoding; {why}",
         ),
-        (
-            "  end to end",
-            _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
-            "with encoder and prefill",
-        ),
+        ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
         *_throughput(s),
-        ("operations", _number(s["operations"], 2) + "×", _predicted_operations(s)),
+        ("operations", number(s["operations"]) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:
         name = METRICS[s["quality_metric"]]
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
-        table.append(("identical", f"{100 * s['identical']:.1f}%", _how_identical(s)))
+        proved = "; bitwise equal logits proved at start" if s.get("numerics") == "invariant" else ""
+        said = "of completions equal the target's greedy decoding" + proved
+        table.append(("identical", f"{100 * s['identical']:.1f}%", said))
     return table + _proof(s)
 
 
 def _cost_of_verifying(s: Summary) -> str:
-    return _interval(s["verify_cost"], s.get("verify_cost_low"), s.get("verify_cost_high"), 3)
+    return interval_of(s, "verify_cost", digits=3)
 
 
-def _how_identical(s: Summary) -> str:
-    if s.get("numerics") == "invariant":
-        return "of completions equal the target's greedy decoding; bitwise equal logits proved at start"
-    return "of completions equal the target's greedy decoding"
+def _statistics(s: Summary) -> dict[str, float | None]:
+    """The proof's statistics by name, standard normal if tokens were drawn from p."""
+    return {
+        "z": s["proof_z"], "draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"],
+    }  # fmt: skip
 
 
 def _proof(s: Summary) -> list[tuple[str, str, str]]:
     if s.get("proof_z") is None:
         return []
-    others = {"draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"]}
-    seen = "".join(f", {name} {z:+.2f}" for name, z in others.items() if z is not None)
+    seen = "".join(f", {name} {z:+.2f}" for name, z in _statistics(s).items() if name != "z" and z is not None)
     return [
         ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
-        ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
+        ("  power", number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
     ]
 
 
@@ -217,20 +209,23 @@ def _quality_difference(s: Summary) -> str:
     if low is None or high is None:
         return ""
     verdict = "no difference shown" if low <= 0 <= high else "they differ"
-    return f"; {verdict}: {s['quality_difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"; {verdict}: {interval(s['quality_difference'], low, high, 1, '+')}"
 
 
 def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
     if "alpha_rule" not in s:
         return []
-    accepted = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
-    own = ("α under the rule", accepted, f"of accept={s['accept']}; the predictions below use it")
-    if not s["lossy"]:
-        return [own]
-    return [
-        own,
-        ("total variation", _number(s["total_variation"], 3), "of the next token, from the target's distribution"),
-    ]
+    own = (
+        "α under the rule",
+        interval_of(s, "alpha_rule", digits=3),
+        f"of accept={s['accept']}; the predictions below use it",
+    )
+    variation = (
+        "total variation",
+        number(s.get("total_variation"), 3),
+        "of the next token, from the target's distribution",
+    )
+    return [own, variation] if s["lossy"] else [own]
 
 
 def remarks(s: Summary) -> list[str]:
@@ -254,9 +249,11 @@ def remarks(s: Summary) -> list[str]:
             "NOT LOSSLESS: completions differ by more than rounding, so no speedup is reported; please report this"
         )
     elif s["identical"] is not None and s["identical"] < 1:
+        reason = s.get("numerics_reason")
+        exact = "numerics=invariant gives identical completions" if reason is None else f"numerics are fast: {reason}"
         lines.append(
             f"{100 * (1 - s['identical']):.1f}% of the completions differ after a near tie of the target's two best "
-            f"tokens, which {s['dtype']} rounding decides; {_without_rounding(s)}"
+            f"tokens, which {s['dtype']} rounding decides; {exact}"
         )
     elif (prompts := prompts_for_proof(dict(s))) is not None:
         lines.append(
@@ -282,7 +279,10 @@ def remarks(s: Summary) -> list[str]:
             "over several, whose kernels are faster"
         )
     if s.get("grown") is not None:
-        lines.append(_grown(s))
+        lines.append(
+            f"each completion was added to the draft's store after it was decoded ({s['grown']} tokens before the "
+            "last): α and the speedup depend on the order of the prompts"
+        )
     if s.get("learnt_positions") is not None:
         lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
     if s.get("prompts_cut"):
@@ -313,22 +313,10 @@ def _disproof(s: Summary) -> str:
     if s["proof_outside"]:
         seen = f"{s['proof_outside']} of {s['proof_tokens']} sampled tokens have no probability under the target"
     else:
-        z = {
-            "z": s["proof_z"],
-            "draft": s["proof_z_draft"],
-            "second moment": s["proof_z2"],
-            "order": s["proof_z_order"],
-        }
+        z = _statistics(s)
         worst = max(z, key=lambda name: abs(z[name] or 0.0))
         seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
     return f"NOT LOSSLESS: {seen}: not drawn from the target, so no speedup is reported; please report this"
-
-
-def _grown(s: Summary) -> str:
-    return (
-        f"each completion was added to the draft's store after it was decoded ({s['grown']} tokens before the last): "
-        "α and the speedup depend on the order of the prompts"
-    )
 
 
 def _learnt(s: Summary) -> list[tuple[str, str, str]]:
@@ -340,19 +328,3 @@ def _learnt(s: Summary) -> list[tuple[str, str, str]]:
         ("  first, last third", f"{s['alpha_first']:.3f} / {s['alpha_last']:.3f}", "α as the draft learns"),
         ("learning", f"{s['learning_s']:.1f} s", said),
     ]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _without_rounding(s: Summary) -> str:
-    if (reason := s.get("numerics_reason")) is not None:
-        return f"numerics are fast: {reason}"
-    return "numerics=invariant gives identical completions"
-
-
-def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
-    if value is None or low is None or high is None:
-        return _number(value, digits)
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

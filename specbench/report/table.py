@@ -1,4 +1,7 @@
-"""A table as values and as text, and how it is written: markdown, LaTeX, CSV. Independent of the paper."""
+"""A table as values and as text, and how it is written: markdown, LaTeX, CSV. Independent of the paper.
+
+And how tables and figures are found by the names that a user gives.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +12,11 @@ import pandas as pd
 
 from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell, one_line
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
+from specbench.records.frame import Records
 
-NONE = "–"
+T = TypeVar("T")
+Step = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,7 @@ def render(table: Table, form: str) -> str:
     Raises:
         UserError: there is no such format.
     """
-    if form not in FORMATS:
-        raise UserError(f"--format {form}: no such format; choose from {', '.join(closest_first(form, FORMATS))}")
-    return FORMATS[form](table)
+    return selected([form], FORMATS, "format", "--format ")[0](table)
 
 
 def markdown(table: Table) -> str:
@@ -89,18 +92,6 @@ FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": lat
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
-def number(value: float | None, digits: int = 2) -> str:
-    """A number, or a dash where there is none."""
-    return NONE if value is None or pd.isna(value) else f"{value:.{digits}f}"
-
-
-def interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
-    """A number with its 95% interval, if it has an interval."""
-    if low is None or high is None or pd.isna(low) or pd.isna(high):
-        return number(value, digits)
-    return f"{number(value, digits)} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "τ": r"$\tau$",
@@ -116,21 +107,26 @@ def _tex(cell: object) -> str:
     )
 
 
-# Tables and figures by the names that a user gives.
-
-
-T = TypeVar("T")
-
-
-def selected(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]:
+def selected(names: Sequence[str], among: Mapping[str, T], what: str, option: str = "") -> list[T]:
     """The values of `among` that `names` lists, or all of them for an empty list.
 
-    `what` is the word for a value in errors.
+    `what` is the word for a value in errors, and `option` precedes the name in them.
 
     Raises:
         UserError: a name does not exist.
     """
     for name in names:
         if name not in among:
-            raise UserError(f"{name}: no such {what}; choose from {', '.join(closest_first(name, among))}")
+            raise UserError(f"{option}{name}: no such {what}; choose from {', '.join(closest_first(name, among))}")
     return [among[name] for name in names or among]
+
+
+def build(
+    names: Sequence[str], among: Mapping[str, Callable[[Records], T]], what: str, records: Records, step: Step
+) -> list[T]:
+    """The named tables or figures of `records`, all of them where none is named; `step` is called before each."""
+    built = []
+    for make in selected(names, among, what):
+        step()
+        built.append(make(records))
+    return built

@@ -17,19 +17,12 @@ from specbench.files import digest
 from specbench.hub import hub_failure, hub_is_reachable, silence
 from specbench.tasks.rows import TEXT_FIELD, Message, Row, messages_of, read_rows, split_answer, transcript
 
-# A task: examples to decode, and text to fit n-gram drafts on.
-
-
-# Rows from the hub, streamed through `datasets` at a pinned revision.
-
-
-STREAM_RETRIES = (
-    3  # of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes
-)
+# Of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes.
+STREAM_RETRIES = 3
 
 
 def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
-    """The rows of one split; a row's `translation` (WMT's nesting) is flattened.
+    """The rows of one split, streamed at the pinned revision; a row's `translation` (WMT's nesting) is flattened.
 
     Raises:
         UserError: the hub has no such data set or revision.
@@ -79,10 +72,9 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
     """`examples` in an order drawn with `seed`; the turns of a conversation remain together."""
     rows: list[list[Example]] = []
     for example in examples:
-        if len(example.turns) > 1:
-            rows[-1].append(example)
-        else:
-            rows.append([example])
+        if len(example.turns) < 2:
+            rows.append([])
+        rows[-1].append(example)
     random.Random(seed).shuffle(rows)
     return list(itertools.chain.from_iterable(rows))
 
@@ -107,11 +99,11 @@ def check_own_rows(config: TaskConfig, limit: int | None, later_turns: bool) -> 
         require_prompt(config, example)
 
 
+@dataclass(frozen=True)
 class Task:
-    """The examples of a `TaskConfig`, and its training text. `prompt_words` must be resolved."""
+    """The examples of a `TaskConfig`, and text to fit drafts on. `prompt_words` must be resolved."""
 
-    def __init__(self, config: TaskConfig) -> None:
-        self.config = config
+    config: TaskConfig
 
     def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
         """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone.
@@ -173,12 +165,11 @@ class Task:
         return Example(index, prompt, reference, messages, shortened, turns)
 
     def _turns(self, row: Row) -> list[str]:
-        config = self.config
-        if config.template is not None:
-            return [filled(config.template, row)]
-        assert config.source_field is not None
-        way_out = WAY_OUT if config.reference_field is None else self._way_out(config.source_field)
-        return turns_of(row, config.source_field, config.reference_field is None, way_out)
+        source, reference = self.config.source_field, self.config.reference_field
+        if self.config.template is not None:
+            return [filled(self.config.template, row)]
+        assert source is not None
+        return turns_of(row, source, reference is None, WAY_OUT if reference is None else self._way_out(source))
 
     def _require_one_row(self, group: Sequence[Row]) -> None:
         if len(group) > 1:
@@ -218,19 +209,20 @@ class Task:
                 "with your own task.path name it too: task.train_path=FILE.jsonl[.gz]; draft=lookup and "
                 "draft=early-exit require none"
             )
+        way_out = "name the field with task.reference_field="
+        if config.reference_field is None:
+            way_out = f"training text is the field '{TEXT_FIELD}' of a row, or a line of plain text"
         rows = self._rows(config.train_path, config.train_shipped, config.train_split)
         for row in itertools.islice(rows, config.train_limit):
-            yield row.text(self._training_field(), self._training_way_out())
+            yield row.text(config.reference_field or TEXT_FIELD, way_out)
 
     def training_key(self) -> str:
         """A name for the content of `training_text`: a file's bytes, or a pinned revision."""
         config = self.config
         file = self._file(config.train_path, config.train_shipped)
-        if file is None:
-            content = f"{config.hub}@{config.revision}/{config.subset}/{config.train_split}"
-        else:
-            content = digest(file)
-        return f"{content}/{self._training_field()}/{config.train_limit}"
+        pinned = f"{config.hub}@{config.revision}/{config.subset}/{config.train_split}"
+        content = pinned if file is None else digest(file)
+        return f"{content}/{config.reference_field or TEXT_FIELD}/{config.train_limit}"
 
     def origin(self) -> str:
         """Where the rows come from, for messages."""
@@ -251,14 +243,6 @@ class Task:
             return Path(path)
         return shipped("data", ours) if ours is not None else None
 
-    def _training_field(self) -> str:
-        return self.config.reference_field or TEXT_FIELD
-
-    def _training_way_out(self) -> str:
-        if self.config.reference_field is None:
-            return f"training text is the field '{TEXT_FIELD}' of a row, or a line of plain text"
-        return "name the field with task.reference_field="
-
     def _field(self, row: Row, name: str) -> str:
         return row.text(name, self._way_out(name))
 
@@ -272,8 +256,6 @@ class Task:
 
 
 # The forms of prompts in files: `prompt`, `turns`, `instruction` with `input`, or fields that a template joins.
-
-
 FIELDS = ("prompt", "turns", "instruction")  # each is read where the field that a task names is another of these
 INPUT = "input"  # what an instruction is about, in rows like Alpaca's
 PLACE = re.compile(r"\{(\w+)\}")

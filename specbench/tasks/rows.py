@@ -126,9 +126,7 @@ def _described(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else "a string"
 
 
-# Rows that hold a conversation: `{"messages": [{"role": "user", "content": "…"}, …]}`, as chat models are given it.
-
-
+# A row's conversation is {"messages": [{"role": "user", "content": "…"}, …]}, as chat models are given it.
 MESSAGES_FIELD = "messages"
 Message = dict[str, str]  # 'role' and 'content'
 

@@ -7,7 +7,7 @@ from specbench.records.frame import Records
 from specbench.report.paper import paper
 from specbench.report.table import markdown
 from specbench.report.tables import TABLES
-from specbench.report.tables.gap import table1
+from specbench.report.tables.speedups import table1
 
 
 def test_table_1_equals_the_paper_at_its_printed_precision(nothing: Records) -> None:

@@ -8,7 +8,7 @@ import pytest
 from made_records import make
 
 from specbench.cli import main
-from specbench.markdown import markdown_table
+from specbench.formatting import markdown_table
 from specbench.records.frame import Records
 from specbench.report.paper import paper
 from specbench.report.score import Cell, _cell, cells, counts, overview

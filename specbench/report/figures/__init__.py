@@ -14,7 +14,8 @@ from specbench.report.figures.sample import figure1, figure5
 from specbench.report.figures.waterfall import figure as waterfall
 from specbench.report.figures.waterfall import gap
 from specbench.report.style import styled
-from specbench.report.table import selected
+from specbench.report.table import Step
+from specbench.report.table import build as make_each
 
 FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "figure1": figure1,
@@ -37,11 +38,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
 }
 
 
-def build(names: Sequence[str], records: Records, step: Callable[[], None] = lambda: None) -> list[Drawn]:
+def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Drawn]:
     """The named figures, all of them where none is named; `step` is called before each."""
-    drawn = []
     with styled():
-        for draw in selected(names, FIGURES, "figure"):
-            step()
-            drawn.append(draw(records))
-    return drawn
+        return make_each(names, FIGURES, "figure", records, step)

@@ -1,4 +1,4 @@
-"""Measured speedup of every draft under every rule, sorted: a line each, a panel a temperature."""
+"""Measured speedup of every draft under every rule, a line each, a panel a temperature; and of token trees by size."""
 
 from typing import Any
 
@@ -9,7 +9,20 @@ from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.schema import Row
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
-from specbench.report.style import BLUE, FAINT, INK, MARKERS, PAPER, SERIES, VERMILLION, at_end, panels, spread
+from specbench.report.style import (
+    BLUE,
+    FAINT,
+    INK,
+    MARKERS,
+    PAPER,
+    SERIES,
+    VERMILLION,
+    at_end,
+    log2_axis,
+    panels,
+    spread,
+    with_intervals,
+)
 from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, fastest, published, tree_runs
 
 TITLE = "Speedup of every draft and rule"
@@ -109,11 +122,6 @@ def _panel(axes: Axes, points: pd.DataFrame, order: list[str], named: bool) -> N
     axes.spines["left"].set_visible(False)
 
 
-# Tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
-#
-# A column for each temperature.
-
-
 TREES_TITLE = "Token trees: tokens a pass and speedup over size"
 MOST_PAIRS = 3
 ROWS = {
@@ -123,7 +131,10 @@ ROWS = {
 
 
 def trees(records: Records) -> Drawn:
-    """Draw tokens a pass and speedup over the tokens that a pass verifies."""
+    """Draw tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
+
+    A column for each temperature.
+    """
     runs = tree_runs(records)
     if runs.empty:
         return nothing_yet("trees", TREES_TITLE)
@@ -183,17 +194,13 @@ def _tree_panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], s
         if line.empty:
             continue
         colour = INK if shape == CHAIN else SERIES[(number - 1) % len(SERIES)]
-        axes.errorbar(
-            line["size"], line[value], yerr=[line[value] - line[low], line[high] - line[value]], color=colour,
-            fmt=MARKERS[number % len(MARKERS)], linestyle="-", linewidth=1.2, markersize=4, elinewidth=0.8,
+        with_intervals(
+            axes, line["size"], line[value], line[low], line[high], color=colour, fmt=MARKERS[number % len(MARKERS)],
+            linestyle="-", linewidth=1.2, markersize=4, elinewidth=0.8,
         )  # fmt: skip
         x, y = float(line["size"].iloc[-1]), places.get(shape, float(line[value].iloc[-1]))
         at_end(axes, x, y, shape.partition(" ")[0], colour, dx=6, path_effects=HALO)
-    axes.set_xscale("log", base=2)
-    sizes = sorted({int(size) for size in known["size"]})
-    ticks = [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if sizes and sizes[0] <= size <= sizes[-1]]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
+    log2_axis(axes, [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if known["size"].min() <= size <= right])
     axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
     axes.set_ylim(0, top)
 

@@ -1,4 +1,4 @@
-"""Where the time of a pass goes, in target steps, and the tokens that it emits."""
+"""The cost of passes in target steps: where the time of a pass goes, and v(n), the cost of verifying n tokens."""
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ from specbench.report.style import (
     SLATE,
     VERMILLION,
     at_end,
+    log2_axis,
     panels,
     spread,
 )
@@ -46,19 +47,11 @@ def cost(records: Records) -> Drawn:
         for part, colour in PARTS.items():
             axes.barh(y, row[part], left=left, height=0.66, color=colour, edgecolor=PAPER, linewidth=0.5)
             left += row[part]
-        axes.plot(
-            [row["tokens_per_pass"]],
-            [y],
-            "o",
-            color=INK,
-            markeredgecolor=PAPER,
-            markeredgewidth=0.7,
-            markersize=6,
-            zorder=5,
-        )
+        tokens = row["tokens_per_pass"]
+        axes.plot([tokens], [y], "o", color=INK, markeredgecolor=PAPER, markeredgewidth=0.7, markersize=6, zorder=5)
         axes.annotate(
-            f"{row['tokens_per_pass'] / left:.2f}×", (max(left, row["tokens_per_pass"]), y), xytext=(7, 0),
-            textcoords="offset points", va="center", fontsize=8.5, color=INK,
+            f"{tokens / left:.2f}×", (max(left, tokens), y), xytext=(7, 0), textcoords="offset points", va="center",
+            fontsize=8.5, color=INK,
         )  # fmt: skip
         ticks.append(y)
         names.append(rf"$\gamma={record['gamma']:g}$")
@@ -114,54 +107,36 @@ def _choose(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(taken) if taken else frame
 
 
-# v(n), the cost of verifying n tokens in one pass, in target steps.
-#
-# From runs, and from `tree.size=auto`, which measures it up to 128 tokens.
-
-
 VERIFY_TITLE = "Cost of verifying n tokens"
 WHO = ["target", "hardware", "dtype"]
 AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def verify(records: Records) -> Drawn:
-    """Draw v(n), the cost of verifying n tokens."""
+    """Draw v(n), the cost of verifying n tokens in one pass: of runs, and of `tree.size=auto`, which measures it."""
     frame = measured(pd.concat([records.chains, records.trees], ignore_index=True))
     frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
     points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
     if points.empty:
         return nothing_yet("verify", VERIFY_TITLE)
     figure, (axes,) = panels(width=5.4, height=3.6)
-    groups = list(points.groupby(WHO, sort=False))
     top = 1.08 * max(2.0, points["v"].max())
-    ends = []
-    for number, ((target, hardware, dtype), group) in enumerate(groups):
+    ends, right = [], 0.0
+    for number, ((target, hardware, dtype), group) in enumerate(points.groupby(WHO, sort=False)):
         colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
         runs, curve = group[group["of"] == "run"], group[group["of"] == "probe"]
         medians = (curve if len(curve) else runs).groupby("n")["v"].median()
-        line = "-" if len(curve) else ""
         axes.plot(runs["n"], runs["v"], marker, color=colour, markersize=3, alpha=0.45, zorder=3)
         axes.plot(
-            medians.index,
-            medians,
-            color=colour,
-            linewidth=1.4,
-            linestyle=line,
-            marker=marker if len(curve) else "",
-            markersize=4,
-        )
-        ends.append(
-            (float(medians.index[-1]), float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour)
-        )
-    right = max(x for x, *_ in ends)
-    for (_, _, name, colour), place in zip(ends, spread([y for _, y, _, _ in ends], 0.06 * top), strict=True):
+            medians.index, medians, color=colour, linewidth=1.4, linestyle="-" if len(curve) else "",
+            marker=marker if len(curve) else "", markersize=4,
+        )  # fmt: skip
+        right = max(right, float(medians.index[-1]))
+        ends.append((float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour))
+    for (_, name, colour), place in zip(ends, spread([y for y, *_ in ends], 0.06 * top), strict=True):
         at_end(axes, right, place, name, colour, dx=9)
     axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
-    axes.set_xscale("log", base=2)
-    most = points["n"].max()
-    ticks = [n for n in AXES if n <= most]
-    axes.set_xticks(ticks, [str(n) for n in ticks])
-    axes.minorticks_off()
+    log2_axis(axes, [n for n in AXES if n <= points["n"].max()])
     axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
     notes = [
         "Line with marks: trees of n nodes verified at one context length, medians (tree.size=auto). Faint marks: "

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
@@ -31,9 +30,8 @@ def figure2(records: Records) -> Drawn:
     at_end(axes, high, 1, "baseline", FAINT)
     measured = placed(points(records, {int(g) for g in spec["gamma"] if not math.isinf(g)}, (low, high)))
     for _, point in measured.iterrows():
-        error_bars(
-            axes, point, ("tokens_per_pass", "tokens_low", "tokens_high"), GAMMA_COLOURS[point["gamma"]], measured
-        )
+        columns, colour = ("tokens_per_pass", "tokens_low", "tokens_high"), GAMMA_COLOURS[point["gamma"]]
+        error_bars(axes, point, columns, colour, measured)
     axes.set(xlim=(low, high), ylim=spec["y"], xlabel=r"$\alpha$", ylabel="expected tokens per target pass")
     axes.set_yticks(range(0, 11, 2))
     axes.set_xticks(TICKS)
@@ -42,13 +40,9 @@ def figure2(records: Records) -> Drawn:
         "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; the last pass of a "
         "completion may be cut short, so short completions lie below the curve"
     ]
-    return Drawn(
-        "figure2",
-        "Figure 2. Expected tokens per target pass",
-        figure,
-        measured.drop(columns="place"),
-        [*notes, *_rest(measured, records, (low, high), "figure2")],
-    )
+    notes += _rest(measured, records, (low, high), "figure2")
+    title = "Figure 2. Expected tokens per target pass"
+    return Drawn("figure2", title, figure, measured.drop(columns="place"), notes)
 
 
 def figure4(records: Records) -> Drawn:
@@ -71,34 +65,23 @@ def figure4(records: Records) -> Drawn:
         error_bars(axes, point, ("operations", "operations_low", "operations_high"), colour, measured, hollow=True)
     axes.set(xlim=(low, high), ylim=(0, 7.6), xlabel=r"$\alpha$", ylabel="factor")
     axes.set_xticks(TICKS)
-    _name_the_two_kinds(axes)
+    at_end(axes, 0.9, 7.4, "speedup", INK)
+    at_end(axes, 0.9, 1.3, "operations", INK)
     pair_lines(axes, measured)
     notes = [
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
         "Filled points: measured speedup, which includes the cost of the draft and therefore lies below the curve. "
         "Hollow points: operations counted in the run",
     ]
-    return Drawn(
-        "figure4",
-        "Figure 4. Speedup and operations",
-        figure,
-        measured.drop(columns="place"),
-        [*notes, *_rest(measured, records, (low, high), "figure4")],
-    )
-
-
-def _name_the_two_kinds(axes: Axes) -> None:
-    at_end(axes, 0.9, 7.4, "speedup", INK)
-    at_end(axes, 0.9, 1.3, "operations", INK)
+    notes += _rest(measured, records, (low, high), "figure4")
+    return Drawn("figure4", "Figure 4. Speedup and operations", figure, measured.drop(columns="place"), notes)
 
 
 def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
+    """The notes on points: pairs drawn side by side, records, and pairs outside the axes."""
     off = outside(records, alphas)
     close = [SIDE_BY_SIDE] if len(measured) and (measured["place"] != measured["alpha"]).any() else []
     return [*close, *captions(measured, name), *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]
-
-
-# Figure 3: the gamma that maximises Theorem 3.8, and the fastest gamma that was run.
 
 
 def figure3(records: Records) -> Drawn:

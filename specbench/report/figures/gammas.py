@@ -1,4 +1,7 @@
-"""Speedup against gamma for each draft: predicted, calibrated with the verify cost, and measured."""
+"""Speedup over gamma for each draft of our records, over the batch, and over gamma for a recommendation."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,10 +13,24 @@ from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
-from specbench.report.style import BLUE, FAINT, INK, PAPER, PURPLE, SLATE, VERMILLION, at_end, panels, spread
+from specbench.report.style import (
+    BLUE,
+    FAINT,
+    INK,
+    PAPER,
+    PURPLE,
+    SLATE,
+    VERMILLION,
+    at_end,
+    log2_axis,
+    panels,
+    spread,
+    with_intervals,
+)
 
+Curves = Mapping[str, tuple[str, str, Any]]  # column: name, colour, dashes
 TITLE = "Speedup against γ"
-LINES = {
+LINES: Curves = {
     "speedup_predicted": ("predicted", FAINT, (0, (4, 2))),
     "speedup_calibrated": ("calibrated", VERMILLION, (0, (1, 1.5))),
     "speedup_measured": ("measured", BLUE, "solid"),
@@ -62,21 +79,22 @@ def _pairs(frame: pd.DataFrame) -> list[pd.DataFrame]:
     return groups[:MOST_PANELS]
 
 
+def _curves(axes: Axes, points: pd.DataFrame, x: str, curves: Curves, apart: float, linewidth: float = 1.4) -> None:
+    """Draw columns of `points` over the column `x`, each with its name at its end, `apart` from the next."""
+    ends = [float(points[column].dropna().iloc[-1]) if points[column].notna().any() else 0.0 for column in curves]
+    for (column, (name, colour, dashes)), place in zip(curves.items(), spread(ends, apart), strict=True):
+        known = points.dropna(subset=[column])
+        if not known.empty:
+            axes.plot(known[x], known[column], color=colour, linestyle=dashes, linewidth=linewidth)
+            at_end(axes, points[x].max(), place, name, colour)
+
+
 def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
-    last = group["gamma"].max()
-    ends = [float(group[column].dropna().iloc[-1]) if group[column].notna().any() else 0.0 for column in LINES]
-    places = spread(ends, top * 0.075)
-    for (column, (name, colour, dashes)), place in zip(LINES.items(), places, strict=True):
-        known = group.dropna(subset=[column])
-        if known.empty:
-            continue
-        axes.plot(known["gamma"], known[column], color=colour, linestyle=dashes, linewidth=1.4)
-        at_end(axes, last, place, name, colour)
+    _curves(axes, group, "gamma", LINES, top * 0.075)
     known = group.dropna(subset=["speedup_measured", "speedup_low"])
-    axes.errorbar(
-        known["gamma"], known["speedup_measured"],
-        yerr=[known["speedup_measured"] - known["speedup_low"], known["speedup_high"] - known["speedup_measured"]],
-        fmt="o", color=BLUE, markerfacecolor=PAPER if group["simulated"].any() else BLUE, markersize=4, elinewidth=0.9,
+    with_intervals(
+        axes, known["gamma"], *(known[f"speedup_{name}"] for name in ("measured", "low", "high")), fmt="o", color=BLUE,
+        markerfacecolor=PAPER if group["simulated"].any() else BLUE, markersize=4, elinewidth=0.9,
     )  # fmt: skip
     axes.axhline(1, color=INK, linewidth=0.7, zorder=1)
     first = group.iloc[0]
@@ -85,10 +103,11 @@ def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
     axes.set_xticks(group["gamma"].tolist())
 
 
-# Speedup by batch size: ours, and published numbers of others.
-
-
 BATCHES_TITLE = "Speedup by batch size"
+BATCH_CURVES: Curves = {
+    "expected": ("expected", VERMILLION, (0, (4, 2))),
+    "saturated": ("saturated", FAINT, (0, (1, 1.5))),
+}
 SAME = [*PAIR, "gamma", "accept", *MACHINE, "others"]  # of the points of one curve; others: all keys but batch
 FEWEST = 3  # batches of a curve
 # Speedups over the target alone at the same batch, in SGLang on an H100 (Li et al. 2025, "EAGLE-3").
@@ -148,19 +167,13 @@ def _values(row: "pd.Series[object]", record: RunRecord) -> Row:
 
 
 def _ours(axes: Axes, values: pd.DataFrame, pair: str, gamma: int) -> None:
-    curves = {"expected": (VERMILLION, (0, (4, 2))), "saturated": (FAINT, (0, (1, 1.5)))}
-    last = values["batch"].max()
-    places = spread([float(values[name].iloc[-1]) for name in curves], 0.08)
-    for (name, (colour, dashes)), place in zip(curves.items(), places, strict=True):
-        axes.plot(values["batch"], values[name], color=colour, linestyle=dashes, linewidth=1.3)
-        at_end(axes, last, place, name, colour)
-    below, above = (abs(values["speedup_measured"] - values[bound]) for bound in ("speedup_low", "speedup_high"))
-    axes.errorbar(
-        values["batch"], values["speedup_measured"], yerr=[below, above], fmt="o", color=BLUE, markersize=4,
-        markeredgecolor=PAPER, elinewidth=0.9, zorder=5,
+    _curves(axes, values, "batch", BATCH_CURVES, 0.08, linewidth=1.3)
+    with_intervals(
+        axes, values["batch"], *(values[f"speedup_{name}"] for name in ("measured", "low", "high")), fmt="o",
+        color=BLUE, markersize=4, markeredgecolor=PAPER, elinewidth=0.9, zorder=5,
     )  # fmt: skip
     axes.set_title(rf"{pair}, $\gamma={gamma}$", fontsize=9, loc="left")
-    _frame(axes, list(values["batch"]))
+    _set_axes(axes, list(values["batch"]))
 
 
 def _published(axes: Axes) -> None:
@@ -168,26 +181,28 @@ def _published(axes: Axes) -> None:
         axes.plot(list(points), list(points.values()), "o-", color=colour, linewidth=1.1, markersize=3.5)
         at_end(axes, max(points), list(points.values())[-1], name, colour)
     axes.set_title("published", fontsize=9, loc="left")
-    _frame(axes, list(next(iter(PUBLISHED.values()))[0]))
+    _set_axes(axes, list(next(iter(PUBLISHED.values()))[0]))
 
 
-def _frame(axes: Axes, ticks: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
+def _set_axes(axes: Axes, ticks: list[int]) -> None:
+    log2_axis(axes, ticks)
     axes.axhline(1, color=INK, linewidth=0.7, zorder=1)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="batch", ylabel="speedup")
 
 
-# A recommendation as a figure: the estimated speedup of each draft over gamma, and the speedups of real runs.
-
-
-MOST_DRAFTS = 4
+MOST_DRAFTS = 4  # panels of a recommendation
+CHOOSING_CURVES: Curves = {
+    "predicted": ("predicted", FAINT, (0, (4, 2))),
+    "estimated": ("estimated", VERMILLION, "solid"),
+}
 
 
 def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
-    """`record` is that of `specbench recommend`. Drafts come in the order of their best gamma."""
+    """Draw the estimated speedup of each draft over gamma, and the speedups of real runs.
+
+    `record` is that of `specbench recommend`. Drafts come in the order of their best gamma.
+    """
     rows = _rows(record)
     drafts = list(dict.fromkeys(row["candidate"] for row in record["rows"]))[:MOST_DRAFTS]
     figure, axes = panels(len(drafts), width=0.8 + 2.4 * len(drafts), height=2.7)
@@ -228,17 +243,12 @@ def _choosing_panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
     axes.fill_between(
         known["gamma"], known["estimated_low"], known["estimated_high"], color=VERMILLION, alpha=0.15, linewidth=0
     )
-    lines = {"predicted": (FAINT, (0, (4, 2))), "estimated": (VERMILLION, "solid")}
-    places = spread([float(group[column].iloc[-1]) for column in lines], top * 0.08)
-    for (column, (colour, dashes)), place in zip(lines.items(), places, strict=True):
-        axes.plot(group["gamma"], group[column], color=colour, linestyle=dashes, linewidth=1.4)
-        at_end(axes, float(group["gamma"].iloc[-1]), place, column, colour)
+    _curves(axes, group, "gamma", CHOOSING_CURVES, top * 0.08)
     run = group.dropna(subset=["measured", "measured_low"])
     if not run.empty:
-        axes.errorbar(
-            run["gamma"], run["measured"],
-            yerr=[run["measured"] - run["measured_low"], run["measured_high"] - run["measured"]],
-            fmt="o", color=BLUE, markerfacecolor=PAPER, markersize=4.5, elinewidth=0.9,
+        with_intervals(
+            axes, run["gamma"], run["measured"], run["measured_low"], run["measured_high"], fmt="o", color=BLUE,
+            markerfacecolor=PAPER, markersize=4.5, elinewidth=0.9,
         )  # fmt: skip
         last = run.iloc[-1]
         at_end(axes, float(last["gamma"]), float(last["measured_low"]), "measured", BLUE, dx=0, dy=-8, ha="center")

@@ -1,4 +1,4 @@
-"""Acceptance by draft position; alpha by kind of prompt, length of context and place in the completion."""
+"""Acceptance in parts of a run: by draft position, by β, by kind of prompt, context and position, and over time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
-from specbench.report.style import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, panels
+from specbench.report.style import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, panels, with_intervals
 from specbench.report.tables.acceptance import BY, MOST_RUNS, chosen_runs, parts
 from specbench.stats import bootstrap
 
@@ -58,9 +58,9 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
         colour = SERIES[index % len(SERIES)]
         steps = np.linspace(0, own["position"].max(), 100)
         axes.plot(steps, record["alpha"] ** steps, color=colour, linestyle=(0, (3, 2)), linewidth=0.9)
-        axes.errorbar(
-            own["position"], own["share"], yerr=[own["share"] - own["low"], own["high"] - own["share"]],
-            fmt=MARKERS[index % len(MARKERS)], color=colour, linestyle="-", linewidth=1.3, elinewidth=0.8, markersize=4,
+        with_intervals(
+            axes, own["position"], own["share"], own["low"], own["high"], fmt=MARKERS[index % len(MARKERS)],
+            color=colour, linestyle="-", linewidth=1.3, elinewidth=0.8, markersize=4,
             markerfacecolor=PAPER if record["simulated"] else colour,
         )  # fmt: skip
         # Curves fall, so the upper right corner is free.
@@ -78,14 +78,16 @@ def survival(record: RunRecord) -> list[Row]:
     positions, so the share is a product of conditional shares, accepted over reached at each position (Kaplan and
     Meier).
     """
-    gamma = record["summary"]["gamma"]
+    summary, gamma = record["summary"], record["summary"]["gamma"]
     assert gamma is not None, "a run whose gamma changed has no position that every pass had"
-    counted = [
-        [reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]]
-        for prompt in record["prompts"]
-    ]
     columns = np.array(
-        [np.sum(passes, axis=0) if passes else np.zeros((gamma, 2)) for passes in counted]
+        [
+            sum(
+                (np.array(reached_and_accepted(a_pass, gamma)) for a_pass in prompt["speculative"]["passes"]),
+                np.zeros((gamma, 2)),
+            )
+            for prompt in record["prompts"]
+        ]
     )  # [prompts, gamma, 2]
     rows = []
     for i in range(1, gamma + 1):
@@ -95,9 +97,8 @@ def survival(record: RunRecord) -> list[Row]:
         share = bootstrap(columns[:, :i].reshape(len(columns), -1), _product, RESAMPLES, seed=0)
         rows.append({
             "position": i, "share": share.value, "low": share.low, "high": share.high,
-            "independent": record["summary"]["alpha"] ** i, "reached": reached,
-            "draft": record["summary"]["draft"], "temperature": record["summary"]["temperature"],
-            "run_id": record["run_id"],
+            "independent": summary["alpha"] ** i, "reached": reached, "draft": summary["draft"],
+            "temperature": summary["temperature"], "run_id": record["run_id"],
         })  # fmt: skip
     return rows
 
@@ -158,10 +159,7 @@ def _one_a_pair(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(["tokens", "created"]).drop_duplicates(PAIR, keep="last")
 
 
-# alpha by kind of prompt, length of context and position in the completion.
-
-
-NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the completion"
+TITLE = "α by kind of prompt, length of context and position in the completion"
 
 
 def figure(records: Records) -> Drawn:
@@ -171,7 +169,7 @@ def figure(records: Records) -> Drawn:
     """
     chosen = chosen_runs(records)
     if chosen.empty:
-        return nothing_yet(NAME, TITLE)
+        return nothing_yet("strata", TITLE)
     values = parts(records, chosen)
     shown = [by for by in BY if not values[values["by"] == by].empty]
     drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=3.2)
@@ -185,9 +183,9 @@ def figure(records: Records) -> Drawn:
     notes = [
         "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
         "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
-        *captions(chosen, NAME),
+        *captions(chosen, "strata"),
     ]
-    return Drawn(NAME, TITLE, drawn, values, notes)
+    return Drawn("strata", TITLE, drawn, values, notes)
 
 
 def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
@@ -197,8 +195,8 @@ def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
         x = [groups.index(group) + 0.12 * (index - (len(chosen) - 1) / 2) for group in own["group"]]
         alpha = own["alpha"].astype(float)
         low, high = own["low"].astype(float).fillna(alpha), own["high"].astype(float).fillna(alpha)
-        axes.errorbar(
-            x, alpha, yerr=[alpha - low, high - alpha], fmt=MARKERS[index % len(MARKERS)], linestyle="none",
+        with_intervals(
+            axes, x, alpha, low, high, fmt=MARKERS[index % len(MARKERS)], linestyle="none",
             color=SERIES[index % len(SERIES)], elinewidth=0.8, markersize=4, label=pair_name(record),
             markerfacecolor=PAPER if record["simulated"] else SERIES[index % len(SERIES)],
         )  # fmt: skip
@@ -211,12 +209,6 @@ def _first(group: str) -> tuple[int, str]:
     """Ranges by their first number, kinds by their name."""
     number = group.partition("-")[0]
     return (int(number) if number.isdecimal() else 0, group)
-
-
-# α over time of a draft that learns while it serves, beside the same prompts without learning.
-
-
-# α prompt by prompt of drafts that learn while they serve, and of the same runs at a learning rate of 0.
 
 
 WINDOW = 15  # prompts of which a point is the mean
@@ -244,8 +236,7 @@ def learning_panels(records: Records) -> list[Panel]:
         return []
     rows = [_row(records.whole(run_id)) for run_id in runs["run_id"]]
     runs = runs.reset_index(drop=True).join(pd.DataFrame(rows))
-    found = list(_panels(records, runs))
-    return sorted(found, key=lambda panel: -panel.runs["learning_rate"].nunique())
+    return sorted(_panels(records, runs), key=lambda panel: -panel.runs["learning_rate"].nunique())
 
 
 def _row(record: RunRecord) -> dict[str, object]:
@@ -263,10 +254,9 @@ def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
         newest = newest.sort_values("learning_rate", kind="stable")
         if newest["learning_rate"].max() == 0:
             continue
-        first = newest.iloc[0]
+        first, draft = newest.iloc[0], str(newest["draft"].iloc[0]).removesuffix(f"-{ONLINE}")
         order = "as they come" if pd.isna(shuffle) else "shuffled"
         points = pd.concat(_points(records.whole(row["run_id"]), row["learning_rate"]) for _, row in newest.iterrows())
-        draft = str(first["draft"]).removesuffix(f"-{ONLINE}")
         title = f"{draft}, {first['task']}, T={first['temperature']:g}, {order}{first['learning']}"
         yield Panel(title, newest, points.assign(order=order))
 
@@ -276,18 +266,14 @@ def _points(record: RunRecord, rate: float) -> pd.DataFrame:
     sums = np.cumsum([[0.0, 0.0], *([sum(prompt["beta"]), len(prompt["beta"])] for prompt in prompts)], axis=0)
     places = range(1, len(prompts) + 1)
     windows = [sums[place] - sums[max(0, place - WINDOW)] for place in places]
-    return pd.DataFrame(
-        {
-            "run_id": record["run_id"],
-            "learning_rate": rate,
-            "prompt": list(places),
-            "category": [prompt.get("category") for prompt in prompts],
-            "alpha": [np.mean(prompt["beta"]) for prompt in prompts],
-            "alpha_window": [window[0] / window[1] for window in windows],
-            "rejected": [prompt["online"]["rejected"] for prompt in prompts],
-            "seconds": [prompt["online"]["seconds"] for prompt in prompts],
-        }
-    )
+    return pd.DataFrame({
+        "run_id": record["run_id"], "learning_rate": rate, "prompt": list(places),
+        "category": [prompt.get("category") for prompt in prompts],
+        "alpha": [np.mean(prompt["beta"]) for prompt in prompts],
+        "alpha_window": [window[0] / window[1] for window in windows],
+        "rejected": [prompt["online"]["rejected"] for prompt in prompts],
+        "seconds": [prompt["online"]["seconds"] for prompt in prompts],
+    })  # fmt: skip
 
 
 ONLINE_TITLE = "α over time of a draft that learns while it serves"

@@ -1,4 +1,4 @@
-"""Figure 1: a real run's completion, a line for each target pass."""
+"""One prompt of a run: Figure 1, its completion with a line for each target pass, and Figure 5, its calls over time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -49,13 +49,11 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     index = typical_prompt(record) if number is None else number
     prompt = record["prompts"][index]
     rows = lines(record, prompt)
-    height = (len(rows) + 2.4) * 0.185
-    width = WIDE
-    figure, (axes,) = panels(width=width, height=height)
+    figure, (axes,) = panels(width=WIDE, height=(len(rows) + 2.4) * 0.185)
     figure.set_layout_engine("none")
     axes.set_position((0, 0, 1, 1))  # so that x is in inches, as the width of a character is
     axes.set_axis_off()
-    axes.set(xlim=(0, width), ylim=(len(rows) + 1.9, -0.5))
+    axes.set(xlim=(0, WIDE), ylim=(len(rows) + 1.9, -0.5))
     for y, line in enumerate(rows):
         _line(axes, y, line)
     _key(axes, len(rows) + 1.1)
@@ -72,11 +70,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     notes = [
         f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪: end of sequence",
         "Each line is one run of the target; tokens drafted after a rejection are not shown",
-        *(
-            captions(row, "figure1")
-            if row is not None
-            else sources(pd.DataFrame([summary | {"run_id": record["run_id"]}]))
-        ),
+        *(sources(pd.DataFrame([summary | {"run_id": record["run_id"]}])) if row is None else captions(row, "figure1")),
     ]
     return Drawn(name, "Figure 1. A run, pass by pass", figure, points, notes)
 
@@ -99,42 +93,32 @@ def _line(axes: Axes, y: float, line: Line) -> None:
     _text(axes, x, y, line.before, FAINT)
     x += len(line.before) * STEP
     for piece in line.pieces:
-        pale, strong = LOOKS[piece.kind]
-        text = piece.text
-        lead = len(text) - len(text.lstrip(" "))
-        begin, width = x + lead * STEP, (len(text) - lead) * STEP
-        axes.add_patch(Rectangle((begin, y - 0.42), max(width, STEP), 0.84, color=pale, linewidth=0))
-        _text(axes, begin, y, text.lstrip(" "), INK)
-        if piece.kind == "rejected":
-            axes.plot([begin, begin + width], [y, y], color=strong, linewidth=0.9)
-        if piece.kind == "target":
-            axes.plot([begin, begin + width], [y + 0.4, y + 0.4], color=strong, linewidth=1.1, solid_capstyle="butt")
-        x += len(text) * STEP
+        text = piece.text.lstrip(" ")
+        _token(axes, x + (len(piece.text) - len(text)) * STEP, y, text, piece.kind)
+        x += len(piece.text) * STEP
 
 
 def _key(axes: Axes, y: float) -> None:
     x = 0.28
     for kind, words in WORDS.items():
-        _line_of_key(axes, x, y, kind, words)
+        _token(axes, x, y, words, kind)
         x += (len(words) + 3) * STEP
 
 
-def _line_of_key(axes: Axes, x: float, y: float, kind: str, words: str) -> None:
-    pale, strong = LOOKS[kind]
-    axes.add_patch(Rectangle((x, y - 0.42), len(words) * STEP, 0.84, color=pale, linewidth=0))
-    _text(axes, x, y, words, INK)
+def _token(axes: Axes, x: float, y: float, text: str, kind: str) -> None:
+    """Draw text on the colour of its kind; a rejected token is struck through, and one of the target underlined."""
+    (pale, strong), width = LOOKS[kind], len(text) * STEP
+    axes.add_patch(Rectangle((x, y - 0.42), max(width, STEP), 0.84, color=pale, linewidth=0))
+    _text(axes, x, y, text, INK)
     if kind == "rejected":
-        axes.plot([x, x + len(words) * STEP], [y, y], color=strong, linewidth=0.9)
+        axes.plot([x, x + width], [y, y], color=strong, linewidth=0.9)
     if kind == "target":
-        axes.plot([x, x + len(words) * STEP], [y + 0.4, y + 0.4], color=strong, linewidth=1.1, solid_capstyle="butt")
+        axes.plot([x, x + width], [y + 0.4, y + 0.4], color=strong, linewidth=1.1, solid_capstyle="butt")
 
 
 def _text(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
     # A token may hold '$', which must not start a formula.
     axes.text(x, y, text, fontsize=SIZE, color=colour, va="center", family="DejaVu Sans Mono", parse_math=False)
-
-
-# Figure 5: one prompt over time, from recorded times: encoder calls, M_q and M_p calls, for two gammas and alone.
 
 
 COLOURS = {"M_p": BLUE, "M_q": VERMILLION, "M_p encoder": TINT_BLUE, "M_q encoder": TINT_RED}
@@ -151,7 +135,7 @@ class Call:
 
 
 def figure5(records: Records) -> Drawn:
-    """Draw the calls of both models over time."""
+    """Draw the calls of both models over time as recorded, for two gammas and for the target alone."""
     chosen = _choose_timeline(records)
     if chosen.empty:
         return nothing_yet("figure5", TIMELINE_TITLE)

@@ -1,4 +1,4 @@
-"""Where a run's speed goes: from the ideal gamma + 1 to the measured speedup, a bar a step."""
+"""Where speed goes: of a run from the ideal gamma + 1 to the measured speedup; in the paper from EXP to EMP."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from specbench.report.explanation import sentences
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.measured import neural
-from specbench.report.style import BLUE, FAINT, GREEN, GRID, INK, VERMILLION, WIDE, panels
+from specbench.report.style import BLUE, FAINT, GREEN, GRID, INK, VERMILLION, WIDE, panels, vertical_grid
 from specbench.report.tables.gap import Gap, gaps, remarks
 from specbench.report.tables.gap import gap as table
 
@@ -86,12 +86,7 @@ def _bars(axes: Axes, rows: list[Row]) -> None:
     axes.axvline(1, color=INK, linewidth=0.7, zorder=1)
     axes.set_yticks(range(len(rows)), [row["step"] for row in rows])
     axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, rows[0]["after"] * 1.12), xlabel="speedup so far")
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
-    axes.tick_params(axis="y", length=0)
-
-
-# The paper's Table 2: the tokens of Eq. 1, the expected speedup (EXP), and the measured speedup (EMP).
+    vertical_grid(axes)
 
 
 GAP_TITLE = "Where the paper's measured speedups leave Theorem 3.8"
@@ -107,9 +102,7 @@ def gap(records: Records) -> Drawn:
         _row(axes, place, one)
     axes.set_yticks(range(len(found)), [f"{one.name}, γ={one.row['gamma']}" for one in found])
     axes.set(ylim=(len(found) - 0.4, -0.9), xlim=(1, 5.2), xlabel="speedup")
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
-    axes.tick_params(axis="y", length=0)
+    vertical_grid(axes)
     first = found[0]
     _named(axes, first.expected.value, "EXP", -14, "right")
     _named(axes, first.measured.value, "EMP", 0, "center")

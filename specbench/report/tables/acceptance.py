@@ -5,28 +5,30 @@ import pandas as pd
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum
 from specbench.analysis.acceptance.strata import strata as divided
 from specbench.config.drafts import alpha_is_of
+from specbench.formatting import NONE, interval, interval_of, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import PAIR, Records, choose, remark
 from specbench.records.schema import Row
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
 TEMPERATURES = (0, 1)
+ROW = ("target", "task", "draft")
 MEASURED = [
     "alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware", "own_weights",
     "fitting", "chosen_for",
 ]  # fmt: skip
-CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "alpha_of", "command"]
+CELL = [*ROW, "temperature", "alpha_paper", "state", *MEASURED, "alpha_of", "command"]
 
 
 def table3(records: Records) -> Table:
     """Table 3: acceptance rates."""
     best = _most_tokens(alphas(records))
     printed = paper()["table3"]["rows"]
-    theirs = {(row["target"], row["task"], row["draft"]) for row in printed}
-    pairs = best[["target", "task", "draft"]].drop_duplicates().itertuples(index=False, name=None)
-    rows = printed + [dict(zip(("target", "task", "draft"), pair, strict=True)) for pair in pairs if pair not in theirs]
+    theirs = [{key: row[key] for key in ROW} for row in printed]
+    rows = printed + [row for row in best[list(ROW)].drop_duplicates().to_dict("records") if row not in theirs]
     cells = [_cell(row, temperature, best) for row in rows for temperature in TEMPERATURES]
     values = pd.DataFrame(cells, columns=CELL)
     shown = pd.DataFrame([_show(row, values) for row in rows])
@@ -36,34 +38,23 @@ def table3(records: Records) -> Table:
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
         "[95% interval, bootstrap over prompts]",
         *notes.of_alpha(used),
-        *notes.of_checkpoints(),
-        *notes.of_choice(values, records),
-        *notes.of_records(used),
-        *notes.of_precision(used),
-        *notes.of_filling("table3", bool((values["state"] == "no record").any())),
-        *notes.silent("table3"),
+        *notes.foot("table3", used, values, records, bool((values["state"] == "no record").any())),
     ]
     return Table("table3", "Table 3. Acceptance rates", shown, values, under)
 
 
 def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:
     """One record a pair and temperature: alpha depends on neither gamma nor machine, so that with the most tokens."""
-    plain = frame[frame["top_k"].isna() & frame["top_p"].isna()]
-    chosen = choose(plain, ["target", "task", "draft", "temperature"], ("tokens", "created"))
+    chosen = choose(plain_sampling(frame), [*ROW, "temperature"], ("tokens", "created"))
     return chosen.sort_values(["target", "task", "alpha"], kind="stable")
 
 
 def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
-    cell = {key: row[key] for key in ("target", "task", "draft")} | {"temperature": temperature}
-    cell["alpha_paper"] = row.get(f"alpha_{temperature}")
+    cell = {key: row[key] for key in ROW}
+    cell |= {"temperature": temperature, "alpha_paper": row.get(f"alpha_{temperature}")}
     if row.get("public", True) is False:
         return cell | {"state": "not public"}
-    found = best[
-        (best["target"] == row["target"])
-        & (best["task"] == row["task"])
-        & (best["draft"] == row["draft"])
-        & (best["temperature"] == temperature)
-    ]
+    found = matching(best, cell, [*ROW, "temperature"])
     if found.empty:
         return cell | {"state": "no record", "command": fill("table3", row["task"])}
     measured = {key: found.iloc[0][key] for key in MEASURED}
@@ -72,9 +63,7 @@ def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
 
 def _show(row: Row, values: pd.DataFrame) -> Row:
     in_paper = "alpha_0" in row
-    mine = values[
-        (values["target"] == row["target"]) & (values["task"] == row["task"]) & (values["draft"] == row["draft"])
-    ]
+    mine = matching(values, row, ROW)
     done = mine[mine["state"] == "measured"]
     public = row.get("public", True)
     ours = checkpoints(row | (done.iloc[0].to_dict() if len(done) else {}))
@@ -85,29 +74,19 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
         "M_p, ours": ours["target"] if public else NONE,
         "M_q, ours": ours["draft"] if public else NONE,
     }
-    for _, cell in mine.iterrows():
-        t = f"T={cell['temperature']}"
-        cells[f"{t}, paper"] = number(cell["alpha_paper"])
-        measured = cell["state"] == "measured"
-        cells[f"{t}, ours"] = (
-            notes.alpha(row, cell["alpha"], cell["alpha_low"], cell["alpha_high"]) if measured else cell["state"]
-        )
+    for cell in mine.to_dict("records"):
+        cells[f"T={cell['temperature']}, paper"] = number(cell["alpha_paper"])
+        cells[f"T={cell['temperature']}, ours"] = notes.alpha(cell) if cell["state"] == "measured" else cell["state"]
     cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
     if not done.empty:
-        said = [remark(cell["fitting"], cell["chosen_for"]) for cell in done.to_dict("records")]
+        simulated = bool(done["simulated"].any())
         cells["record"] = ", ".join(
-            notes.marks([run_id], bool(done["simulated"].any()), why)
-            for run_id, why in zip(done["run_id"], said, strict=True)
+            notes.record(cell["run_id"], simulated, remark(cell["fitting"], cell["chosen_for"]))
+            for cell in done.to_dict("records")
         )
     else:
         cells["record"] = f"none: `{mine['command'].iloc[0]}`" if mine["state"].iloc[0] == "no record" else "not public"
     return cells
-
-
-# Results of a few runs by kind of prompt, length of context and position in the completion.
-
-
-# Runs in parts, by kind of prompt, length of context and position in the completion: rows for a table and a figure.
 
 
 BY: dict[By, str] = {
@@ -127,9 +106,8 @@ def chosen_runs(records: Records) -> pd.DataFrame:
 
     Records whose prompts have categories come first, then records with the most parts, then those of the best drafts.
     """
-    newest = records.paper_runs.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(
-        PAIR
-    )
+    newest = records.paper_runs.sort_values(["prompts", "created"], kind="stable", ascending=False)
+    newest = newest.drop_duplicates(PAIR)
     counts = [_counts(records, run_id) for run_id in newest["run_id"]]
     ranked = newest.assign(
         parted=pd.Series([has for has, _ in counts], index=newest.index, dtype=bool),
@@ -199,7 +177,7 @@ def _show_part(row: Row, run: Row) -> Row:
         "task": label(run["task"]), "M_p": run["target"], "M_q": run["draft"], "T": f"{run['temperature']:g}",
         "γ": run["gamma_said"], "by": BY[row["by"]], "part": row["group"], "prompts": str(row["prompts"]),
         "tokens": str(row["tokens"]), "α": interval(row["alpha"], row["low"], row["high"]),
-        "tokens/pass": interval(row["tokens_per_pass"], row["tokens_per_pass_low"], row["tokens_per_pass_high"]),
-        "measured": interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
-        "record": notes.marks([row["run_id"]], False),
+        "tokens/pass": interval_of(row, "tokens_per_pass"),
+        "measured": interval_of(row, "speedup"),
+        "record": notes.record(row["run_id"]),
     }  # fmt: skip

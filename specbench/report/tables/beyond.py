@@ -1,30 +1,27 @@
-"""All drafts and rules in one table: acceptance, costs, tokens a pass, speed, and the loss of lossy rules.
+"""All drafts and rules in one table, with the loss of lossy rules; chains, token trees and published trees in another.
 
-The rows are those of `experiments/beyond.yaml`, each with the command that fills it, and what else was run, at the
-gamma that was fastest.
+The rows of the first are those of `experiments/beyond.yaml`, each with the command that fills it, and what else was
+run, at the gamma that was fastest.
 """
 
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 from typing import Any
 
 import pandas as pd
 
 from specbench.config.drafts import METRICS
 from specbench.config.tree import AUTO
+from specbench.formatting import NONE, interval, interval_of, number, share
 from specbench.quality import quality_difference
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
 from specbench.records.schema import Row
-from specbench.report.measured import tokens_per_pass
+from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
-# Measured records of different drafts and rules, over plain sampling, for the table and the figure that compare them.
-#
-# An entry is a draft under a rule with a gamma policy.
-
-
-ENTRY = [*PAIR, "accept", "policy"]
+ENTRY = [*PAIR, "accept", "policy"]  # a draft under a rule with a gamma policy
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 
 
@@ -33,8 +30,7 @@ def comparable(records: Records) -> pd.DataFrame:
 
     `policy` is the gamma policy; empty for a number.
     """
-    frame = measured(records.chains)
-    frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
+    frame = plain_sampling(measured(records.chains)).astype({"accept": str, "gamma_said": str})
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 
 
@@ -56,14 +52,6 @@ def planned() -> list[Row]:
             part["temperatures"], part["drafts"], part["rules"], part["gammas"]
         )
     ]  # fmt: skip
-
-
-def among(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
-    """Return the records of one planned row: for each machine the newest of those over the most prompts."""
-    same = pd.Series(True, index=frame.index)
-    for key in (*ENTRY, "gamma_said"):
-        same &= frame[key] == row[key]
-    return choose(frame[same], PLACE)
 
 
 GROUP = ["target", "task", "temperature"]
@@ -89,7 +77,7 @@ def beyond(records: Records) -> Table:
     rows.sort(key=lambda row: groups.index(_group(row)))  # stable: within a group the plan's own order
     rows = [_with_difference(row, records) for row in rows]
     values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "unproved", "command"])
-    missing = bool((values["state"] == "no record").any())
+    used = frame[frame["run_id"].isin(values["run_id"].dropna())]
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
         "along the target's completions. v: verification cost. measured: decoding time per token, target alone over "
@@ -98,11 +86,11 @@ def beyond(records: Records) -> Table:
         "target's completions. quality: score of the run's completions and its paired difference from the target's; "
         "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
         "completions equal to the target's, at T=0.",
-        *notes.of_alpha(frame[frame["run_id"].isin(values["run_id"].dropna())]),
+        *notes.of_alpha(used),
         *notes.of_choice(values, records),
-        *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
-        *notes.of_precision(frame[frame["run_id"].isin(values["run_id"].dropna())]),
-        *(_filling() if missing else []),
+        *notes.of_records(used),
+        *notes.of_precision(used),
+        *(_filling() if (values["state"] == "no record").any() else []),
         *notes.silent("beyond"),
     ]
     return Table("beyond", TITLE, pd.DataFrame([_show(row) for row in rows]), values, under)
@@ -113,7 +101,8 @@ def _group(row: Row) -> tuple[object, ...]:
 
 
 def _filled(row: Row, frame: pd.DataFrame) -> list[Row]:
-    found = among(frame, row)
+    """The records of a planned row: for each machine the newest of those over the most prompts."""
+    found = choose(matching(frame, row, (*ENTRY, "gamma_said")), PLACE)
     return [_ours(record) for _, record in found.iterrows()] or [row | {"state": "no record"}]
 
 
@@ -145,20 +134,18 @@ def _show(row: Row) -> Row:
         empty = ("α", "under the rule", "c", "v", "tokens/pass", "measured", "lossless", "quality", "identical")
         cells = dict.fromkeys(empty, NONE) | dict.fromkeys(("α", "measured"), "no record")
         return named | cells | {"record": f"none: `{row['command']}`"}
-    speed = interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"])
-    identical, under = row["identical"], row["alpha_rule"]
-    own = under is not None and not pd.isna(under)
+    wrong = row["state"] == "not lossless"
     return named | {
-        "α": notes.alpha(row, row["alpha"], row["alpha_low"], row["alpha_high"]),
-        "under the rule": interval(row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"]) if own else NONE,
+        "α": notes.alpha(row),
+        "under the rule": interval_of(row, "alpha_rule"),
         "c": number(row["c"], 3),
         "v": number(row["verify_cost"]),
         "tokens/pass": number(row["tokens_per_pass"]),
-        "measured": "not lossless" if row["state"] == "not lossless" else speed,
+        "measured": "not lossless" if wrong else interval_of(row, "speedup_measured", "speedup"),
         "lossless": _lossless(row),
         "quality": _quality(row),
-        "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
-        "record": notes.marks([row["run_id"]], False, remark(row["fitting"], row["chosen_for"])),
+        "identical": share(row["identical"]),
+        "record": notes.record(row["run_id"], remark=remark(row["fitting"], row["chosen_for"])),
     }
 
 
@@ -174,11 +161,9 @@ def _quality(row: Row) -> str:
     if metric is None or pd.isna(metric):
         return NONE
     score = f"{METRICS[metric]} {number(ours, 1)}"
-    alike = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
+    equal = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
     less, low, high = (row[key] for key in DIFFERENCE)
-    if alike or low is None or pd.isna(low):
-        return score
-    return f"{score} ({less:+.1f} [{low:+.1f}, {high:+.1f}])"
+    return score if equal or pd.isna(low) else f"{score} ({interval(less, low, high, 1, '+')})"
 
 
 def _with_difference(row: Row, records: Records) -> Row:
@@ -190,12 +175,6 @@ def _with_difference(row: Row, records: Records) -> Row:
     ours, alone = ([prompt[way]["text"] for prompt in prompts] for way in ("speculative", "baseline"))
     less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] or "" for prompt in prompts])
     return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))
-
-
-# Chains and token trees compared: tokens a pass, predicted and measured, and speed; and published figures.
-
-
-# Runs of trees, and of chains of the same pairs beside them, for the table and the figure `trees`.
 
 
 CHAIN = "chain"
@@ -212,8 +191,7 @@ def tree_runs(records: Records) -> pd.DataFrame:
 
     The interval is `tokens_low`, `tokens_high`. Pairs without a tree are left out.
     """
-    trees = measured(records.trees)
-    trees = trees[trees["top_k"].isna() & trees["top_p"].isna()]
+    trees = plain_sampling(measured(records.trees))
     if trees.empty:
         return pd.DataFrame(columns=[*KEPT, "shape", "size", "tokens_low", "tokens_high"])
     trees = choose(trees.assign(label=trees["tree"]), [*SAME, "accept", "label"])
@@ -249,10 +227,7 @@ def _shape(records: Records, row: Row) -> tuple[str, int]:
     name, size = str(tree["shape"]), tree.get("size")
     if name == "widths":
         name += f" {'×'.join(map(str, tree['widths']))}"
-        level, nodes = 1, 1
-        for width in tree["widths"]:
-            level *= width
-            nodes += level
+        nodes = 1 + sum(accumulate(tree["widths"], mul))
         size = nodes if size is None else min(size, nodes)
     if size == AUTO:
         name, size = f"{name} {AUTO}", round(row["nodes_per_pass"]) + 1
@@ -289,16 +264,16 @@ def trees(records: Records) -> Table:
 
 
 def _our_tree(row: Row) -> Row:
-    measured = interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"])
+    measured = interval_of(row, "speedup_measured", "speedup")
     rule = "" if row["accept"] == "exact" else f", {row['accept']}"
     return {
         "M_p": row["target"], "M_q": row["draft"], "task": row["task"], "T": f"{row['temperature']:g}",
         "shape": row["shape"] + rule, "n": str(row["size"]),
-        "tokens/pass": interval(row["tokens_per_pass"], row["tokens_low"], row["tokens_high"]),
+        "tokens/pass": interval_of(row, "tokens_per_pass", "tokens"),
         "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
         "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
         "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
-        "record": notes.marks([row["run_id"]], False),
+        "record": notes.record(row["run_id"]),
     }  # fmt: skip
 
 

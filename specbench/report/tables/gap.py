@@ -1,4 +1,9 @@
-"""Where the paper's measured speedups differ from Theorem 3.8, and which v, c or tokens would explain it."""
+"""Where speed goes: in the paper between Theorem 3.8 (EXP) and what it measured (EMP), and in every run of ours.
+
+A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the
+printed EXP. From the printed EMP follows what one quantity alone would have to be; that v cannot be less than 1, nor
+c than 0, rules some reasons out. Printed numbers are rounded, so everything is a range.
+"""
 
 from dataclasses import dataclass
 from itertools import product
@@ -8,20 +13,17 @@ import pandas as pd
 
 from specbench import theory
 from specbench.analysis.explain import Waterfall, waterfall
+<<<<<<< HEAD
 from specbench.analysis.forecast import passes_to_come
+=======
+from specbench.formatting import NONE, interval, interval_of, number, percentage
+>>>>>>> five
 from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
 from specbench.records.schema import Row, StepName
 from specbench.report.explanation import NAMES, name
 from specbench.report.paper import label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
-
-# Where the paper's measured speedups leave Theorem 3.8, and what its printed numbers say of the reason.
-#
-# A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the
-# printed EXP. From the printed EMP follows what one quantity alone would have to be; that v cannot be less than 1, nor
-# c than 0, rules some reasons out. Printed numbers are rounded, so everything is a range.
-
 
 LONGEST = 200  # tokens of a completion
 ALPHA, C, EMP = 0.005, 0.005, 0.05  # half of the last printed digit
@@ -66,6 +68,9 @@ class Gap:
         return self.measured.low > self.tokens_expected.high
 
 
+FORMULAS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")  # of a Gap, in order
+
+
 def gaps() -> list[Gap]:
     """A row each of the paper's Tables 2 and 4."""
     return [_gap(row) for row in paper()["table2"]["rows"]]
@@ -76,8 +81,7 @@ def _gap(row: Row) -> Gap:
         corners = [_numbers(row, *shift)[formula] for shift in product((-1, 0, 1), repeat=3)]
         return Range(_numbers(row, 0, 0, 0)[formula], min(corners), max(corners))
 
-    names = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")
-    return Gap(row, *(rounding_range(name) for name in names))
+    return Gap(row, *map(rounding_range, FORMULAS))
 
 
 def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
@@ -107,9 +111,6 @@ def length_of_ends(gap: Gap) -> float | None:
     needed = passes_to_come(chances, LONGEST)
     lengths = np.arange(1, LONGEST + 1)
     return float(np.interp(gap.tokens.value, lengths / needed[1:], lengths))
-
-
-FIELDS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")
 
 
 def gap(records: Records) -> Table:
@@ -163,7 +164,7 @@ def _show(one: Gap) -> Row:
         "tokens, Eq. 1": _range(one.tokens_expected),
         "EXP": _range(one.expected),
         "EMP": f"{one.measured.value:.1f}",
-        "EMP / EXP": _percent(one.ratio),
+        "EMP / EXP": percentage(one.ratio.value, one.ratio.low, one.ratio.high, 0, less=1),
         "is": one.verdict,
         "v alone": _range(one.verify_cost, least=1),
         "c alone": _range(one.c, digits=3, least=0),
@@ -171,25 +172,18 @@ def _show(one: Gap) -> Row:
     }
 
 
-def _percent(one: Range) -> str:
-    return f"{100 * (one.value - 1):+.0f}% [{100 * (one.low - 1):+.0f}, {100 * (one.high - 1):+.0f}]"
-
-
 def _range(one: Range, digits: int = 2, least: float | None = None) -> str:
     """A range in words; impossible where all of it lies below `least`."""
-    text = f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
-    return f"{text} impossible" if least is not None and one.high < least else text
+    impossible = " impossible" if least is not None and one.high < least else ""
+    return interval(one.value, one.low, one.high, digits) + impossible
 
 
 def _values(one: Gap) -> Row:
     row: Row = {key: one.row[key] for key in ("task", "target", "draft", "temperature", "gamma")}
-    for field in FIELDS:
+    for field in FORMULAS:
         found: Range = getattr(one, field)
         row |= {field: found.value, f"{field}_low": found.low, f"{field}_high": found.high}
     return row | {"verdict": one.verdict, "length_of_ends": length_of_ends(one)}
-
-
-# Table 1, and the steps from gamma + 1 to the speedup of every run.
 
 
 STEPS: tuple[StepName, ...] = tuple(NAMES)
@@ -225,9 +219,9 @@ def _show_run(row: Row, found: Waterfall) -> Row:
         "task": label(row["task"]), "M_p": row["target"], "M_q": row["draft"], "T": f"{row['temperature']:g}",
         "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
-        "measured": interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"]),
+        "measured": interval_of(row, "speedup_measured", "speedup"),
         "first lever": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
-        "record": notes.marks([row["run_id"]], False),
+        "record": notes.record(row["run_id"]),
     }  # fmt: skip
 
 
@@ -239,30 +233,3 @@ def _run_values(row: Row, found: Waterfall) -> Row:
         | {step.name: step.factor.value for step in found.steps}
         | {"lever": lever and lever.name, "alone": lever and lever.alone}
     )
-
-
-# Table 1: operations and speed by Theorems 3.11 and 3.8 at c = c_hat = 0. Needs no record.
-
-
-def table1(records: Records) -> Table:
-    """Table 1: operations and speed by the formulas."""
-    del records
-    printed = pd.DataFrame(paper()["table1"]["rows"])
-    values = printed.rename(columns={"operations": "operations_paper", "speed": "speed_paper"})
-    pairs = list(zip(values["alpha"], values["gamma"], strict=True))
-    values["operations"] = [theory.operations_increase(alpha, gamma, c_hat=0) for alpha, gamma in pairs]
-    values["speed"] = [theory.walltime_improvement(alpha, gamma, c=0) for alpha, gamma in pairs]
-    shown = pd.DataFrame({
-        "α": [f"{alpha:.1f}" for alpha in values["alpha"]],
-        "γ": [str(gamma) for gamma in values["gamma"]],
-        "operations, paper": _times(values["operations_paper"]),
-        "Thm 3.11": _times(values["operations"]),
-        "speed, paper": _times(values["speed_paper"]),
-        "Thm 3.8": _times(values["speed"]),
-    })  # fmt: skip
-    notes = ["c = ĉ = 0: a draft that costs nothing. All cells follow from the formulas; there is nothing to run."]
-    return Table("table1", "Table 1. Operations and speed by the formulas", shown, values, notes)
-
-
-def _times(column: pd.Series) -> list[str]:
-    return [f"{value:.2f}×" for value in column]

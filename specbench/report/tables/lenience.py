@@ -11,15 +11,18 @@ import pandas as pd
 
 from specbench import theory
 from specbench.config.drafts import METRICS, alpha_is_of
+from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
 from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
+KEYS = ["target", "task", "draft", "temperature"]
 TIMED = {
-    "target", "task", "draft", "temperature", "top_k", "top_p", "accept", "gamma", *MACHINE, *SIZE_THEN_SPEED,
+    *KEYS, "top_k", "top_p", "accept", "gamma", *MACHINE, *SIZE_THEN_SPEED,
     "run_id", "speedup_low", "speedup_high", "lossy", "tokens_per_pass",
     "quality_metric", "quality_baseline", "quality_speculative", "identical",
 }  # fmt: skip
@@ -29,7 +32,7 @@ def table5(records: Records) -> Table:
     """Table 5: acceptance and speed under lenience."""
     printed, frame, runs = _printed(), alphas(records), records.chains
     lenient, timed = _lenient_records(frame), _timed(runs)
-    rows = [_ours_beside(row, lenient) for row in printed]
+    rows = [_with_ours(row, lenient) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}
     rows += _other_pairs(lenient, theirs)
     rows = [row | _measured(row, timed) for row in rows]
@@ -51,12 +54,7 @@ def table5(records: Records) -> Table:
         "completions.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
         *notes.of_alpha(used),
-        *notes.of_checkpoints(),
-        *notes.of_choice(values, records),
-        *notes.of_records(used),
-        *notes.of_precision(used),
-        *notes.of_filling("table5", bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
-        *notes.silent("table5"),
+        *notes.foot("table5", used, values, records, bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
     ]
     return Table("table5", "Table 5. Acceptance under lenience", shown, values, under)
 
@@ -64,35 +62,31 @@ def table5(records: Records) -> Table:
 def _printed() -> list[Row]:
     """The paper's cells: its table at T = 1, then the T = 0 list of A.5's text."""
     source = paper()["table5"]
-    text = source["text"]
-    rows = []
-    for row in source["rows"]:
-        for index, lenience in enumerate(source["lenience"]):
+    text, rows = source["text"], list[Row]()
+    lists = [(row["draft"], 1, row["alpha"], text["speedup_1"]) for row in source["rows"]]
+    for draft, temperature, printed, speeds in [*lists, (text["draft"], 0, text["alpha_0"], text["speedup_0"])]:
+        for lenience, alpha, speed in zip(source["lenience"], printed, speeds, strict=True):
+            known = draft == text["draft"]  # the only draft whose speeds are printed
             rows.append({
-                "target": source["target"], "task": source["task"], "draft": row["draft"], "temperature": 1,
-                "lenience": lenience, "alpha_paper": row["alpha"][index],
-                "speed_paper": text["speedup_1"][index] if row["draft"] == text["draft"] else None,
-            })  # fmt: skip
-    for index, lenience in enumerate(source["lenience"]):
-        rows.append({
-            "target": source["target"], "task": source["task"], "draft": text["draft"], "temperature": 0,
-            "lenience": lenience, "alpha_paper": text["alpha_0"][index], "speed_paper": text["speedup_0"][index],
-        })  # fmt: skip
-    for row in rows:
-        if row["draft"] == text["draft"]:
-            row["speed_theory"] = _speed(
-                row["alpha_paper"], text["c"], text["gamma"] if row["temperature"] == 0 else None
-            )
+                "target": source["target"], "task": source["task"], "draft": draft, "temperature": temperature,
+                "lenience": lenience, "alpha_paper": alpha, "speed_paper": speed if known else None,
+            } | ({"speed_theory": speed_by_theory(alpha, temperature)} if known else {}))  # fmt: skip
     return rows
+
+
+def speed_by_theory(alpha: float, temperature: float) -> float:
+    """Theorem 3.8 at the c of A.5: with the paper's gamma at T = 0, and the best at T = 1."""
+    text = paper()["table5"]["text"]
+    return _speed(alpha, text["c"], text["gamma"] if temperature == 0 else None)
 
 
 def _speed(alpha: float, c: float, gamma: int | None = None) -> float:
     return theory.walltime_improvement(alpha, gamma or theory.optimal_gamma(alpha, c), c)
 
 
-def _ours_beside(row: Row, lenient: "Sequence[pd.Series[Any]]") -> Row:
+def _with_ours(row: Row, lenient: "Sequence[pd.Series[Any]]") -> Row:
     for record in lenient:
-        if all(record[key] == row[key] for key in ("target", "task", "draft", "temperature")):
+        if all(record[key] == row[key] for key in KEYS):
             return row | _ours(record, row["lenience"])
     return row | {"run_id": None, "command": fill("table5")}
 
@@ -101,7 +95,7 @@ def _other_pairs(lenient: "Sequence[pd.Series[Any]]", theirs: set[tuple[str, str
     rows = []
     for record in lenient:
         if (record["target"], record["draft"], record["task"]) not in theirs:
-            named = {key: record[key] for key in ("target", "task", "draft", "temperature")}
+            named = {key: record[key] for key in KEYS}
             leniences = [cell["lenience"] for cell in record["lenience"]]
             rows += [named | {"lenience": lenience} | _ours(record, lenience) for lenience in leniences]
     return rows
@@ -110,8 +104,7 @@ def _other_pairs(lenient: "Sequence[pd.Series[Any]]", theirs: set[tuple[str, str
 def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
     """Records with alpha(l), one a pair and temperature: that with the most tokens."""
     has = frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)
-    plain = frame[has & frame["top_k"].isna() & frame["top_p"].isna()]
-    chosen = choose(plain, ["target", "task", "draft", "temperature"], ("tokens", "created"))
+    chosen = choose(plain_sampling(frame[has]), KEYS, ("tokens", "created"))
     return [row for _, row in chosen.sort_values(["target", "task", "temperature", "alpha"]).iterrows()]
 
 
@@ -133,17 +126,13 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
 def _timed(runs: pd.DataFrame) -> pd.DataFrame:
     """The measured runs at a fixed gamma without top-k and top-p, and of their columns only those that are shown."""
     found = measured(runs)[[column for column in runs if column in TIMED]]
-    found = found.dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str})
-    return found[found["top_k"].isna() & found["top_p"].isna()]
+    return plain_sampling(found.dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str}))
 
 
 def _measured(row: Row, timed: pd.DataFrame) -> Row:
     """The fastest of the runs with this lenience over the most prompts; at l = 1 at a gamma of the lenient runs."""
     lenience = row["lenience"]
-    same = pd.Series(True, index=timed.index)
-    for key in ("target", "task", "draft", "temperature"):
-        same &= timed[key] == row[key]
-    found = timed[same]
+    found = matching(timed, row, KEYS)
     if lenience == 1:
         gammas = set(found[found["accept"].str.startswith("lenient")]["gamma"])
         found = found[(found["accept"] == "exact") & (found["gamma"].isin(gammas) if gammas else True)]
@@ -164,8 +153,7 @@ def _measured(row: Row, timed: pd.DataFrame) -> Row:
 
 
 def _speed_measured(row: Row) -> str:
-    text = interval(row["measured"], row["measured_low"], row["measured_high"])
-    return f"{text}, γ={row['gamma']:g}" + (" (lossy)" if row["lossy"] else "")
+    return f"{interval_of(row, 'measured')}, γ={row['gamma']:g}" + (" (lossy)" if row["lossy"] else "")
 
 
 def _quality(row: Row) -> str:
@@ -177,7 +165,7 @@ def _quality(row: Row) -> str:
 
 def _mark(row: Row, key: str, before: str) -> str:
     why = remark(row.get(f"{before}fitting"), row.get(f"{before}chosen_for"))
-    return notes.marks([row[key]], bool(row.get("simulated")), why)
+    return notes.record(row[key], bool(row.get("simulated")), why)
 
 
 def _show(row: Row) -> Row:
@@ -186,7 +174,7 @@ def _show(row: Row) -> Row:
     said = [_mark(row, "run_id", "alpha_")] if known else []
     said += [_mark(row, "run_measured", "")] if ran and row["run_measured"] != row["run_id"] else []
     said += [] if known and ran else [f"none: `{row['command']}`"]
-    identical, ours = row.get("identical"), checkpoints(row)
+    ours = checkpoints(row)
     return {
         "task": label(row["task"]),
         "M_p, paper": label(row["target"]) if in_paper else NONE,
@@ -196,15 +184,13 @@ def _show(row: Row) -> Row:
         "T": f"{row['temperature']:g}",
         "l": f"{row['lenience']:g}",
         "α, paper": number(row.get("alpha_paper")),
-        "α, ours": notes.alpha(row, row["alpha"], row.get("alpha_low"), row.get("alpha_high"))
-        if known
-        else "no record",
+        "α, ours": notes.alpha(row) if known else "no record",
         "speed, paper": number(row.get("speed_paper"), 1),
         "by Thm 3.8, paper's α": number(row.get("speed_theory")),
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,
         "measured, ours": _speed_measured(row) if ran else "no record",
         "quality, alone / under l": _quality(row),
-        "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
+        "identical": share(row.get("identical")),
         "TV, ours": number(row.get("total_variation"), 3) if known else NONE,
         "record": "; ".join(said),
     }

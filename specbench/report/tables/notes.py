@@ -1,18 +1,14 @@
 """The notes under a table: the records used, and the commands that fill empty cells."""
 
-from collections.abc import Iterable
-
 import pandas as pd
 
 from specbench.config.drafts import alpha_is_of
+from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.records.proved import explained
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
-from specbench.report.table import interval
-
-# How notes and captions name the records that they come from.
 
 
 def named(frame: pd.DataFrame) -> str:
@@ -44,24 +40,20 @@ def of_records(frame: pd.DataFrame) -> list[str]:
     if frame.empty:
         return []
     lines = []
-    used = frame.drop_duplicates("run_id").assign(
-        day=[date(created) for created in frame.drop_duplicates("run_id")["created"]]
-    )
+    used = frame.drop_duplicates("run_id")
+    used = used.assign(day=[date(created) for created in used["created"]])
     for (hardware, dtype, day), group in used.groupby(["hardware", "dtype", "day"], dropna=False):
-        where = (
-            "simulated, not measured"
-            if group["simulated"].all()
-            else (hardware if pd.notna(hardware) else "hardware not noted")
-        )
+        where = hardware if pd.notna(hardware) else "hardware not noted"
+        where = "simulated, not measured" if group["simulated"].all() else where
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
     return [*lines, *of_proof(used)]
 
 
-def alpha(row: Row, value: float | None, low: float | None, high: float | None) -> str:
+def alpha(row: Row) -> str:
     """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
-    of = alpha_is_of(str(row["draft"]))
-    return interval(value, low, high) + (f" ({of})" if of and value is not None and not pd.isna(value) else "")
+    of, said = alpha_is_of(str(row["draft"])), interval_of(row, "alpha")
+    return f"{said} ({of})" if of and said != NONE else said
 
 
 def of_alpha(used: pd.DataFrame) -> list[str]:
@@ -101,18 +93,12 @@ def _reach(frame: pd.DataFrame, value: str, low: str, high: str) -> "pd.Series[f
 
 def of_filling(name: str, missing: bool) -> list[str]:
     """How to fill the table `name`, if anything is `missing`, and what to have ready."""
-    if not missing or not fills(name):
+    commands, before = [f"`{command}`" for command in fills(name)], experiment(name).get("prepare")
+    if not missing or not commands:
         return []
-    plan = experiment(name)
-    commands = "; ".join(f"`{command}`" for command in fills(name))
-    verb = "fills" if len(fills(name)) == 1 else "fill"
-    line = f"no record: {commands} {verb} these; `{fill_twin(name)}` runs the twin on the models that ship"
-    return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
-
-
-def of_checkpoints() -> list[str]:
-    """The note that our checkpoints are not the paper's."""
-    return [paper()["checkpoints_note"]]
+    verb = "fills" if len(commands) == 1 else "fill"
+    twin = f"`{fill_twin(name)}` runs the twin on the models that ship"
+    return [f"no record: {'; '.join(commands)} {verb} these; {twin}", *([f"before that: {before}"] if before else [])]
 
 
 def silent(name: str) -> list[str]:
@@ -126,8 +112,7 @@ def silent(name: str) -> list[str]:
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     """The meaning of remarks in the record column, and which records are too small for a table or were disturbed."""
     lines = []
-    counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
-    if any((count > 1).any() for count in counts):
+    if any((values[name] > 1).any() for name in ("fitting", "alpha_fitting") if name in values):
         lines.append(
             "(most prompts of 3) after a record: 3 records fit the row and differ in settings that it does not show. "
             "The record with the most prompts is used; among equals the newest, or the fastest if the row has no fixed "
@@ -144,8 +129,19 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     return lines
 
 
-def marks(records: Iterable[str], simulated: bool, remark: str = "") -> str:
-    """Digests for the record column, and why these records were chosen."""
-    text = ", ".join(digest(run_id) for run_id in records)
+def record(run_id: str, simulated: bool = False, remark: str = "") -> str:
+    """A record's digest for the record column, and why this record was chosen."""
     said = ", ".join(filter(None, ["simulated" if simulated else "", remark]))
-    return f"{text} ({said})" if said else text
+    return f"{digest(run_id)} ({said})" if said else digest(run_id)
+
+
+def foot(name: str, used: pd.DataFrame, values: pd.DataFrame, records: Records, missing: bool) -> list[str]:
+    """The notes under a table of the paper: checkpoints, the records `used`, and how to fill what is `missing`."""
+    return [
+        paper()["checkpoints_note"],
+        *of_choice(values, records),
+        *of_records(used),
+        *of_precision(used),
+        *of_filling(name, missing),
+        *silent(name),
+    ]

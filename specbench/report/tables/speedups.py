@@ -1,8 +1,8 @@
-"""Tables 2 and 4: speedup expected by Theorem 3.8, calibrated with the verify cost, and measured.
+"""Table 1: operations and speed by the formulas. Tables 2 and 4: speedup expected, calibrated and measured.
 
-Both have the same columns. Table 2 has one line of ours a row of the paper, at the paper's gamma, and for other pairs
-the gamma that was fastest. Table 4 adds Theorem 3.8 on the paper's own alpha and c, and shows every gamma and
-every rule we ran.
+Table 1 has Theorems 3.11 and 3.8 at c = c_hat = 0 and needs no record. Tables 2 and 4 have the same columns. Table 2
+has one line of ours a row of the paper, at the paper's gamma, and for other pairs the gamma that was fastest. Table 4
+adds Theorem 3.8 on the paper's own alpha and c, and shows every gamma and every rule we ran.
 """
 
 from typing import Any
@@ -11,10 +11,12 @@ import pandas as pd
 
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
+from specbench.formatting import NONE, interval_of, number
 from specbench.records.frame import MACHINE, PAIR, SIZE_THEN_SPEED, Records, choose, remark, rule_name
 from specbench.records.schema import Row
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import Table
 from specbench.report.tables import notes
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
@@ -22,6 +24,30 @@ SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
     "best γ", "record",
 ]  # fmt: skip
+
+
+def table1(records: Records) -> Table:
+    """Table 1: operations and speed by the formulas."""
+    del records
+    printed = pd.DataFrame(paper()["table1"]["rows"])
+    values = printed.rename(columns={"operations": "operations_paper", "speed": "speed_paper"})
+    pairs = list(zip(values["alpha"], values["gamma"], strict=True))
+    values["operations"] = [theory.operations_increase(alpha, gamma, c_hat=0) for alpha, gamma in pairs]
+    values["speed"] = [theory.walltime_improvement(alpha, gamma, c=0) for alpha, gamma in pairs]
+    shown = pd.DataFrame({
+        "α": [f"{alpha:.1f}" for alpha in values["alpha"]],
+        "γ": [str(gamma) for gamma in values["gamma"]],
+        "operations, paper": _times(values["operations_paper"]),
+        "Thm 3.11": _times(values["operations"]),
+        "speed, paper": _times(values["speed_paper"]),
+        "Thm 3.8": _times(values["speed"]),
+    })  # fmt: skip
+    under = ["c = ĉ = 0: a draft that costs nothing. All cells follow from the formulas; there is nothing to run."]
+    return Table("table1", "Table 1. Operations and speed by the formulas", shown, values, under)
+
+
+def _times(column: pd.Series) -> list[str]:
+    return [f"{value:.2f}×" for value in column]
 
 
 def table2(records: Records) -> Table:
@@ -52,30 +78,19 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     rows += [_ours(record) for _, record in others.iterrows()]
     values = pd.DataFrame(rows)
     sources = pd.concat(used)
-    legend = [
+    under = [
         "EXP: Theorem 3.8; by position: from the acceptance at each position, for drafts whose acceptance falls with "
         "the position. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v + overhead in place of "
         "1 (by position: with the cost of the passes, in-sample: acceptance and cost are both of the run's own "
         "passes). EMP: decoding time per token, target alone over speculative; "
         "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
     ]
-    legend += notes.of_alpha(sources)
+    under += notes.of_alpha(sources)
     if sources["lossy"].any():
-        legend.append("lossy: the rule changes the distribution of completions")
+        under.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
-        legend.append(
-            "pairs that are not in the paper are shown at the fastest γ, among the runs with the most prompts"
-        )
-    missing = bool((values["whose"] == "none").any())
-    under = [
-        *legend,
-        *notes.of_checkpoints(),
-        *notes.of_choice(values, records),
-        *notes.of_records(sources),
-        *notes.of_precision(sources),
-        *notes.of_filling(name, missing),
-        *notes.silent(name),
-    ]
+        under.append("pairs that are not in the paper are shown at the fastest γ, among the runs with the most prompts")
+    under += notes.foot(name, sources, values, records, bool((values["whose"] == "none").any()))
     return Table(name, title, pd.DataFrame([_show(row) for row in rows], columns=SHOWN), values, under)
 
 
@@ -125,10 +140,7 @@ def _named(row: Any) -> Row:
 def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFrame:
     """Our records of a row of the paper. The paper sampled without top-k or top-p."""
     keys = PAIR if every_gamma else [*PAIR, "gamma"]
-    same = frame["top_k"].isna() & frame["top_p"].isna()
-    for key in keys:
-        same &= frame[key] == printed[key]
-    return choose(frame[same], EVERY_GAMMA)
+    return choose(matching(plain_sampling(frame), printed, keys), EVERY_GAMMA)
 
 
 def _others(frame: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +173,7 @@ def _show(row: Row) -> Row:
         return cells | empty | {"record": f"none: `{row['command']}`"}
     wrong = row.get("lossless") is False and not row["lossy"]
     return cells | {
-        "α": notes.alpha(row, row["alpha"], row.get("alpha_low"), row.get("alpha_high")),
+        "α": notes.alpha(row),
         "c": number(row["c"]) if as_printed else number(row["c"], 3),
         "v": number(row.get("verify_cost")),
         "EXP": number(row["expected"], digits) + (" by position" if row.get("prediction") == BY_POSITION else ""),
@@ -169,13 +181,13 @@ def _show(row: Row) -> Row:
         "EMP": "not lossless" if wrong else _speed(row, "empirical", digits),
         "end to end": NONE if wrong else _speed(row, "end_to_end", digits),
         "best γ": number(row.get("best_gamma"), 0),
-        "record": notes.marks([row["run_id"]], bool(row["simulated"]), remark(row["fitting"], row["chosen_for"]))
+        "record": notes.record(row["run_id"], bool(row["simulated"]), remark(row["fitting"], row["chosen_for"]))
         if row.get("run_id")
         else NONE,
     }
 
 
 def _speed(row: Row, key: str, digits: int) -> str:
-    text = interval(row.get(key), row.get(f"{key}_low"), row.get(f"{key}_high"), digits)
+    text = interval_of(row, key, digits=digits)
     mark = " lossy" if row.get("lossy") else " not proved" if row.get("unproved") and text != NONE else ""
     return text + mark

@@ -1,0 +1,66 @@
+"""Numbers, intervals and tables as text: in the same form on the screen, in Markdown, in reports and in model cards."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from specbench.escaping import markdown_cell
+
+NONE = "–"  # where there is no number
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number, or a dash where there is none (None or NaN)."""
+    return NONE if _missing(value) else f"{value:.{digits}f}"
+
+
+def interval(value: float | None, low: float | None, high: float | None, digits: int = 2, sign: str = "") -> str:
+    """A number with its 95% interval, if it has one: '1.92 [1.80, 2.05]'. `sign`: "+" writes signs."""
+    if _missing(value) or _missing(low) or _missing(high):
+        return number(value, digits)
+    return f"{value:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+
+
+def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int = 2) -> str:
+    """The number `name` of a row with the interval in `PREFIX_low` and `PREFIX_high`; the prefix is `name` if empty."""
+    low, high = (row.get(f"{prefix or name}_{end}") for end in ("low", "high"))
+    return interval(row.get(name), low, high, digits)
+
+
+def share(value: float | None) -> str:
+    """A share in percent, or a dash where there is none: '96%'."""
+    return NONE if value is None or value != value else f"{100 * value:.0f}%"
+
+
+def percentage(value: float, low: float | None, high: float | None, digits: int = 1, less: float = 0) -> str:
+    """A difference with its 95% interval, if it has one, in percent: '+3.1% [-0.4, +6.6]'. A ratio's is `less` 1."""
+    said = f"{100 * (value - less):+.{digits}f}%"
+    if low is None or high is None:
+        return said
+    return f"{said} [{100 * (low - less):+.{digits}f}, {100 * (high - less):+.{digits}f}]"
+
+
+def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
+    """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
+    return NONE if _missing(low) or _missing(high) else f"{low:{form}}{between}{high:{form}}"
+
+
+def _missing(value: float | None) -> bool:
+    return value is None or value != value
+
+
+def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table in GitHub's Markdown, its columns padded so that it can be read as plain text.
+
+    Numbers are the caller's to format; a cell is one line, and neither its bars nor its tags are read as such.
+    """
+    cells = [[markdown_cell(cell) for cell in row] for row in rows]
+    text: str = tabulate(
+        cells,
+        headers=[markdown_cell(name) for name in header],
+        tablefmt="github",
+        disable_numparse=True,
+        preserve_whitespace=True,  # some rows are indented under the row above them
+    )
+    return text
