@@ -83,11 +83,7 @@ time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.js
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench bench` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench bench` with the words `argv`."""
     if argv[:1] == ["beam"]:
         return beam(argv[1:])
     return launch_verb(argv, "bench", ABOUT, BenchConfig, job)
@@ -171,11 +167,7 @@ Writes results/beam/beam-NAME.json and .md.
 
 
 def beam(argv: list[str]) -> int:
-    """Run `specbench bench beam` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench bench beam` with the words `argv`."""
     return launch_verb(argv, "bench beam", BEAM_ABOUT, BeamConfig, beam_job, "beam")
 
 
@@ -186,8 +178,8 @@ def beam_job(form: str, config: BeamConfig) -> None:
     from specbench.algorithm.beam import BeamSettings
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.bench import write
-    from specbench.config.drafts import task_label
     from specbench.config.model import name_of
+    from specbench.config.schema import task_label
     from specbench.engine.eager.model import EagerModel
     from specbench.environment import environment, hardware
     from specbench.experiment.runner import translated_errors

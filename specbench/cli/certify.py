@@ -28,11 +28,7 @@ SHOWN = 10  # departures in the table; JSON has all
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench certify` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench certify` with the words `argv`."""
     if "--help" in argv or "-h" in argv:
         print(usage("certify", ABOUT, CertifyConfig, line="OUTPUTS.jsonl target=NAME [key=value ...]"))
         return 0

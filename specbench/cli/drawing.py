@@ -16,11 +16,7 @@ KNOWN = ("table", "markdown", "csv", "json", "latex")
 
 
 def tables(argv: list[str]) -> int:
-    """Run `specbench tables` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench tables` with the words `argv`."""
     parser = options("tables", "The paper's tables with our numbers. No model is loaded.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"
@@ -77,11 +73,7 @@ def document(table: "Table") -> dict[str, object]:
 
 
 def figures(argv: list[str]) -> int:
-    """Run `specbench figures` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench figures` with the words `argv`."""
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
     known = "figure1 ... figure5, gamma, position, beta, cost, beyond, waterfall, gap, trees, verify, batches"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known} (default all)")
@@ -111,11 +103,7 @@ def figures(argv: list[str]) -> int:
 
 
 def report(argv: list[str]) -> int:
-    """Run `specbench report` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench report` with the words `argv`."""
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")

@@ -8,14 +8,13 @@ prompt, times the prompts. Nothing is loaded.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from specbench.cli.formats import aside, print_rows
+from specbench.cli.formats import aside, plain_table, print_rows, wide_console
 from specbench.cli.overrides import CommandLine
 from specbench.compose.hydra_app import Job, jobs_of
 from specbench.compose.words import by_models, value_of
 from specbench.config.checks import check
-from specbench.config.drafts import task_label
 from specbench.config.model import ModelConfig, name_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.records.schema import Row
 from specbench.report.paper import times_of
@@ -132,15 +131,8 @@ def _seconds_a_prompt(row: Row) -> float:
 
 
 def _draw(planned: Sequence[Planned]) -> None:
-    from rich.table import Table
-
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 120)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "job", "prompts", "weights", "time", ""):
-        table.add_column(title, justify="left" if title == "job" else "right")
+    console = wide_console()
+    table = plain_table(("", "job", "prompts", "weights", "time", ""), left=("job",))
     for number, one in enumerate(planned, 1):
         state = one.error or ("done" if one.done else "")
         prompts = "?" if one.prompts is None else str(one.prompts)

@@ -273,11 +273,7 @@ USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench list` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench list` with the words `argv`."""
     parser = options(
         "list",
         "Targets, drafts, tasks and other choices by name; those that are ready to use come first.",

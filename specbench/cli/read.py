@@ -33,11 +33,7 @@ class Source(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench read` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench read` with the words `argv`."""
     from specbench.interop import readings
 
     names = [form.name for form in readings.FORMATS]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
-from specbench.cli.formats import aside, print_rows
+from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
@@ -19,7 +19,7 @@ from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
-from specbench.records.documents import AlphaDocument, RecommendDocument
+from specbench.records.documents import AlphaDocument
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
 
@@ -43,11 +43,7 @@ ALPHA_OPTIONS = LISTS | {
 
 
 def alpha(argv: list[str]) -> int:
-    """Run `specbench alpha` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench alpha` with the words `argv`."""
     if "--help" in argv or "-h" in argv:
         print(
             usage(
@@ -116,11 +112,7 @@ OPTIONS = LISTS | {
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench recommend` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench recommend` with the words `argv`."""
     if "--help" in argv or "-h" in argv:
         own = usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
         print(validate_help() if "--validate" in argv else own)
@@ -135,10 +127,8 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
         of_saved(command.form, command.options)
         return 0
-    picture = Path(command.options["picture"]) if "picture" in command.options else None
+    picture = picture_file(command.options.get("picture"))
     if picture is not None:
-        if picture.suffix not in (".svg", ".pdf", ".png"):
-            raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
         require_writable(picture.parent, "--picture FILE")
     argv = [f"batches={_listed(one[6:])}" if one.startswith("batch=") else one for one in command.argv]
     launch_each(partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, argv, "recommend")
@@ -166,18 +156,9 @@ def job(
         print_settings(shown)
     print(f"record: {found.file}", file=aside(form))
     if picture is not None:
-        for written in _picture(found.record, picture):
-            print(written, file=aside(form))
+        from specbench.report.figures.gammas import choosing
 
-
-def _picture(record: RecommendDocument, file: Path) -> list[Path]:
-    from specbench.report.figure import save
-    from specbench.report.figures.gammas import choosing
-    from specbench.report.style import styled
-
-    with styled():
-        drawn = choosing(record, file.stem)
-    return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
+        draw_picture(picture, partial(choosing, found.record), form)
 
 
 # `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.

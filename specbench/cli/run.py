@@ -119,11 +119,7 @@ def main_sweep(argv: list[str]) -> int:
 
 
 def main(argv: list[str], verb: str = "run") -> int:
-    """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read.
-    """
+    """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`."""
     if "--help" in argv or "-h" in argv:
         sweeping = verb == "sweep"
         about, options = (ABOUT + SWEEP, LAUNCHERS) if sweeping else (ABOUT, None)

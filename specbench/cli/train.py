@@ -19,11 +19,7 @@ folder it writes is what target.path= and draft.path= of `specbench run` take.
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench train` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench train` with the words `argv`."""
     if "--help" in argv or "-h" in argv:
         print(usage("train", ABOUT, Recipe, line="recipe=NAME [key=value ...]", groups=("recipe",)))
         return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.drafts import METRICS
+from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
 from specbench.quality import quality_difference
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-from specbench.config.drafts import METRICS, alpha_is_of
+from specbench.config.drafts import alpha_is_of
+from specbench.config.schema import METRICS
 from specbench.records.alphas import alphas
 from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
