@@ -29,11 +29,9 @@ SHOWN = 10  # departures in the table; JSON has all
 
 def main(argv: list[str]) -> int:
     """Run `specbench certify` with the words `argv`."""
-    if "--help" in argv or "-h" in argv:
-        print(usage("certify", ABOUT, CertifyConfig, line="OUTPUTS.jsonl target=NAME [key=value ...]"))
-        return 0
-    files, words = _apart(argv)
-    command = read(words, CertifyConfig)
+    files, words = _files_and_words(argv)
+    line = "OUTPUTS.jsonl target=NAME [key=value ...]"
+    command = read(words, CertifyConfig, lambda: usage("certify", ABOUT, CertifyConfig, line=line))
     codes: list[int] = []
 
     def task(config: CertifyConfig) -> None:
@@ -41,7 +39,7 @@ def main(argv: list[str]) -> int:
 
     # A target's usual draft says nothing of the draft that a server used.
     unknown = [] if any(re.match(r"draft(\.kind)?=", word) for word in words) else ["draft=random"]
-    launch_one(task, "certify", CertifyConfig, [*command.argv, *unknown], "certify")
+    launch_one(task, CertifyConfig, [*command.argv, *unknown], "certify")
     return codes[0] if codes else 0
 
 
@@ -136,7 +134,7 @@ def draw(found: Certified) -> None:
         console.print(f"and {len(faults) - SHOWN} more; --format json has them")
 
 
-def _apart(argv: list[str]) -> tuple[list[str], list[str]]:
+def _files_and_words(argv: list[str]) -> tuple[list[str], list[str]]:
     """File names, and the rest: a word that is no option, no value of one and has no '='."""
     files, words = list[str](), list[str]()
     for place, word in enumerate(argv):

@@ -40,7 +40,7 @@ class Planned:
 
 def show_plan(command: CommandLine) -> int:
     """List the jobs of a sweep without running any. Returns 2 if a job would raise `UserError`."""
-    jobs = jobs_of("run", RunConfig, command.overrides, command.switches)
+    jobs = jobs_of(command.overrides, command.switches)
     order = by_models([job.overrides for job in jobs])
     jobs.sort(key=lambda job: order.index(job.overrides))
     planned = plan(jobs, value_of(command.overrides, "results", "results"))

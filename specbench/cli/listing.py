@@ -19,7 +19,6 @@ from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig
 from specbench.config.paths import conf_dir, shipped
-from specbench.config.schema import RunConfig
 from specbench.report.paper import times_of
 from specbench.train.schema import SHIPPED
 
@@ -135,7 +134,7 @@ def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[s
     from specbench.compose.hydra_app import plain_config
 
     together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
-    contents = plain_config([*search, *together], RunConfig)["choices"]
+    contents = plain_config([*search, *together])["choices"]
     return {name: (contents[f"n{place}"], None) for place, name in enumerate(names)}
 
 
@@ -146,7 +145,7 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
     """
     from specbench.compose.hydra_app import plain_config
 
-    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"], RunConfig)
+    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
     return composed["target"], composed["task"]["name"]
 
 
@@ -154,7 +153,7 @@ def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
     """What an experiment needs: what its target, task and draft need."""
     from specbench.compose.hydra_app import plain_config
 
-    composed = plain_config([*search, f"experiment={name}"], RunConfig, "run")
+    composed = plain_config([*search, f"experiment={name}"], "run")
     groups = ("target", "task", *(["draft"] if composed["draft"].get("path") else []))
     return max((_place(composed[group], group) for group in groups), key=lambda one: NEEDS.index(one[0]))
 

@@ -44,20 +44,11 @@ ALPHA_OPTIONS = LISTS | {
 
 def alpha(argv: list[str]) -> int:
     """Run `specbench alpha` with the words `argv`."""
-    if "--help" in argv or "-h" in argv:
-        print(
-            usage(
-                "alpha",
-                ALPHA_ABOUT,
-                ChooseConfig,
-                line=LINE,
-                options=ALPHA_OPTIONS,
-            )
-        )
-        return 0
-    command = read(argv, ChooseConfig)
+    command = read(
+        argv, ChooseConfig, lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS)
+    )
     both = {"sampling.temperature": ["0", "1"]}
-    launch_each(partial(score, command.form), "choose", ChooseConfig, command.argv, "alpha", both)
+    launch_each(partial(score, command.form), ChooseConfig, command.argv, "alpha", both)
     return 0
 
 
@@ -113,11 +104,13 @@ OPTIONS = LISTS | {
 
 def main(argv: list[str]) -> int:
     """Run `specbench recommend` with the words `argv`."""
-    if "--help" in argv or "-h" in argv:
-        own = usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
-        print(validate_help() if "--validate" in argv else own)
-        return 0
-    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"), alone=("validate",))
+    command = read(
+        argv,
+        ChooseConfig,
+        partial(_help, validates="--validate" in argv),
+        valued=("picture", "for", "from", "schedule", "engine"),
+        alone=("validate",),
+    )
     command, engine = without_engine(command)
     if "validate" in command.options:
         validate(command, engine)
@@ -131,8 +124,14 @@ def main(argv: list[str]) -> int:
     if picture is not None:
         require_writable(picture.parent, "--picture FILE")
     argv = [f"batches={_listed(one[6:])}" if one.startswith("batch=") else one for one in command.argv]
-    launch_each(partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, argv, "recommend")
+    launch_each(partial(job, command.form, command.options, engine, picture), ChooseConfig, argv, "recommend")
     return 0
+
+
+def _help(validates: bool) -> str:
+    if validates:
+        return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
+    return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
 
 
 def _listed(values: str) -> str:
@@ -173,11 +172,6 @@ by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. 
 RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in the record's file
 
 
-def validate_help() -> str:
-    """What `specbench recommend --validate --help` prints."""
-    return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
-
-
 def validate(command: CommandLine, engine: str | None) -> None:
     """Compare the estimates of `specbench recommend` with measurements; `engine`: another engine that was named.
 
@@ -188,7 +182,7 @@ def validate(command: CommandLine, engine: str | None) -> None:
         raise UserError(f"engine={engine}: --validate measures our own loop; recommend verify=N times this engine")
     if other := command.options.keys() - {"format", "validate", "engine"}:
         raise UserError(f"--{min(other)}: belongs to a ranking and not to --validate; give one of them")
-    launch_each(partial(validation, command.form), "choose", ChooseConfig, command.argv, VALIDATE)
+    launch_each(partial(validation, command.form), ChooseConfig, command.argv, VALIDATE)
 
 
 def validation(form: str, configs: list[ChooseConfig]) -> None:

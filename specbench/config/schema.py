@@ -7,6 +7,7 @@ Defaults that a person picks by name (a target, a draft, a task) live in `conf/`
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -108,7 +109,12 @@ DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu
 
 @dataclass
 class RunConfig:
-    """One run: a target, a draft, a task, and how they decode."""
+    """One run: a target, a draft, a task, and how they decode.
+
+    conf_file: the file of `conf/` that composes the config.
+    """
+
+    conf_file: ClassVar[str] = "run"
 
     target: ModelConfig = fresh(ModelConfig, "the model to accelerate")
     draft: DraftConfig = fresh(DraftKeys, "what drafts for it")

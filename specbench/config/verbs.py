@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
+from typing import ClassVar
 
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TrainedConfig
@@ -36,6 +37,8 @@ MAX_U = 256
 @dataclass
 class ChooseConfig(RunConfig):
     """One draft of several; the command line makes one of these for each."""
+
+    conf_file: ClassVar[str] = "choose"
 
     tokens: int | None = key(
         None,
@@ -126,6 +129,8 @@ def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> Ru
 class BenchConfig(RunConfig):
     """The keys of `specbench bench`."""
 
+    conf_file: ClassVar[str] = "bench"
+
     limit: int | None = key(8, "prompts", at_least(1, ", or null for all"))
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at", GAMMAS)
     parts: str = key(
@@ -181,6 +186,8 @@ def check_bench(config: BenchConfig) -> None:
 class BeamConfig:
     """A beam search of the target, and the drafts' widths and steps to try."""
 
+    conf_file: ClassVar[str] = "beam"
+
     target: ModelConfig = fresh(ModelConfig, "the model that searches")
     draft: DraftConfig = fresh(DraftKeys, "the model that searches ahead")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
@@ -232,6 +239,8 @@ def beam_run(config: BeamConfig) -> RunConfig:
 @dataclass
 class CertifyConfig:
     """The keys of `specbench certify`."""
+
+    conf_file: ClassVar[str] = "certify"
 
     target: ModelConfig = fresh(ModelConfig, "the model that the server claims to run")
     draft: DraftConfig = fresh(
