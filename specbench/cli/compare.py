@@ -262,8 +262,8 @@ def _groups_of(results: str, key: str) -> list[Row]:
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
             rows.append({name: plain(value) for name, value in entry.items()})
-        alike = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
-        made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})
+        common = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
+        made.append({"group": {name: plain(value) for name, value in common.items() if value == value}, "rows": rows})
     return made
 
 

@@ -119,7 +119,7 @@ def _span(one: Interval, form: str) -> str:
 
 
 def share(text: str) -> float:
-    """'2%' and '0.02' alike."""
+    """'2%' and '0.02' equal."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -202,9 +202,9 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
     console.print(table)
     if rows and rows[0]["prompts"] == 1:
         console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
-    elif alike := [row["quantity"] for row in rows if row["needed"] is None]:
+    elif equal := [row["quantity"] for row in rows if row["needed"] is None]:
         console.print(
-            f"{', '.join(dict.fromkeys(alike))}: every prompt gave the same, so nothing says how many are needed; plan "
+            f"{', '.join(dict.fromkeys(equal))}: every prompt gave the same, so nothing says how many are needed; plan "
             "from a run of more prompts"
         )
     elif rows and rows[0]["prompts"] < FEW_PROMPTS:

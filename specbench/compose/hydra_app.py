@@ -36,6 +36,7 @@ class Composed(Protocol):
 
 
 T = TypeVar("T", bound=Composed)
+R = TypeVar("R")
 
 # Where a sweep may run, and which extra of ours brings it.
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
@@ -84,17 +85,22 @@ def launch(task: Callable[[Job[T]], None], schema: type[T], argv: list[str], ver
     launch_composed(_TaskOfHydra(task, schema), schema, argv, verb)
 
 
-def launch_one(task: Callable[[T], None], schema: type[T], argv: list[str], verb: str) -> None:
+def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: str) -> R | None:
     """Call `task` with the config that `argv` asks for, in this process; what it raises is raised.
+
+    Returns:
+        What `task` returns; None where a switch of Hydra shows the config instead.
 
     Raises:
         UserError: as `launch`.
     """
+    returned: list[R] = []
 
     def one(composed: DictConfig) -> None:
-        task(to_schema(composed, schema))
+        returned.append(task(to_schema(composed, schema)))
 
     launch_composed(one, schema, argv, verb, raises=True)
+    return returned[0] if returned else None
 
 
 def launch_composed(

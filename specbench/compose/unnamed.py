@@ -15,8 +15,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
 from specbench.compose.words import listed_values, parsed
-from specbench.config.catalogue import GROUPS as HELD
-from specbench.config.catalogue import held
+from specbench.config.catalogue import GROUPS_HELD, held
 from specbench.config.extensions import Group, extensions, loaded
 from specbench.config.paths import conf_dir
 
@@ -35,7 +34,7 @@ def store(group: str, name: str, content: dict[str, Any], package: str | None = 
 @cache
 def store_held() -> None:
     """Make a choice of everything that shares a file with others."""
-    for group in HELD:
+    for group in GROUPS_HELD:
         for name, choice in held(group).items():
             package = "_global_" if group == "experiment" else None
             store(group, name, choice.content, package)
