@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import plain, plain_table, print_rows, span, wide_console
+from specbench.cli.formats import as_json, plain, plain_table, print_rows, span, wide_console
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError, closest_first
 from specbench.escaping import printable
@@ -166,7 +166,7 @@ def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
         raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
     if write:
         kept = baseline_of(rows, _read_baseline(file) if file.exists() else [])
-        write_atomically(file, json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "--baseline")
+        write_atomically(file, as_json(kept) + "\n", "--baseline")
         print(f"{file}: {len(kept)} measurements written")
         return 0
     found = compare(_read_baseline(file), rows, margin)

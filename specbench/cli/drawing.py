@@ -1,10 +1,9 @@
 """`specbench tables`, `figures` and `report`: the paper's tables and figures with ours, from the records on disk."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.cli.formats import plain, print_rows
+from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 from specbench.errors import UserError
 
@@ -56,7 +55,7 @@ def tables(argv: list[str]) -> int:
         return 0
     for table in shown:
         for form in forms:
-            text = json.dumps(document(table), indent=1, ensure_ascii=False) if form == "json" else render(table, form)
+            text = as_json(document(table)) if form == "json" else render(table, form)
             if folder is None:
                 print(text)
                 continue
@@ -67,8 +66,8 @@ def tables(argv: list[str]) -> int:
 
 
 def document(table: "Table") -> dict[str, object]:
-    """A table as JSON has it: plain numbers and run ids."""
-    rows: object = plain(table.values.to_dict("records"))
+    """A table as JSON has it: numbers and run ids."""
+    rows = table.values.to_dict("records")
     return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes, **table.more}
 
 

@@ -19,7 +19,6 @@ from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
-from specbench.records.documents import AlphaDocument
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
 
@@ -47,35 +46,29 @@ def alpha(argv: list[str]) -> int:
     command = read(
         argv, ChooseConfig, lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS)
     )
-    both = {"sampling.temperature": ["0", "1"]}
-    launch_each(partial(score, command.form), ChooseConfig, command.argv, "alpha", both)
+    launch_each(partial(score, command.form), ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
     return 0
 
 
 def score(form: str, configs: list[ChooseConfig]) -> None:
-    """Score the drafts of `configs` and print the table."""
-    found = api.score(configs)
-    print_rows(form, found.record["rows"], lambda: draw_alphas(found.record))
-    remark(found.file, found.record, form)
-
-
-def remark(file: Path, record: AlphaDocument, form: str) -> None:
-    """The time of the measurement, and the record's file."""
+    """Score the drafts of `configs`; print the table, the time that it took, and the record's file."""
     from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
 
+    found = api.score(configs)
+    rows = found.record["rows"]
+    print_rows(form, rows, lambda: draw_alphas(found.record))
     console = terminal(aside(form))
-    rows = record["rows"]
-    for setting in record["settings"]:
+    for setting in found.record["settings"]:
         kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
             + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
-    if min(row["prompts"] for row in rows) < FEW_PROMPTS:
-        console.print(f"only {min(row['prompts'] for row in rows)} prompts: the intervals are rough")
-    console.print(f"record: {file}")
+    if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
+        console.print(f"only {fewest} prompts: the intervals are rough")
+    console.print(f"record: {found.file}")
 
 
 ABOUT = """
@@ -84,13 +77,6 @@ completions (as in `specbench alpha`), the cost of a pass is timed in short pass
 ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
 TRANSFORMERS = "transformers"
-ENGINE_OPTIONS = {
-    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
-    "those of whole calls of generate(), and verify= runs them",
-    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
-    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
-    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
-}
 OPTIONS = LISTS | {
     "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
@@ -98,7 +84,11 @@ OPTIONS = LISTS | {
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
-    **ENGINE_OPTIONS,
+    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
+    "those of whole calls of generate(), and verify= runs them",
+    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
+    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
+    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
 
 
@@ -123,7 +113,7 @@ def main(argv: list[str]) -> int:
     picture = picture_file(command.options.get("picture"))
     if picture is not None:
         require_writable(picture.parent, "--picture FILE")
-    argv = [f"batches={_listed(one[6:])}" if one.startswith("batch=") else one for one in command.argv]
+    argv = [f"batches=[{word[6:].strip('[]')}]" if word.startswith("batch=") else word for word in command.argv]
     launch_each(partial(job, command.form, command.options, engine, picture), ChooseConfig, argv, "recommend")
     return 0
 
@@ -132,11 +122,6 @@ def _help(validates: bool) -> str:
     if validates:
         return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
     return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
-
-
-def _listed(values: str) -> str:
-    """'1,4,16' as a list."""
-    return values if values.startswith("[") else f"[{values}]"
 
 
 def job(
@@ -161,7 +146,6 @@ def job(
 
 
 # `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.
-
 
 VALIDATE_ABOUT = """
 Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,

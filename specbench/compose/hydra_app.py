@@ -67,9 +67,7 @@ class _TaskOfHydra(Generic[T]):
     def __call__(self, composed: DictConfig) -> None:
         try:
             job = Job(task_overrides(), to_schema(composed, self.schema))
-        except UserError as error:
-            job = Job(task_overrides(), None, str(error))
-        except (HydraException, OmegaConfBaseException) as error:
+        except (UserError, HydraException, OmegaConfBaseException) as error:
             job = Job(task_overrides(), None, one_line(error, self.schema))
         self.task(job)
 
@@ -278,7 +276,9 @@ def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def one_line(error: BaseException, schema: Any) -> str:
-    """A Hydra or OmegaConf error as one line for a user."""
+    """An error of Hydra, of OmegaConf or of ours as one line for a user."""
+    if isinstance(error, UserError):
+        return str(error)
     text = f"{error}\n{error.__cause__ or ''}"
     if found := re.search(r"Could not find '([\w/-]+)/([^'/]*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
         group, value, rest = found.groups()
