@@ -24,11 +24,7 @@ def tables(argv: list[str]) -> int:
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
     )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
-    parser.add_argument(
-        "--score",
-        action="store_true",
-        help="every number of the paper's tables, ours, and a verdict",
-    )
+    parser.add_argument("--score", action="store_true", help="every number of the paper's tables, ours, and a verdict")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically

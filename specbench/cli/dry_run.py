@@ -111,10 +111,7 @@ def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Ro
     similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
         similar,
-        key=lambda row: (
-            sum(_of(row, key) == named[key] for key in COMPARED),
-            str(row.get("created") or ""),
-        ),
+        key=lambda row: (sum(_of(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
         default=None,
     )
 

@@ -266,9 +266,7 @@ USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 def main(argv: list[str]) -> int:
     """Run `specbench list` with the words `argv`."""
     parser = options(
-        "list",
-        "Targets, drafts, tasks and other choices by name; those that are ready to use come first.",
-        rows=True,
+        "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
     parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
     arguments = parser.read(argv)

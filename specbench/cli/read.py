@@ -173,9 +173,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
     for pair in differences:
         said = "they differ" if pair["shown"] else "no difference shown"
         span = f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
-        console.print(
-            f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})",
-        )
+        console.print(f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})")
     for text in dict.fromkeys(one.estimate.interval for one in sources if one.estimate and one.estimate.interval):
         console.print(f"95% intervals: {text}")
 

@@ -168,28 +168,36 @@ def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrid
 
 def _rules(given: Lists) -> list[Overrides]:
     """Each rule, with each value of the keys that are its own; exact where none is named."""
-    found = []
-    for rule in given.get("accept", ["accept=exact"]):
-        own = [given[key] for key in ACCEPT[1:] if key in given and OWNER[key] == rule.partition("=")[2]]
-        found += [[rule, *values] for values in product(*own)]
-    unowned = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
-    if unowned:
-        raise UserError(f"{unowned[0]}: only accept={OWNER[unowned[0]]} has this key; name that rule too")
+    rules = given.get("accept", ["accept=exact"])
+    found, unowned = _with_own_keys(given, rules, ACCEPT[1:], lambda rule, key: OWNER[key] == rule)
+    for key in unowned:
+        raise UserError(f"{key}: only accept={OWNER[key]} has this key; name that rule too")
     return found
 
 
 def _trees(given: Lists) -> list[Overrides]:
     """Each shape with each value of the keys that it has."""
-    shapes = given.get("tree", [])
-    found = []
-    for shape in shapes:
-        has = KEYS_OF.get(shape.partition("=")[2], (tuple(key.partition(".")[2] for key in TREE[1:]), ()))[0]
-        own = [given[key] for key in TREE[1:] if key in given and key.partition(".")[2] in has]
-        found += [[shape, *values] for values in product(*own)]
-    unowned = [key for key in TREE[1:] if key in given and not any(given[key][0] in these for these in found)]
-    if unowned:
-        raise UserError(f"{given[unowned[0]][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
+
+    def has(shape: str, key: str) -> bool:
+        return shape not in KEYS_OF or key.partition(".")[2] in KEYS_OF[shape][0]
+
+    found, unowned = _with_own_keys(given, given.get("tree", []), TREE[1:], has)
+    for key in unowned:
+        raise UserError(f"{given[key][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
     return found
+
+
+def _with_own_keys(
+    given: Lists, choices: Sequence[str], keys: Sequence[str], has: Callable[[str, str], bool]
+) -> tuple[list[Overrides], list[str]]:
+    """Each of `choices` (group=name) with each value of those `keys` that it has, and the given keys that none has."""
+    found: list[Overrides] = []
+    unowned = [key for key in keys if key in given]
+    for choice in choices:
+        own = [key for key in keys if key in given and has(choice.partition("=")[2], key)]
+        unowned = [key for key in unowned if key not in own]
+        found += [[choice, *values] for values in product(*(given[key] for key in own))]
+    return found, unowned
 
 
 def as_text(value: Any) -> str:

@@ -222,10 +222,7 @@ def plain_config(overrides: Sequence[str], config_name: str | None = None) -> di
 
 
 def to_schema(
-    composed: DictConfig,
-    schema: type[T],
-    overrides: Sequence[str] | None = None,
-    listed: Sequence[DictConfig] = (),
+    composed: DictConfig, schema: type[T], overrides: Sequence[str] | None = None, listed: Sequence[DictConfig] = ()
 ) -> T:
     """The composed config as an instance of `schema`.
 

@@ -47,9 +47,7 @@ class TaskConfig:
         None, "the field with the reference, also the training text of n-grams; unset: no reference"
     )
     rows_per_prompt: int = key(
-        1,
-        "rows that are joined into one prompt and one reference, for prompts longer than a sentence",
-        at_least(1),
+        1, "rows that are joined into one prompt and one reference, for prompts longer than a sentence", at_least(1)
     )
     prefix: str = key("", "text before the source")
     suffix: str = key("", "text after the source for decoder-only models, to mark where the answer begins")
@@ -63,9 +61,7 @@ class TaskConfig:
         at_least(0, ", or null"),
     )
     shuffle: int | None = key(
-        None,
-        "decode the prompts in an order drawn with this seed; unset: as they come",
-        at_least(0, ", or null"),
+        None, "decode the prompts in an order drawn with this seed; unset: as they come", at_least(0, ", or null")
     )
     max_source_tokens: int = key(512, "cut longer prompts to this many tokens", at_least(1))
     train_limit: int = key(100_000, "the most rows of training text that n-gram drafts are fitted on", at_least(1))
