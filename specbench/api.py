@@ -184,7 +184,7 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
         MachineError: out of memory, disk full, hub unreachable.
     """
     words = overrides(keys)
-    config = composed_config("run", RunConfig, words, "run")
+    config = composed_config(RunConfig, words, "run")
     with _progress_stream(quiet) as stream:
         result = decode(config, stream)
     if result is None:
@@ -206,7 +206,7 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
     Raises:
         UserError, MachineError: as `run`.
     """
-    configs = compose_grid(overrides(keys), "choose", ChooseConfig, "alpha", BOTH_TEMPERATURES)
+    configs = compose_grid(overrides(keys), ChooseConfig, "alpha", BOTH_TEMPERATURES)
     with _progress_stream(quiet) as stream:
         return score(configs, stream)
 
@@ -225,7 +225,7 @@ def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
     Raises:
         UserError, MachineError: as `run`.
     """
-    configs = compose_grid(overrides(keys), "choose", ChooseConfig, "recommend")
+    configs = compose_grid(overrides(keys), ChooseConfig, "recommend")
     with _progress_stream(quiet) as stream:
         return rank(configs, stream)
 

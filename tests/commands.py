@@ -11,7 +11,6 @@ from pathlib import Path
 
 from specbench.cli import RENAMED, VERBS
 from specbench.cli.listing import GROUPS
-from specbench.config.catalogue import GROUPS as HELD
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
 
@@ -146,7 +145,7 @@ def _either(words: Iterator[str] | tuple[str, ...]) -> str:
 
 def exists(group: str, name: str) -> bool:
     """Whether `group=name` can be picked."""
-    return (conf_dir() / group / f"{name}.yaml").is_file() or (group in HELD and name in held(group))
+    return (conf_dir() / group / f"{name}.yaml").is_file() or name in held(group)
 
 
 @cache

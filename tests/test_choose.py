@@ -59,7 +59,7 @@ def test_lists_are_taken_apart(name: str) -> None:
 
 def test_a_draft_without_a_head_is_there_once() -> None:
     words = ["draft=t5-nano,bigram", "draft.top_tokens=null,1000"]
-    found = compose_grid(words, "choose", ChooseConfig, "recommend")
+    found = compose_grid(words, ChooseConfig, "recommend")
     assert [one.draft.label() for one in found] == ["t5-nano", "t5-nano-top1000", "bigram"]
 
 

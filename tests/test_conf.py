@@ -69,7 +69,7 @@ def test_defaults_are_within_their_ranges() -> None:
 def test_what_replaces_the_default_draft_keeps_nothing_of_it(
     words: tuple[str, ...], name: str | None, top_tokens: int | None
 ) -> None:
-    draft = composed_config("run", RunConfig, words, "run").draft
+    draft = composed_config(RunConfig, words, "run").draft
     assert isinstance(draft, ModelDraftConfig)
     assert (draft.name, draft.top_tokens) == (name, top_tokens)
 

@@ -88,7 +88,7 @@ def test_several_drafts_share_the_targets_task(monkeypatch: pytest.MonkeyPatch) 
     def job(configs: list[ChooseConfig]) -> None:
         taken.extend(configs)
 
-    launch_each(job, "choose", ChooseConfig, ["target=gpt-mini", "draft=[gpt-nano,bigram]"], "alpha")
+    launch_each(job, ChooseConfig, ["target=gpt-mini", "draft=[gpt-nano,bigram]"], "alpha")
     assert [asdict(config.task)["name"] for config in taken] == ["lm-mini", "lm-mini"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.cli.dry_run import ALIKE, _most_similar, size, span
+from specbench.cli.dry_run import COMPARED, _most_similar, duration, size
 from specbench.config.catalogue import choice_names, held
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
@@ -55,7 +55,7 @@ def test_of_records_equally_alike_the_newest_tells_the_time() -> None:
     config = RunConfig(target=ModelConfig(name="t"), task=TaskConfig(name="ende"), dtype="float32")
     same = {"target": "t", "task": "ende", "dtype": "float32", "hardware": "x"}
     rows = [same | {"run_id": day, "created": day} for day in ("2026-01-01", "2026-01-03", "2026-01-02")]
-    found = _most_similar(config, "x", dict.fromkeys(ALIKE, "no record has it"), rows)
+    found = _most_similar(config, "x", dict.fromkeys(COMPARED, "no record has it"), rows)
     assert found is not None and found["run_id"] == "2026-01-03"
 
 
@@ -84,4 +84,4 @@ def test_every_choice_that_is_not_a_folder_states_its_size(name: str) -> None:
 
 def test_sizes_and_times_for_a_person() -> None:
     assert [size(count) for count in (None, 25_000_000, 22_120_000_000)] == ["?", "25 MB", "22.1 GB"]
-    assert [span(seconds) for seconds in (None, 4.2, 61, 7261)] == ["?", "4 s", "1 min 1 s", "2 h 1 min"]
+    assert [duration(seconds) for seconds in (None, 4.2, 61, 7261)] == ["?", "4 s", "1 min 1 s", "2 h 1 min"]

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.config.drafts import task_label
 from specbench.config.model import name_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.config.verbs import ChooseConfig
 
 # Keys, and the names of target and draft.

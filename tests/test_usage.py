@@ -46,7 +46,7 @@ def test_a_key_and_its_help_are_written_once() -> None:
     class Config:
         width: int = key(3, "how wide it is")
         names: list[str] = fresh(lambda: ["a", "b"], "what it is called")
-        other: int | None = key(None, "for another verb", ("other",))
+        other: int | None = key(None, "for another verb", verbs=("other",))
         nested: Nested = fresh(Nested, "its inside")
 
     said = usage("measure", "Measure it.", Config)

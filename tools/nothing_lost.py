@@ -75,7 +75,7 @@ def write_ids(file: Path) -> None:
     found = {}
     for words in sweeps:
         try:
-            jobs = jobs_of("run", RunConfig, read(words, RunConfig).overrides)
+            jobs = jobs_of(read(words, RunConfig).overrides)
         except Exception as error:
             found[" ".join(words)] = f"{type(error).__name__}: {error}"
             continue

@@ -27,9 +27,9 @@ from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.choose.skips import with_skips
-from specbench.config.drafts import own_weights, task_label
-from specbench.config.model import name_of
+from specbench.config.model import name_of, own_weights
 from specbench.config.rules import rule_of
+from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.engine.weights.load import load_tokenizer
 from specbench.environment import environment, hardware

@@ -19,8 +19,8 @@ from specbench.analysis.proof.departures import difference
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.passes import predictions, round_record, time_passes
-from specbench.config.drafts import task_label
 from specbench.config.model import name_of
+from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig
 from specbench.environment import environment, hardware
 from specbench.errors import UserError

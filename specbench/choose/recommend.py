@@ -18,8 +18,8 @@ from specbench.choose.passes import inside_cascades, of_cascades, predictions, r
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
-from specbench.config.drafts import task_label
 from specbench.config.model import name_of
+from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel

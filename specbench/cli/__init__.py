@@ -1,4 +1,4 @@
-"""The command line: verbs to functions. The only owner of argv, of Hydra and of the screen.
+"""The command line: verbs to functions. The only owner of argv and of the screen.
 
 This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
@@ -13,7 +13,8 @@ import warnings
 
 from specbench.escaping import printable
 
-# The verbs by purpose: verb -> (the function of its words that returns the exit code, one line of help).
+# The verbs by purpose: verb -> (its function, one line of help). The function takes the words after the verb and
+# returns the exit code. It raises UserError for a word that cannot be read or a file that is not what the verb reads.
 GROUPS = {
     "measure": {
         "run": (
@@ -112,6 +113,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         module, _, function = VERBS[verb][0].partition(":")
         return int(getattr(importlib.import_module(module), function)(rest))
+    except SystemExit as end:  # after --help
+        return int(end.code or 0)
     except (UserError, MachineError) as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:

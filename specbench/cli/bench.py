@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What `specbench bench` and `specbench bench beam` have in common.
 
 
-T = TypeVar("T")
+T = TypeVar("T", BenchConfig, BeamConfig)
 
 
 class Prepared(NamedTuple):
@@ -39,22 +39,6 @@ class Prepared(NamedTuple):
     folder: Path  # where the record goes
     run: RunConfig  # resolved for this machine
     parts: Parts
-
-
-def launch_verb(
-    argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None], config_name: str = ""
-) -> int:
-    """Show the help of `verb`, or call `job` with the format of its output and its config; returns the exit code.
-
-    `config_name` is the file of `conf/` that composes the config; unset: that of the verb's name.
-    """
-    if "--help" in argv or "-h" in argv:
-        print(usage(verb, about, schema))
-        return 0
-    command = read(argv, schema)
-
-    launch_one(partial(job, command.form), config_name or verb, schema, command.argv, verb)
-    return 0
 
 
 def prepared(config: RunConfig, verb: str) -> Prepared:
@@ -83,14 +67,16 @@ time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.js
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench bench` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench bench` with the words `argv`."""
     if argv[:1] == ["beam"]:
-        return beam(argv[1:])
-    return launch_verb(argv, "bench", ABOUT, BenchConfig, job)
+        return _launch(argv[1:], "bench beam", BEAM_ABOUT, BeamConfig, beam_job)
+    return _launch(argv, "bench", ABOUT, BenchConfig, job)
+
+
+def _launch(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
+    command = read(argv, schema, lambda: usage(verb, about, schema))
+    launch_one(partial(job, command.form), schema, command.argv, verb)
+    return 0
 
 
 def job(form: str, config: BenchConfig) -> None:
@@ -170,15 +156,6 @@ Writes results/beam/beam-NAME.json and .md.
 """
 
 
-def beam(argv: list[str]) -> int:
-    """Run `specbench bench beam` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    return launch_verb(argv, "bench beam", BEAM_ABOUT, BeamConfig, beam_job, "beam")
-
-
 def beam_job(form: str, config: BeamConfig) -> None:
     """Run the beam searches of `config`, print the table, and write both files."""
     check_beam(config)
@@ -186,8 +163,8 @@ def beam_job(form: str, config: BeamConfig) -> None:
     from specbench.algorithm.beam import BeamSettings
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.bench import write
-    from specbench.config.drafts import task_label
     from specbench.config.model import name_of
+    from specbench.config.schema import task_label
     from specbench.engine.eager.model import EagerModel
     from specbench.environment import environment, hardware
     from specbench.experiment.runner import translated_errors

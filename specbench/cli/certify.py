@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,33 +29,26 @@ SHOWN = 10  # departures in the table; JSON has all
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench certify` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    if "--help" in argv or "-h" in argv:
-        print(usage("certify", ABOUT, CertifyConfig, line="OUTPUTS.jsonl target=NAME [key=value ...]"))
-        return 0
-    files, words = _apart(argv)
-    command = read(words, CertifyConfig)
-    codes: list[int] = []
-
-    def task(config: CertifyConfig) -> None:
-        codes.append(job(command.form, _only(files), config))
-
+    """Run `specbench certify` with the words `argv`."""
+    files, words = _files_and_words(argv)
+    line = "OUTPUTS.jsonl target=NAME [key=value ...]"
+    command = read(words, CertifyConfig, lambda: usage("certify", ABOUT, CertifyConfig, line=line))
     # A target's usual draft says nothing of the draft that a server used.
     unknown = [] if any(re.match(r"draft(\.kind)?=", word) for word in words) else ["draft=random"]
-    launch_one(task, "certify", CertifyConfig, [*command.argv, *unknown], "certify")
-    return codes[0] if codes else 0
+    task = partial(job, command.form, files)
+    return launch_one(task, CertifyConfig, [*command.argv, *unknown], "certify") or 0
 
 
-def job(form: str, file: Path, config: CertifyConfig) -> int:
-    """Test the rows of `file`, print the verdict, and exit with its code.
+def job(form: str, files: list[str], config: CertifyConfig) -> int:
+    """Test the rows of the file that is named, print the verdict, and return its exit code.
 
     Raises:
         UserError: there is no such file, or its rows do not fit the target.
     """
+    if len(files) != 1:
+        given = f"one file of outputs, not {len(files)} ({', '.join(files)})" if files else "name the file of outputs"
+        raise UserError(f"certify: {given}: specbench certify OUTPUTS.jsonl target=NAME")
+    file = Path(files[0])
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
@@ -132,15 +126,15 @@ def draw(found: Certified) -> None:
     console.print(table)
     faults = sorted(found.departures, key=lambda pair: pair[1].is_rounding)
     for where, one in faults[:SHOWN]:
-        said = "rounding" if one.is_rounding else "not rounding"
+        cause = "rounding" if one.is_rounding else "not rounding"
         token = "different string" if one.token < 0 else f"token {one.token} for {one.best}"
         far = f"{one.margin:.3g} logits below the best, noise {one.noise:.2g}"
-        console.print(f"{where}, token {one.position + 1}: {token}, {far}: {said}")
+        console.print(f"{where}, token {one.position + 1}: {token}, {far}: {cause}")
     if len(faults) > SHOWN:
         console.print(f"and {len(faults) - SHOWN} more; --format json has them")
 
 
-def _apart(argv: list[str]) -> tuple[list[str], list[str]]:
+def _files_and_words(argv: list[str]) -> tuple[list[str], list[str]]:
     """File names, and the rest: a word that is no option, no value of one and has no '='."""
     files, words = list[str](), list[str]()
     for place, word in enumerate(argv):
@@ -148,15 +142,6 @@ def _apart(argv: list[str]) -> tuple[list[str], list[str]]:
         is_value = before.startswith("-") and "=" not in before
         (words if word.startswith("-") or "=" in word or is_value else files).append(word)
     return files, words
-
-
-def _only(files: list[str]) -> Path:
-    if len(files) != 1:
-        said = (
-            "name the file of outputs" if not files else f"one file of outputs, not {len(files)} ({', '.join(files)})"
-        )
-        raise UserError(f"certify: {said}: specbench certify OUTPUTS.jsonl target=NAME")
-    return Path(files[0])
 
 
 def _counts(found: Certified) -> dict[str, int]:

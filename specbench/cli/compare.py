@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import plain, print_rows
+from specbench.cli.formats import as_json, plain, plain_table, print_rows, span, wide_console
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError, closest_first
 from specbench.escaping import printable
@@ -16,11 +16,122 @@ from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row, RunRecord
 
+Differing = dict[str, tuple[object, object]]
+MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
+RESAMPLES = 2000
+SEED = 0
+# The quantities compared: attribute, title, value of no difference, unit, remark.
+Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
+LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
+    ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
+    ("faster", "tokens a second A / B", 1.0, "×", "as decoded, on that machine and day"),
+    ("alpha", "α of A − α of B", 0.0, "", "along the target's completions"),
+    ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run `specbench compare` with the words `argv`."""
+    about = "Run A against run B over their common prompts: paired differences, 95% intervals."
+    parser = options("compare", about, rows=True)
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"A and B, each {RUN}")
+    add_baseline(parser)
+    arguments = parser.read(argv)
+    if arguments.baseline is not None:
+        if arguments.runs or arguments.format != "table":
+            raise UserError(f"{[*arguments.runs, '--format'][0]}: does not go with --baseline, which is of all records")
+        margin = MARGIN if arguments.margin is None else arguments.margin
+        return check_baseline(arguments.results, Path(arguments.baseline), margin, arguments.write)
+    if arguments.write or arguments.margin is not None:
+        raise UserError(f"{'--write' if arguments.write else '--margin'}: requires --baseline FILE")
+    if len(arguments.runs) != 2:
+        raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
+    from specbench.analysis.costs.disturbance import disturbance
+    from specbench.analysis.paired import compare, shared
+
+    catalog = Catalog(arguments.results)
+    ids = [catalog.find(name) for name in arguments.runs]
+    first, second = (catalog.whole(run_id) for run_id in ids)
+    pairs = shared(first["prompts"], second["prompts"])
+    if not pairs:
+        raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
+    paired = compare(pairs, RESAMPLES, SEED).to_json()
+    others = differing(first, second)
+    runs = [(_ran(one), "; ".join(disturbance(one["prompts"], one["summary"]).signs)) for one in (first, second)]
+    rows = [
+        {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
+         "b": ids[1], "prompts": paired["prompts"]}
+        for key, _, none, *_ in LINES
+    ]  # fmt: skip
+    document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
+    print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others), document=document)
+    return 0
+
+
+def differing(a: RunRecord, b: RunRecord) -> Differing:
+    """The differences of two runs besides draft and gamma: keys of the run (None for a default), and the machine."""
+    keys = store.differing(a["config"], b["config"]).items()
+    found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
+    for name in MACHINE:
+        found.pop(name, None)  # 'auto' and what it became are one engine
+        if a["summary"][name] != b["summary"][name]:
+            found[name] = a["summary"][name], b["summary"][name]
+    return found
+
+
+def verdict(low: float | None, high: float | None, none: float) -> str:
+    """Which of the two the interval is in favour of."""
+    if low is None or high is None:
+        return "one prompt tells nothing"
+    if low > none:
+        return "A"
+    return "B" if high < none else "no difference shown"
+
+
+def _least(detectable: float | None, none: float) -> str:
+    """The smallest difference that would have shown: of ratios as a share."""
+    if detectable is None:
+        return "–"
+    return f"±{detectable:.3f}" if none == 0 else f"±{100 * detectable:.1f}%"
+
+
+def _ran(record: RunRecord) -> str:
+    """Engine, dtype and device of a run, as they were and not as they were asked for."""
+    summary = record["summary"]
+    asked = record["config"].get("engine")
+    engine = f"engine {summary['engine']}" + (" (auto)" if asked == "auto" else "")
+    return f"{engine}, {summary['dtype']} on {summary['device']}"
+
+
+def _draw(ids: list[str], runs: list[tuple[str, str]], paired: PairedRecord, others: Differing) -> None:
+    """Print the comparison of A and B; `runs` says of each where it ran, and the signs that it was disturbed."""
+    from specbench.stats import FEW_PROMPTS
+
+    console = wide_console()
+    for name, run_id, (where, _) in zip("AB", ids, runs, strict=True):
+        console.print(f"{name}  {run_id}  ({where})")
+    console.print(f"{paired['prompts']} prompts in both")
+    for name, (_, signs) in zip("AB", runs, strict=True):
+        if signs:
+            console.print(f"{name} was disturbed, so its times are unreliable: {signs}")
+    table = plain_table(("", "value", "95%", "higher", "could show", ""), left=("", "higher"))
+    for key, title, none, unit, remark in LINES:
+        one = paired[key]
+        form, between = ("+.3f", " to ") if none == 0 else (".3f", "–")
+        interval, value = span(one["low"], one["high"], form, between), f"{one['value']:{form}}{unit}"
+        higher, least = verdict(one["low"], one["high"], none), _least(one["detectable"], none)
+        table.add_row(title, value, interval, higher, least, remark)
+    console.print(table)
+    console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
+    for name, (left, right) in others.items():
+        console.print(f"they differ in {name} too: {left} and {right}")
+    if paired["prompts"] < FEW_PROMPTS:
+        console.print(f"{paired['prompts']} prompts only: the intervals are rough")
+
+
 # `specbench compare --baseline`: all records against a file; fails if α or a speedup moved.
 
 MARGIN = 0.15
-
-
 BASELINE = (
     "instead of two runs: all records against a baseline, a JSON file. Exit code 1 if alpha left its recorded "
     "interval, a speedup on the same hardware fell by more than the margin, completions are not the target's, a record "
@@ -55,7 +166,7 @@ def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
         raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
     if write:
         kept = baseline_of(rows, _read_baseline(file) if file.exists() else [])
-        write_atomically(file, json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "--baseline")
+        write_atomically(file, as_json(kept) + "\n", "--baseline")
         print(f"{file}: {len(kept)} measurements written")
         return 0
     found = compare(_read_baseline(file), rows, margin)
@@ -96,132 +207,6 @@ def _is_measurement(row: object) -> bool:
     return finite and row["alpha"] is not None and isinstance(row["hardware"], str | None)
 
 
-Differing = dict[str, tuple[object, object]]
-MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
-RESAMPLES = 2000
-SEED = 0
-# The quantities compared: attribute, title, value of no difference, unit, remark.
-Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
-LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
-    ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
-    ("faster", "tokens a second A / B", 1.0, "×", "as decoded, on that machine and day"),
-    ("alpha", "α of A − α of B", 0.0, "", "along the target's completions"),
-    ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
-)
-
-
-def main(argv: list[str]) -> int:
-    """Run `specbench compare` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    about = "Run A against run B over their common prompts: paired differences, 95% intervals."
-    parser = options("compare", about, rows=True)
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"A and B, each {RUN}")
-    add_baseline(parser)
-    arguments = parser.read(argv)
-    if arguments.baseline is not None:
-        if arguments.runs or arguments.format != "table":
-            raise UserError(f"{[*arguments.runs, '--format'][0]}: does not go with --baseline, which is of all records")
-        margin = MARGIN if arguments.margin is None else arguments.margin
-        return check_baseline(arguments.results, Path(arguments.baseline), margin, arguments.write)
-    if arguments.write or arguments.margin is not None:
-        raise UserError(f"{'--write' if arguments.write else '--margin'}: requires --baseline FILE")
-    if len(arguments.runs) != 2:
-        raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
-    from specbench.analysis.costs.disturbance import disturbance
-    from specbench.analysis.paired import compare, shared
-    from specbench.records.catalog import Catalog
-
-    catalog = Catalog(arguments.results)
-    ids = [catalog.find(name) for name in arguments.runs]
-    first, second = (catalog.whole(run_id) for run_id in ids)
-    pairs = shared(first["prompts"], second["prompts"])
-    if not pairs:
-        raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
-    paired = compare(pairs, RESAMPLES, SEED).to_json()
-    others = differing(first, second)
-    disturbed = ["; ".join(disturbance(one["prompts"], one["summary"]).signs) for one in (first, second)]
-    ran = [_ran(one) for one in (first, second)]
-    rows = [
-        {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
-         "b": ids[1], "prompts": paired["prompts"]}
-        for key, _, none, *_ in LINES
-    ]  # fmt: skip
-    document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
-    print_rows(arguments.format, rows, lambda: _show(ids, ran, disturbed, paired, others), document=document)
-    return 0
-
-
-def differing(a: RunRecord, b: RunRecord) -> Differing:
-    """The differences of two runs besides draft and gamma: keys of the run (None for a default), and the machine."""
-    keys = store.differing(a["config"], b["config"]).items()
-    found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
-    for name in MACHINE:
-        found.pop(name, None)  # 'auto' and what it became are one engine
-        if a["summary"][name] != b["summary"][name]:
-            found[name] = a["summary"][name], b["summary"][name]
-    return found
-
-
-def verdict(low: float | None, high: float | None, none: float) -> str:
-    """Which of the two the interval is in favour of."""
-    if low is None or high is None:
-        return "one prompt tells nothing"
-    if low > none:
-        return "A"
-    return "B" if high < none else "no difference shown"
-
-
-def _least(detectable: float | None, none: float) -> str:
-    """The smallest difference that would have shown: of ratios as a share."""
-    if detectable is None:
-        return "–"
-    return f"±{detectable:.3f}" if none == 0 else f"±{100 * detectable:.1f}%"
-
-
-def _ran(record: RunRecord) -> str:
-    """Engine, dtype and device of a run, as they were and not as they were asked for."""
-    summary = record["summary"]
-    asked = record["config"].get("engine")
-    engine = f"engine {summary['engine']}" + (" (auto)" if asked == "auto" else "")
-    return f"{engine}, {summary['dtype']} on {summary['device']}"
-
-
-def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
-    from rich.table import Table
-
-    from specbench.report.console import terminal
-    from specbench.stats import FEW_PROMPTS
-
-    console = terminal()
-    console.width = max(console.width, 120)
-    for name, run_id, how in zip("AB", ids, ran, strict=True):
-        console.print(f"{name}  {run_id}  ({how})")
-    console.print(f"{paired['prompts']} prompts in both")
-    for name, seen in zip("AB", disturbed, strict=True):
-        if seen:
-            console.print(f"{name} was disturbed, so its times are unreliable: {seen}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "value", "95%", "higher", "could show", ""):
-        table.add_column(title, justify="right" if title in ("value", "95%", "could show") else "left")
-    for key, title, none, unit, remark in LINES:
-        one = paired[key]
-        between = "–" if one["low"] is None else f"{one['low']:.3f}–{one['high']:.3f}"
-        if none == 0 and one["low"] is not None:
-            between = f"{one['low']:+.3f} to {one['high']:+.3f}"
-        value = f"{one['value']:+.3f}" if none == 0 else f"{one['value']:.3f}{unit}"
-        higher, least = verdict(one["low"], one["high"], none), _least(one["detectable"], none)
-        table.add_row(title, value, between, higher, least, remark)
-    console.print(table)
-    console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
-    for name, (left, right) in others.items():
-        console.print(f"they differ in {name} too: {left} and {right}")
-    if paired["prompts"] < FEW_PROMPTS:
-        console.print(f"{paired['prompts']} prompts only: the intervals are rough")
-
-
 # `specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group.
 
 
@@ -253,6 +238,7 @@ def grouped(results: str, key: str, form: str) -> None:
 
 
 def _groups_of(results: str, key: str) -> list[Row]:
+    """The groups, each with what its runs have in common and a row for each run, the fastest first."""
     import pandas as pd
 
     from specbench.analysis.paired import compare, shared
@@ -276,43 +262,34 @@ def _groups_of(results: str, key: str) -> list[Row]:
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
             rows.append({name: plain(value) for name, value in entry.items()})
-        alike = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
-        made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})
+        common = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
+        made.append({"group": {name: plain(value) for name, value in common.items() if value == value}, "rows": rows})
     return made
 
 
 def _draw_groups(groups: list[Row], key: str) -> None:
-    from rich.table import Table
-
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 120)
+    console = wide_console()
     if not groups:
         console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
     for group in groups:
         named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
         console.print(named, style="bold")
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
-            table.add_column(title, justify="left" if title in (key, "") else "right")
+        titles = (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
+        table = plain_table(titles, left=(key, ""))
         for row in group["rows"]:
             mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
-            name = f"{row[key]}{mark}"
-            cells = [name, f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:
                 is_fastest = row is group["rows"][0]
-                said = "fastest" if is_fastest else "no prompt in common"
-                table.add_row(*cells, said, style="bold" if is_fastest else None)
+                remark = "fastest" if is_fastest else "no prompt in common"
+                table.add_row(*cells, remark, style="bold" if is_fastest else None)
                 continue
             speed, alpha = against["speedup"], against["alpha"]
-            known = speed["low"] is not None
-            found = verdict(speed["low"], speed["high"], 1.0)
-            said = {"A": "faster on these prompts", "B": "slower"}.get(found, found)
+            higher = verdict(speed["low"], speed["high"], 1.0)
             table.add_row(
-                *cells, f"{speed['value']:.3f}×", f"{speed['low']:.3f}–{speed['high']:.3f}" if known else "–",
-                f"{alpha['value']:+.3f}", f"{alpha['low']:+.3f} to {alpha['high']:+.3f}" if known else "–",
-                str(against["prompts"]), said,
+                *cells, f"{speed['value']:.3f}×", span(speed["low"], speed["high"]),
+                f"{alpha['value']:+.3f}", span(alpha["low"], alpha["high"], "+.3f", " to "),
+                str(against["prompts"]), {"A": "faster on these prompts", "B": "slower"}.get(higher, higher),
             )  # fmt: skip
         console.print(table)

@@ -1,10 +1,9 @@
 """`specbench tables`, `figures` and `report`: the paper's tables and figures with ours, from the records on disk."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.cli.formats import plain, print_rows
+from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 from specbench.errors import UserError
 
@@ -16,11 +15,7 @@ KNOWN = ("table", "markdown", "csv", "json", "latex")
 
 
 def tables(argv: list[str]) -> int:
-    """Run `specbench tables` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench tables` with the words `argv`."""
     parser = options("tables", "The paper's tables with our numbers. No model is loaded.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"
@@ -29,11 +24,7 @@ def tables(argv: list[str]) -> int:
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
     )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
-    parser.add_argument(
-        "--score",
-        action="store_true",
-        help="every number of the paper's tables, ours, and a verdict",
-    )
+    parser.add_argument("--score", action="store_true", help="every number of the paper's tables, ours, and a verdict")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically
@@ -60,7 +51,7 @@ def tables(argv: list[str]) -> int:
         return 0
     for table in shown:
         for form in forms:
-            text = json.dumps(document(table), indent=1, ensure_ascii=False) if form == "json" else render(table, form)
+            text = as_json(document(table)) if form == "json" else render(table, form)
             if folder is None:
                 print(text)
                 continue
@@ -71,17 +62,13 @@ def tables(argv: list[str]) -> int:
 
 
 def document(table: "Table") -> dict[str, object]:
-    """A table as JSON has it: plain numbers and run ids."""
-    rows: object = plain(table.values.to_dict("records"))
+    """A table as JSON has it: numbers and run ids."""
+    rows = table.values.to_dict("records")
     return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes, **table.more}
 
 
 def figures(argv: list[str]) -> int:
-    """Run `specbench figures` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench figures` with the words `argv`."""
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
     known = "figure1 ... figure5, gamma, position, beta, cost, beyond, waterfall, gap, trees, verify, batches"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known} (default all)")
@@ -111,11 +98,7 @@ def figures(argv: list[str]) -> int:
 
 
 def report(argv: list[str]) -> int:
-    """Run `specbench report` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench report` with the words `argv`."""
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")

@@ -8,21 +8,20 @@ prompt, times the prompts. Nothing is loaded.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from specbench.cli.formats import aside, print_rows
+from specbench.cli.formats import aside, plain_table, print_rows, wide_console
 from specbench.cli.overrides import CommandLine
 from specbench.compose.hydra_app import Job, jobs_of
 from specbench.compose.words import by_models, value_of
 from specbench.config.checks import check
-from specbench.config.drafts import task_label
 from specbench.config.model import ModelConfig, name_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.records.schema import Row
 from specbench.report.paper import times_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The more of these a record shares, the better it predicts.
-ALIKE = ("draft", "temperature", "gamma", "accept", "batch")
+COMPARED = ("draft", "temperature", "gamma", "accept", "batch")
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Planned:
 
 def show_plan(command: CommandLine) -> int:
     """List the jobs of a sweep without running any. Returns 2 if a job would raise `UserError`."""
-    jobs = jobs_of("run", RunConfig, command.overrides, command.switches)
+    jobs = jobs_of(command.overrides, command.switches)
     order = by_models([job.overrides for job in jobs])
     jobs.sort(key=lambda job: order.index(job.overrides))
     planned = plan(jobs, value_of(command.overrides, "results", "results"))
@@ -109,13 +108,10 @@ def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Ro
     """The record of the same target, task, dtype and hardware that shares most keys with the job, then the newest."""
     task = task_label(config.task.name, config.task.path)
     same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
-    alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
+    similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
-        alike,
-        key=lambda row: (
-            sum(_of(row, key) == named[key] for key in ALIKE),
-            str(row.get("created") or ""),
-        ),
+        similar,
+        key=lambda row: (sum(_of(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
         default=None,
     )
 
@@ -132,19 +128,12 @@ def _seconds_a_prompt(row: Row) -> float:
 
 
 def _draw(planned: Sequence[Planned]) -> None:
-    from rich.table import Table
-
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 120)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "job", "prompts", "weights", "time", ""):
-        table.add_column(title, justify="left" if title == "job" else "right")
+    console = wide_console()
+    table = plain_table(("", "job", "prompts", "weights", "time", ""), left=("job",))
     for number, one in enumerate(planned, 1):
         state = one.error or ("done" if one.done else "")
         prompts = "?" if one.prompts is None else str(one.prompts)
-        needs = (prompts, size(one.weights_bytes), span(one.seconds))
+        needs = (prompts, size(one.weights_bytes), duration(one.seconds))
         table.add_row(str(number), one.keys, *needs, state)
     console.print(table)
 
@@ -153,13 +142,15 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
     """All of it in a few words, and what `experiments/` says of the sweep."""
     left = [one for one in planned if not one.done and not one.error]
     known = [one.seconds for one in left if one.seconds is not None]
-    said = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
+    text = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
     if left:
         most = max((one.weights_bytes for one in left if one.weights_bytes is not None), default=None)
-        said += f"; the largest needs {size(most)} for its weights, plus caches"
-        said += f"; one after the other about {span(sum(known))}" if known else "; no record to estimate the time from"
-        said += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
-    return [said, *(f"{experiment}: {line}" for line in times_of(experiment))]
+        text += f"; the largest needs {size(most)} for its weights, plus caches"
+        text += (
+            f"; one after the other about {duration(sum(known))}" if known else "; no record to estimate the time from"
+        )
+        text += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
+    return [text, *(f"{experiment}: {line}" for line in times_of(experiment))]
 
 
 def size(count: int | None) -> str:
@@ -169,7 +160,7 @@ def size(count: int | None) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-def span(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """A time for a person; '?' where it is not known."""
     if seconds is None:
         return "?"

@@ -1,27 +1,27 @@
-"""`specbench explain`: why a run is as fast as it is, and what a given speedup would take."""
+"""`specbench explain`: why a run is as fast as it is, and what a given speedup, or a narrow interval, would take."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS
-from specbench.cli.formats import print_rows
+from specbench.cli.formats import draw_picture, picture_file, plain_table, print_rows, span, wide_console
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+<<<<<<< HEAD
 from specbench.records.documents import AlphaRow
+=======
+from specbench.records.catalog import Catalog
+>>>>>>> six
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
 from specbench.stats import Interval
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-
-# `specbench explain --within`: how many prompts an interval of a given width requires.
 
 
 NO_SPREAD = 1e-9  # a relative deviation below this is rounding
@@ -31,6 +31,7 @@ WITHIN = (
     "enough (specbench run limit=20). RUN may be a document of specbench alpha: for α of each draft. "
     "(the jobs of a sweep: specbench sweep --dry-run)"
 )
+<<<<<<< HEAD
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
         console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")
 
 
+=======
+>>>>>>> six
 ABOUT = (
     "Break the way from the ideal speedup γ+1 to the measured speedup into factors, each with a 95% interval and its "
     "milliseconds per token; then the losses as sentences, the largest first."
@@ -157,11 +160,7 @@ ABOUT = (
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench explain` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench explain` with the words `argv`."""
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")
     parser.add_argument(
@@ -177,9 +176,7 @@ def main(argv: list[str]) -> int:
         return 0
     if arguments.for_speedup is not None and not 0 < arguments.for_speedup < inf:
         raise UserError(f"--for-speedup {arguments.for_speedup:g}: must be a number above 0")
-    if arguments.picture is not None:
-        _check_ending(Path(arguments.picture))
-    from specbench.records.catalog import Catalog
+    picture = picture_file(arguments.picture)
 
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
@@ -193,26 +190,23 @@ def main(argv: list[str]) -> int:
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
     rows = [{"run_id": record["run_id"], **step.to_json()} for step in found.steps]
-    print_rows(arguments.format, rows, lambda: _show(record, found, arguments.for_speedup, wanted), document=document)
-    if arguments.picture is not None:
-        _picture(record, found, Path(arguments.picture), arguments.format)
+    print_rows(arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted), document=document)
+    if picture is not None:
+        from specbench.report.figures.waterfall import draw
+
+        draw_picture(picture, partial(draw, record, found), arguments.format)
     return 0
 
 
-def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need]) -> None:
-    from rich.table import Table
+def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need]) -> None:
     from rich.text import Text
 
-    from specbench.report.console import terminal
     from specbench.report.explanation import name, needed, sentences
     from specbench.report.summary_text import headline, remarks
 
-    console = terminal()
-    console.width = max(console.width, 120)
+    console = wide_console()
     console.print(headline(record["summary"], record["environment"]["threads"]), markup=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"):
-        table.add_column(title, justify="left" if title == "step" else "right")
+    table = plain_table(("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"), left=("step",))
     table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.3f}", "", "")
     for step in found.steps:
         if step.name == "start":
@@ -239,31 +233,105 @@ def _total(speedup: Interval, found: Waterfall) -> tuple[str, "Text", str]:
     """The interval, the speedup and the time a token, where a speedup is reached."""
     from rich.text import Text
 
-    return (
-        _span(speedup, ".2f"),
-        Text(f"{speedup.value:.2f}", "bold"),
-        f"{float(found.levels.step_ms) / speedup.value:.3f}",
-    )
+    time = f"{float(found.levels.step_ms) / speedup.value:.3f}"
+    return _span(speedup, ".2f"), Text(f"{speedup.value:.2f}", "bold"), time
 
 
 def _span(one: Interval, form: str) -> str:
-    return "–" if one.low is None or one.high is None else f"{one.low:{form}} to {one.high:{form}}"
+    return span(one.low, one.high, form, " to ")
 
 
-def _check_ending(file: Path) -> None:
-    from specbench.report.figure import FORMATS
-
-    if file.suffix.removeprefix(".") not in FORMATS:
-        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
+# `specbench explain --within`: how many prompts an interval of a given width requires.
 
 
-def _picture(record: RunRecord, found: Waterfall, file: Path, form: str) -> None:
-    from specbench.cli.formats import aside
-    from specbench.report.figure import save
-    from specbench.report.figures.waterfall import draw
-    from specbench.report.style import styled
+def share(text: str) -> float:
+    """'2%' and '0.02' equal."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a share between 0 and 1, such as 2% or 0.02")
+    return value
 
-    with styled():
-        drawn = draw(record, found, name=file.stem)
-    for written in save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE"):
-        print(written, file=aside(form))
+
+def sample_size(results: str, run: str, within: float, form: str) -> None:
+    """Print how many prompts an interval of ± `within` requires, by a run or a document of `specbench alpha`.
+
+    Args:
+        results: the folder of the records.
+        run: a run or a document: its id, a unique part of it, its path, or 'last'.
+        within: how far the 95% interval may reach to either side, as a share of the value.
+        form: the format of the rows.
+
+    Raises:
+        UserError: there is no such run, or its record cannot be read.
+    """
+    from specbench.records.alphas import betas, find_scored
+
+    scored = find_scored(results, run)
+    if scored is not None:
+        name = scored["alpha_id"]
+        rows = [
+            _size(f"{row['draft']}, T={row['temperature']:g}", "α", _alpha_spread(texts), None, within)
+            for row, texts in betas(scored)
+        ]
+    else:
+        catalog = Catalog(results)
+        name = catalog.find(run)
+        rows = _sizes_of_run(catalog.whole(name), within)
+    print_rows(form, rows, lambda: _draw_sizes(name, rows, within), document={"from": name, "rows": rows})
+
+
+def _sizes_of_run(record: RunRecord, within: float) -> list[Row]:
+    """The prompts for α, and for the speedups where the run has some."""
+    prompts, summary = record["prompts"], record["summary"]
+    decoded = [prompt[mode] for prompt in prompts for mode in DECODING_MODES]
+    seconds = sum(one["decode_s"] + one["start_s"] for one in decoded) / len(prompts)
+    spreads = {} if summary.get("simulated") else {"α": _alpha_spread(prompts)}
+    if summary["speedup_measured"] is not None:
+        for quantity, parts in zip(("speedup", "speedup end to end"), PARTS, strict=True):
+            spreads[quantity] = speedup_spread(prompts, parts)
+    return [_size(summary["draft"], quantity, spread, seconds, within) for quantity, spread in spreads.items()]
+
+
+def _alpha_spread(prompts: Sequence[Mapping[str, Any]]) -> Spread:
+    return alpha_spread([(sum(prompt["beta"]), len(prompt["beta"])) for prompt in prompts])
+
+
+def _size(draft: str, quantity: str, spread: Spread, seconds_a_prompt: float | None, within: float) -> Row:
+    """One quantity, and what it requires: prompts, and seconds if a run gives them."""
+    needed, several = spread.needed(within), spread.deviation > NO_SPREAD  # else no spread has been seen
+    return {
+        "draft": draft, "quantity": quantity, "value": spread.value, "prompts": spread.prompts,
+        "within_now": spread.within(spread.prompts) if several else None,
+        "within": within, "needed": int(needed.value) if several else None,
+        "needed_low": needed.low if several else None, "needed_high": needed.high if several else None,
+        "seconds": seconds_a_prompt * needed.value if several and seconds_a_prompt is not None else None,
+    }  # fmt: skip
+
+
+def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
+    from specbench.stats import FEW_PROMPTS
+
+    console = wide_console()
+    console.print(f"from {name}: prompts for a 95% interval of ±{100 * within:g}%")
+    titles = ("draft", "", "value", "prompts", "gave", "needed", "95%", "decoding")
+    table = plain_table(titles, left=("draft", ""))
+    for row in rows:
+        table.add_row(
+            row["draft"], row["quantity"], f"{row['value']:.3f}", str(row["prompts"]),
+            "–" if row["within_now"] is None else f"±{100 * row['within_now']:.1f}%",
+            "–" if row["needed"] is None else str(row["needed"]), span(row["needed_low"], row["needed_high"], ".0f"),
+            "" if row["seconds"] is None else f"{row['seconds']:.0f} s",
+        )  # fmt: skip
+    console.print(table)
+    if rows and rows[0]["prompts"] == 1:
+        console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
+    elif equal := [row["quantity"] for row in rows if row["needed"] is None]:
+        console.print(
+            f"{', '.join(dict.fromkeys(equal))}: every prompt gave the same, so nothing says how many are needed; plan "
+            "from a run of more prompts"
+        )
+    elif rows and rows[0]["prompts"] < FEW_PROMPTS:
+        console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")

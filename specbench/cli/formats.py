@@ -1,14 +1,21 @@
-"""Rows on stdout as a table, CSV or JSON. Everything else goes to stderr, so that a pipe reads rows only."""
+"""Rows on stdout as a table, CSV or JSON, and pictures. Everything else goes to stderr: a pipe reads rows only."""
 
 import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specbench.report.figure import Drawn
 
 FORMATS = ("table", "csv", "json")
 OutputRows = Sequence[Mapping[str, Any]]
@@ -43,8 +50,12 @@ def print_rows(
     elif form == "csv":
         _print_csv(rows, columns)
     else:
-        json.dump(plain(rows if document is None else document), sys.stdout, indent=1, ensure_ascii=False)
-        print()
+        print(as_json(rows if document is None else document))
+
+
+def as_json(value: Any) -> str:
+    """`value` as a JSON document for people and programs."""
+    return json.dumps(plain(value), indent=1, ensure_ascii=False)
 
 
 def plain(value: Any) -> Any:
@@ -72,3 +83,50 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]
             yield from _flat(value, f"{before}{name}.")
         elif not isinstance(value, list):
             yield f"{before}{name}", value
+
+
+def wide_console(least: int = 120) -> "Console":
+    """A console of at least `least` columns on stdout, so that a table keeps its columns in a pipe."""
+    from specbench.report.console import terminal
+
+    console = terminal()
+    console.width = max(console.width, least)
+    return console
+
+
+def plain_table(titles: Sequence[str], left: Collection[str]) -> "Table":
+    """A table without lines: the columns titled as in `left` are aligned left, all others right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(title, justify="left" if title in left else "right")
+    return table
+
+
+def picture_file(name: str | None) -> Path | None:
+    """The file that `--picture` names. Raises UserError if its ending is not that of a format of figures."""
+    if name is None:
+        return None
+    from specbench.report.figure import FORMATS
+
+    file = Path(name)
+    if file.suffix.removeprefix(".") not in FORMATS:
+        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
+    return file
+
+
+def draw_picture(file: Path, draw: Callable[[str], "Drawn"], form: str = "table") -> None:
+    """Write the figure that `draw` makes of its name to `file`, and its points beside it; print these files."""
+    from specbench.report.figure import save
+    from specbench.report.style import styled
+
+    with styled():
+        drawn = draw(file.stem)
+    for written in save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE"):
+        print(written, file=aside(form))
+
+
+def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
+    """An interval for a table; a dash where it is not known."""
+    return "–" if low is None or high is None else f"{low:{form}}{between}{high:{form}}"

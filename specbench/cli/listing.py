@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
-from specbench.config.catalogue import GROUPS as HELD
 from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig
 from specbench.config.paths import conf_dir, shipped
-from specbench.config.schema import RunConfig
 from specbench.report.paper import times_of
 from specbench.train.schema import SHIPPED
 
@@ -62,7 +61,7 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
     search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
     added = {name: note for name, note in _of_packages(group).items() if name not in files}
-    comments = {name: one.about for name, one in held(group).items()} if group in HELD else {}
+    comments = {name: one.about for name, one in held(group).items()}
     comments |= {name: _comment(file) for name, file in files.items()}
     contents = {name: _read(group, name, folders) for name in comments} if group in READ else {}
     if unread := [name for name in [*comments, *added] if contents.get(name) is None and group in ("draft", "task")]:
@@ -90,12 +89,13 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
     own = _own(group, name, folders)
     if own is None:
         return None
-    content, task, listed = dict[Any, Any](), None, own.pop("defaults", [])
+    content: Any = OmegaConf.create()
+    task, listed = None, own.pop("defaults", [])
     for entry in listed if "_self_" in listed else [*listed, "_self_"]:
         place, part = next(iter(entry.items())) if isinstance(entry, dict) else (f"/{group}@_here_", entry)
         folder, _, package = place.removeprefix("/").partition("@")
         if part == "_self_":
-            content = _merged(content, own)
+            content = OmegaConf.merge(content, own)
         elif place == "override /task@_global_.task":
             task = part
         elif place == "override /draft@_global_.draft":
@@ -105,29 +105,20 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
         elif part is not None:
             if (found := _read(folder, part, folders)) is None:
                 return None
-            content = _merged(content, found[0] if package == "_here_" else {package: found[0]})
-    return content, task
+            content = OmegaConf.merge(content, found[0] if package == "_here_" else {package: found[0]})
+    plain: Any = OmegaConf.to_container(content)
+    return plain, task
 
 
 def _own(group: str, name: str, folders: Sequence[Path]) -> Content | None:
     """What the file of a choice holds, or its entry in a file that it shares; None if Hydra must read it."""
     file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
     if file is None:
-        one = held(group).get(name)
-        return None if one is None else dict(one.content)
+        entry = held(group).get(name)
+        return None if entry is None else dict(entry.content)
     text = file.read_text(encoding="utf-8")
     own = yaml.load(text, _LOADER) or {}
     return None if "@package" in text or not isinstance(own, dict) else own
-
-
-def _merged(left: Content, right: Content) -> Content:
-    """`right` over `left`, dictionary into dictionary."""
-    both = {
-        name: _merged(left[name], right[name])
-        for name in left.keys() & right.keys()
-        if isinstance(left[name], dict) and isinstance(right[name], dict)
-    }
-    return left | right | both
 
 
 def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, tuple[Content, str | None]]:
@@ -135,7 +126,7 @@ def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[s
     from specbench.compose.hydra_app import plain_config
 
     together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
-    contents = plain_config([*search, *together], RunConfig)["choices"]
+    contents = plain_config([*search, *together])["choices"]
     return {name: (contents[f"n{place}"], None) for place, name in enumerate(names)}
 
 
@@ -146,7 +137,7 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
     """
     from specbench.compose.hydra_app import plain_config
 
-    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"], RunConfig)
+    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
     return composed["target"], composed["task"]["name"]
 
 
@@ -154,7 +145,7 @@ def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
     """What an experiment needs: what its target, task and draft need."""
     from specbench.compose.hydra_app import plain_config
 
-    composed = plain_config([*search, f"experiment={name}"], RunConfig, "run")
+    composed = plain_config([*search, f"experiment={name}"], "run")
     groups = ("target", "task", *(["draft"] if composed["draft"].get("path") else []))
     return max((_place(composed[group], group) for group in groups), key=lambda one: NEEDS.index(one[0]))
 
@@ -273,15 +264,9 @@ USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench list` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench list` with the words `argv`."""
     parser = options(
-        "list",
-        "Targets, drafts, tasks and other choices by name; those that are ready to use come first.",
-        rows=True,
+        "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
     parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
     arguments = parser.read(argv)
@@ -321,8 +306,8 @@ def _table(members: Sequence[Choice]) -> object:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, title in {**columns, "note": "note"}.items():
         table.add_column(title, overflow="fold", no_wrap=column in ("name", "needs", "default_task"))
-    for _, alike in groupby(members, key=lambda choice: choice.needs):
-        for choice in alike:
+    for _, same_needs in groupby(members, key=lambda choice: choice.needs):
+        for choice in same_needs:
             table.add_row(*(str(getattr(choice, column) or "") for column in (*columns, "note")))
         table.add_row()
     return table

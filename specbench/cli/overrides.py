@@ -4,7 +4,7 @@ Hydra's own switches keep their spelling and come first, since its parser takes 
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,18 +56,29 @@ class CommandLine:
         return self.options.get("format", "table")
 
 
-def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alone: Sequence[str] = ()) -> CommandLine:
+def read(
+    argv: Sequence[str],
+    schema: type[Any],
+    help_text: Callable[[], str] = str,
+    valued: Sequence[str] = (),
+    alone: Sequence[str] = (),
+) -> CommandLine:
     """Parse the command line of a verb that takes the keys of `schema`, --format, and further options.
 
     Args:
         argv: the words after the verb.
         schema: the dataclass of the keys.
+        help_text: makes what --help prints.
         valued: options with a value.
         alone: options without a value.
 
     Raises:
         UserError: a word cannot be read.
+        SystemExit: --help was given, and printed.
     """
+    if {"-h", "--help"} & set(argv):
+        print(help_text())
+        raise SystemExit(0)
     valued = ("format", *valued)
     flags = {key.name for key in keys_of(schema) if key.default in ("true", "false")}
     found = CommandLine([], [], {})
@@ -101,10 +112,9 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
                 f"{word.strip() or repr(word)}: cannot be read; write key=value, with quotes around a value that has "
                 "brackets or commas: \"key='a (b)'\""
             )
-    if "--resolve" in found.switches and "--cfg" not in found.switches:
-        raise UserError("--resolve: belongs to --cfg job, which shows the config; give both")
-    if "--package" in found.switches and "--cfg" not in found.switches:
-        raise UserError("--package: belongs to --cfg job, which shows the config; give both")
+    for switch in ("--resolve", "--package"):
+        if switch in found.switches and "--cfg" not in found.switches:
+            raise UserError(f"{switch}: belongs to --cfg job, which shows the config; give both")
     checked_format(found.form)
     return found
 

@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specbench.cli.formats import FORMATS, print_rows
+from specbench.cli.formats import FORMATS, plain_table, print_rows, wide_console
 from specbench.cli.options import Options
 from specbench.errors import UserError
 
@@ -33,11 +33,7 @@ class Source(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench read` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench read` with the words `argv`."""
     from specbench.interop import readings
 
     names = [form.name for form in readings.FORMATS]
@@ -155,38 +151,29 @@ def _estimated(source: Source) -> list[dict[str, object]]:
 
 
 def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 160)
+    console = wide_console(160)
     for source in sources:
         form = source.form
         console.print(Text.assemble((source.file, "bold"), f": {form.engine}, {form.about} ({form.page})"))
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("printed as", "value", "is", "over", "ends", "bonus token"):
-            table.add_column(title, justify="right" if title == "value" else "left")
+        words = ("is", "over", "ends", "bonus token")
+        table = plain_table(("printed as", "value", *words), left=("printed as", *words))
         for one in source.reading.printed:
             table.add_row(one.name, _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–")
         console.print(table)
         for note in source.reading.notes:
             console.print(note)
         console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
     titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left")
+    table = plain_table(titles, left=titles[:1])
     for row in _side_by_side(sources):
         table.add_row(*row)
     console.print(table)
     for pair in differences:
         said = "they differ" if pair["shown"] else "no difference shown"
         span = f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
-        console.print(
-            f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})",
-        )
+        console.print(f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})")
     for text in dict.fromkeys(one.estimate.interval for one in sources if one.estimate and one.estimate.interval):
         console.print(f"95% intervals: {text}")
 

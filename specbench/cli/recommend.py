@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
-from specbench.cli.formats import aside, print_rows
+from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
@@ -19,7 +19,6 @@ from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
-from specbench.records.documents import AlphaDocument, RecommendDocument
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
 
@@ -43,52 +42,33 @@ ALPHA_OPTIONS = LISTS | {
 
 
 def alpha(argv: list[str]) -> int:
-    """Run `specbench alpha` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    if "--help" in argv or "-h" in argv:
-        print(
-            usage(
-                "alpha",
-                ALPHA_ABOUT,
-                ChooseConfig,
-                line=LINE,
-                options=ALPHA_OPTIONS,
-            )
-        )
-        return 0
-    command = read(argv, ChooseConfig)
-    both = {"sampling.temperature": ["0", "1"]}
-    launch_each(partial(score, command.form), "choose", ChooseConfig, command.argv, "alpha", both)
+    """Run `specbench alpha` with the words `argv`."""
+    command = read(
+        argv, ChooseConfig, lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS)
+    )
+    launch_each(partial(score, command.form), ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
     return 0
 
 
 def score(form: str, configs: list[ChooseConfig]) -> None:
-    """Score the drafts of `configs` and print the table."""
-    found = api.score(configs)
-    print_rows(form, found.record["rows"], lambda: draw_alphas(found.record))
-    remark(found.file, found.record, form)
-
-
-def remark(file: Path, record: AlphaDocument, form: str) -> None:
-    """The time of the measurement, and the record's file."""
+    """Score the drafts of `configs`; print the table, the time that it took, and the record's file."""
     from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
 
+    found = api.score(configs)
+    rows = found.record["rows"]
+    print_rows(form, rows, lambda: draw_alphas(found.record))
     console = terminal(aside(form))
-    rows = record["rows"]
-    for setting in record["settings"]:
+    for setting in found.record["settings"]:
         kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
             + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
-    if min(row["prompts"] for row in rows) < FEW_PROMPTS:
-        console.print(f"only {min(row['prompts'] for row in rows)} prompts: the intervals are rough")
-    console.print(f"record: {file}")
+    if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
+        console.print(f"only {fewest} prompts: the intervals are rough")
+    console.print(f"record: {found.file}")
 
 
 ABOUT = """
@@ -97,13 +77,6 @@ completions (as in `specbench alpha`), the cost of a pass is timed in short pass
 ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
 TRANSFORMERS = "transformers"
-ENGINE_OPTIONS = {
-    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
-    "those of whole calls of generate(), and verify= runs them",
-    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
-    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
-    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
-}
 OPTIONS = LISTS | {
     "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
@@ -111,21 +84,23 @@ OPTIONS = LISTS | {
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
-    **ENGINE_OPTIONS,
+    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
+    "those of whole calls of generate(), and verify= runs them",
+    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
+    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
+    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench recommend` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    if "--help" in argv or "-h" in argv:
-        own = usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
-        print(validate_help() if "--validate" in argv else own)
-        return 0
-    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"), alone=("validate",))
+    """Run `specbench recommend` with the words `argv`."""
+    command = read(
+        argv,
+        ChooseConfig,
+        partial(_help, validates="--validate" in argv),
+        valued=("picture", "for", "from", "schedule", "engine"),
+        alone=("validate",),
+    )
     command, engine = without_engine(command)
     if "validate" in command.options:
         validate(command, engine)
@@ -135,19 +110,18 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
         of_saved(command.form, command.options)
         return 0
-    picture = Path(command.options["picture"]) if "picture" in command.options else None
+    picture = picture_file(command.options.get("picture"))
     if picture is not None:
-        if picture.suffix not in (".svg", ".pdf", ".png"):
-            raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
         require_writable(picture.parent, "--picture FILE")
-    argv = [f"batches={_listed(one[6:])}" if one.startswith("batch=") else one for one in command.argv]
-    launch_each(partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, argv, "recommend")
+    argv = [f"batches=[{word[6:].strip('[]')}]" if word.startswith("batch=") else word for word in command.argv]
+    launch_each(partial(job, command.form, command.options, engine, picture), ChooseConfig, argv, "recommend")
     return 0
 
 
-def _listed(values: str) -> str:
-    """'1,4,16' as a list."""
-    return values if values.startswith("[") else f"[{values}]"
+def _help(validates: bool) -> str:
+    if validates:
+        return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
+    return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
 
 
 def job(
@@ -166,22 +140,12 @@ def job(
         print_settings(shown)
     print(f"record: {found.file}", file=aside(form))
     if picture is not None:
-        for written in _picture(found.record, picture):
-            print(written, file=aside(form))
+        from specbench.report.figures.gammas import choosing
 
-
-def _picture(record: RecommendDocument, file: Path) -> list[Path]:
-    from specbench.report.figure import save
-    from specbench.report.figures.gammas import choosing
-    from specbench.report.style import styled
-
-    with styled():
-        drawn = choosing(record, file.stem)
-    return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
+        draw_picture(picture, partial(choosing, found.record), form)
 
 
 # `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.
-
 
 VALIDATE_ABOUT = """
 Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
@@ -190,11 +154,6 @@ how gamma=auto and gamma=adaptive compare with the best fixed gamma on the same 
 by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """
 RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in the record's file
-
-
-def validate_help() -> str:
-    """What `specbench recommend --validate --help` prints."""
-    return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
 
 
 def validate(command: CommandLine, engine: str | None) -> None:
@@ -207,7 +166,7 @@ def validate(command: CommandLine, engine: str | None) -> None:
         raise UserError(f"engine={engine}: --validate measures our own loop; recommend verify=N times this engine")
     if other := command.options.keys() - {"format", "validate", "engine"}:
         raise UserError(f"--{min(other)}: belongs to a ranking and not to --validate; give one of them")
-    launch_each(partial(validation, command.form), "choose", ChooseConfig, command.argv, VALIDATE)
+    launch_each(partial(validation, command.form), ChooseConfig, command.argv, VALIDATE)
 
 
 def validation(form: str, configs: list[ChooseConfig]) -> None:

@@ -1,15 +1,16 @@
 """`specbench results`: all records as one table, a row a run."""
 
-import json
-import sys
+import math
 from argparse import Namespace
+from itertools import groupby
 from pathlib import Path
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
-from specbench.cli.formats import plain, print_rows
+from specbench.cli.formats import as_json, plain_table, print_rows, span, wide_console
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
+from specbench.files import write_atomically
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
@@ -36,16 +37,13 @@ SHOWN = {
     "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
     "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
 }  # fmt: skip
+DIGITS = {"alpha": ".3f", "c": ".3f", "identical": ".0%", "temperature": "g", "tokens_per_second": ".0f"}  # else .2f
 # Columns that are shown if rows differ in them.
 TELLING = ("device", "dtype", "engine", "numerics")
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench results` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench results` with the words `argv`."""
     about = "All records as one table, a row for each run: records of this machine and the kept copies."
     parser = options("results", about, rows=True)
     parser.add_argument(
@@ -90,7 +88,7 @@ def main(argv: list[str]) -> int:
         from specbench.report.table import selected
 
         kind = selected([arguments.schema], {"run": RunRecord, "profile": Profile} | DOCUMENTS, "kind of record")[0]
-        print(json.dumps(json_schema(kind), indent=1, ensure_ascii=False))
+        print(as_json(json_schema(kind)))
         return 0
     if arguments.forget:
         forgotten = Catalog(arguments.results).forget_failed()
@@ -105,15 +103,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _ordered(row: Row) -> Row:
-    return {column: row.get(column) for column in COLUMNS} | {k: v for k, v in row.items() if k not in COLUMNS}
-
-
 def print_records(form: str, rows: list[Row]) -> None:
     """Print the summaries of records in `form`."""
-    ordered = [_ordered(row) for row in rows]
+    ordered = [{column: row.get(column) for column in COLUMNS} | row for row in rows]
     if form == "csv":  # histograms have no place in a cell
-        ordered = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in ordered]
+        ordered = [{name: value for name, value in row.items() if not isinstance(value, dict)} for row in ordered]
     print_rows(form, ordered, lambda: table(rows), columns=COLUMNS)
 
 
@@ -157,26 +151,18 @@ def _cell(column: str, row: Row) -> str:
         return str(row.get("gamma_requested") or "–")
     if value is None:
         return "1" if column == "batch" else "–"
-    if column == "tokens_per_second":
-        return f"{value:.0f}"
     if column == "target" and row.get("simulated"):
         return f"{value}*"
     if not isinstance(value, float):
         return str(value)
     if column == "speedup_measured" and row.get("speedup_low") is not None:
         return f"{value:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
-    if column == "identical":
-        return f"{100 * value:.0f}%"
-    if column in ("temperature",):
-        return f"{value:g}"
-    return f"{value:.3f}" if column in ("alpha", "c") else f"{value:.2f}"
+    return f"{value:{DIGITS.get(column, '.2f')}}"
 
 
 # `specbench results --as`: what a run or a document of `specbench alpha` measured, for other programs.
 
-
-KINDS = ("profile",)
-ABOUT = (
+PROFILE = (
     "print RUN as JSON for other programs. profile: a draft and its target, α by position and rank, by task, position "
     "in the completion and context length, with intervals and sample sizes, and the measured speedup of each γ by "
     "context length; from runs that differ only in task or γ, or from one draft of a document of specbench alpha. "
@@ -188,7 +174,7 @@ def add_export(parser: Options) -> None:
     """The options of `results --as`."""
     about = "with --as: runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
     parser.add_argument("runs", metavar="RUN", nargs="*", help=about)
-    parser.add_argument("--as", dest="kind", choices=KINDS, help=ABOUT)
+    parser.add_argument("--as", dest="kind", choices=("profile",), help=PROFILE)
     parser.add_argument("--draft", metavar="NAME", help="with --as: which draft of a document that has several")
     parser.add_argument("--temperature", type=float, metavar="T", help="with --as: which temperature of it")
     parser.add_argument("--output", metavar="FILE", help="with --as: write it there instead of printing it")
@@ -203,19 +189,15 @@ def export(arguments: Namespace) -> None:
     if not arguments.runs:
         raise UserError(f"--as {arguments.kind}: name the runs it is made of: specbench results RUN --as profile")
     made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
-    text = json.dumps(plain(made), indent=1, ensure_ascii=False) + "\n"
     if arguments.output is None:
-        sys.stdout.write(text)
-        return
-    from specbench.files import write_atomically
-
-    print(write_atomically(Path(arguments.output), text, "--output FILE"))
+        print(as_json(made))
+    else:
+        print(write_atomically(Path(arguments.output), as_json(made) + "\n", "--output FILE"))
 
 
 def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:
     from specbench.analysis.profile import profile_of_runs, profile_of_scores
     from specbench.records.alphas import betas, find_scored
-    from specbench.records.catalog import Catalog
 
     documents = [one for name in names if (one := find_scored(results, name)) is not None]
     if not documents:
@@ -237,10 +219,10 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
     return profile_of_scores(document["alpha_id"], *scored[0])
 
 
-# `specbench results --by category | length | position`: the numbers of each run apart, with intervals.
+# `specbench results --by category | length | position`: the numbers of parts of each run, with intervals.
 
-
-STRATUM_NAMED = ("run_id", "target", "draft", "task", "temperature", "gamma")
+OF_RUN = ("run_id", "target", "draft", "task", "temperature", "gamma")
+PARTS_DIGITS = {"alpha": ".3f", "tokens_per_pass": ".2f", "speedup": ".2f"}
 
 
 def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
@@ -252,14 +234,11 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
         record = catalog.whole(run_id)
         summary: Row = {"run_id": run_id, **record["summary"]}
         untimed = _untimed(summary)
-        timed = untimed is None
-        found = strata(record["prompts"], by, timed)
+        found = strata(record["prompts"], by, untimed is None)
         if run is None and {one.name for one in found} <= {NO_CATEGORY}:
             continue
-        rows += [
-            {name: summary.get(name) for name in STRATUM_NAMED} | {"by": by, "untimed": untimed} | _stratum_row(one)
-            for one in found
-        ]
+        of_run = {name: summary.get(name) for name in OF_RUN} | {"by": by, "untimed": untimed}
+        rows += [of_run | _stratum_row(one) for one in found]
     print_rows(form, rows, lambda: _draw_strata(rows, by))
 
 
@@ -274,44 +253,33 @@ def _untimed(summary: Row) -> str | None:
 
 def _stratum_row(one: Stratum) -> Row:
     row: Row = {"group": one.name, "prompts": one.prompts, "tokens": one.tokens}
-    for name, interval in (("alpha", one.alpha), ("tokens_per_pass", one.tokens_per_pass), ("speedup", one.speedup)):
-        found = interval or Interval(float("nan"), None, None)
-        known = found.value == found.value
-        row |= {name: found.value if known else None, f"{name}_low": found.low, f"{name}_high": found.high}
+    for name in PARTS_DIGITS:
+        found: Interval = getattr(one, name) or Interval(math.nan, None, None)
+        value = None if math.isnan(found.value) else found.value
+        row |= {name: value, f"{name}_low": found.low, f"{name}_high": found.high}
     return row
 
 
 def _draw_strata(rows: list[Row], by: str) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, 120)
+    console = wide_console()
     if not rows:
         console.print("no run whose rows have a category; task.category_field=NAME names its field")
-    for run_id in dict.fromkeys(row["run_id"] for row in rows):
-        own = [row for row in rows if row["run_id"] == run_id]
-        first = own[0]
+    for run_id, own in groupby(rows, key=lambda row: row["run_id"]):
+        first, *others = own
         named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"
         console.print(Text.assemble((digest(run_id), "bold"), " ", named))
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in (by, "prompts", "tokens", "α", "95%", "tokens per pass", "95%", "speedup", "95%"):
-            table.add_column(title, justify="left" if title == by else "right")
-        for row in own:
-            numbers = [cell for name in ("alpha", "tokens_per_pass", "speedup") for cell in _interval_cells(row, name)]
-            table.add_row(str(row["group"]), str(row["prompts"]), str(row["tokens"]), *numbers)
+        titles = (by, "prompts", "tokens", "α", "95%", "tokens per pass", "95%", "speedup", "95%")
+        table = plain_table(titles, left=(by,))
+        for row in (first, *others):
+            cells = [str(row["group"]), str(row["prompts"]), str(row["tokens"])]
+            for name, form in PARTS_DIGITS.items():
+                value = "–" if row[name] is None else f"{row[name]:{form}}"
+                cells += [value, span(row[f"{name}_low"], row[f"{name}_high"], form)]
+            table.add_row(*cells)
         console.print(table)
         if first["untimed"] is not None:
             console.print(f"no speedups: {first['untimed']}")
     if any(row["prompts"] < FEW_PROMPTS for row in rows):
         console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
-
-
-def _interval_cells(row: Row, name: str) -> tuple[str, str]:
-    if row[name] is None:
-        return "–", "–"
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    digits = 3 if name == "alpha" else 2
-    return f"{row[name]:.{digits}f}", "–" if low is None else f"{low:.{digits}f}–{high:.{digits}f}"

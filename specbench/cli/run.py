@@ -119,23 +119,17 @@ def main_sweep(argv: list[str]) -> int:
 
 
 def main(argv: list[str], verb: str = "run") -> int:
-    """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read.
-    """
-    if "--help" in argv or "-h" in argv:
-        sweeping = verb == "sweep"
-        about, options = (ABOUT + SWEEP, LAUNCHERS) if sweeping else (ABOUT, None)
-        print(usage(verb, about, RunConfig, groups=PICKED, options=options))
-        return 0
-    command = read(argv, RunConfig, alone=("dry-run",))
+    """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`."""
+    about, options = (ABOUT + SWEEP, LAUNCHERS) if verb == "sweep" else (ABOUT, None)
+    command = read(
+        argv, RunConfig, lambda: usage(verb, about, RunConfig, groups=PICKED, options=options), alone=("dry-run",)
+    )
     if verb == "sweep" or "--multirun" in command.switches:
         return sweep(command)
     if "dry-run" in command.options:
         raise UserError("--dry-run: lists the jobs of a sweep; --cfg job shows the config of a run")
     sweep_log.begin()
-    launch(partial(job, form=command.form), "run", RunConfig, command.argv, verb)
+    launch(partial(job, form=command.form), RunConfig, command.argv, verb)
     return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)
 
 
@@ -168,7 +162,7 @@ def sweep(command: CommandLine) -> int:
         # Our own launcher's jobs print a line each in this process.
         watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
         with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
-            launch(job, "run", RunConfig, argv, "sweep")
+            launch(job, RunConfig, argv, "sweep")
     except UserError:
         raise  # of the sweep as a whole, before the first job
     except BaseException as error:
@@ -197,8 +191,8 @@ def _multirun(command: CommandLine) -> list[str]:
 def _show_first(command: CommandLine) -> int:
     """`--cfg job`: the config of the first job, since Hydra shows one config and a sweep has many."""
     switches = [switch for switch in command.switches if switch != "--multirun"]
-    (first,) = jobs_of("run", RunConfig, command.overrides, command.switches, most=1)
-    launch(job, "run", RunConfig, [*switches, *first.overrides], "run")
+    (first,) = jobs_of(command.overrides, command.switches, most=1)
+    launch(job, RunConfig, [*switches, *first.overrides], "run")
     print("this is the first job of the sweep; --dry-run lists them all", file=sys.stderr)
     return 0
 

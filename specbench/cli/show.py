@@ -1,7 +1,6 @@
 """`specbench show`: a run's text pass by pass, in colour, as in the paper's Figure 1."""
 
-from pathlib import Path
-
+from specbench.cli.formats import draw_picture, picture_file
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.schema import RunRecord, Summary
@@ -13,11 +12,7 @@ WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected",
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench show` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
+    """Run `specbench show` with the words `argv`."""
     parser = options("show", "A completion, one line per target pass: accepted, rejected and corrected tokens.")
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(
@@ -28,6 +23,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.read(argv)
+    picture = picture_file(arguments.picture)
     from specbench.records.catalog import Catalog
     from specbench.report.passes import typical_prompt
 
@@ -39,8 +35,10 @@ def main(argv: list[str]) -> int:
     number = typical_prompt(record) if arguments.prompt is None else arguments.prompt - 1
     _print(record, number)
     _print_tree(record, number, arguments.tree)
-    if arguments.picture is not None:
-        _picture(record, number, Path(arguments.picture))
+    if picture is not None:
+        from specbench.report.figures.sample import sample
+
+        draw_picture(picture, lambda name: sample(record, number, name=name))
     return 0
 
 
@@ -112,17 +110,3 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
         console.print(Text("     ").append(twig.branches, "dim").append(text, style), soft_wrap=True)
     if not console.color_system:
         console.print("     token ✓ accepted, -token- tested and rejected, +token+ from the target, (token) not tested")
-
-
-def _picture(record: RunRecord, number: int, file: Path) -> None:
-    from specbench.report.figure import FORMATS, save
-    from specbench.report.figures.sample import sample
-    from specbench.report.style import styled
-
-    form = file.suffix.removeprefix(".")
-    if form not in FORMATS:
-        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
-    with styled():
-        drawn = sample(record, number, name=file.stem)
-    for written in save(drawn, file.parent, [form], "--picture FILE"):
-        print(written)

@@ -19,15 +19,9 @@ folder it writes is what target.path= and draft.path= of `specbench run` take.
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench train` with the words `argv`.
-
-    Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
-    """
-    if "--help" in argv or "-h" in argv:
-        print(usage("train", ABOUT, Recipe, line="recipe=NAME [key=value ...]", groups=("recipe",)))
-        return 0
-    command = read(argv, Recipe)
+    """Run `specbench train` with the words `argv`."""
+    line = "recipe=NAME [key=value ...]"
+    command = read(argv, Recipe, lambda: usage("train", ABOUT, Recipe, line=line, groups=("recipe",)))
     if not any(word.partition("=")[0] == "recipe" for word in command.overrides):
         raise UserError("recipe= is missing: give recipe=NAME; 'specbench list recipe' shows all")
     for kind in KINDS:
@@ -35,7 +29,7 @@ def main(argv: list[str]) -> int:
     chosen = value_of(command.overrides, "recipe", "")
     given = {word.partition("=")[0].lstrip("+") for word in command.overrides}
     task = partial(job, chosen, given)
-    launch_one(task, "train", Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
+    launch_one(task, Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
     return 0
 
 

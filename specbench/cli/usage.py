@@ -5,7 +5,7 @@ names are left to `specbench list`.
 """
 
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -56,62 +56,55 @@ def usage(
         options: options with their help.
         unused: keys that the verb does not accept.
     """
-    parts = [f"usage: specbench {verb} {line}", about.strip()]
-    if schema is RunConfig:
-        parts += _of_a_run_in_groups(groups)
-        parts.append("\n".join(_row(name, said) for name, said in {**(options or {}), **HYDRA}.items()))
-        return "\n\n".join(parts)
-    parts += ["\n".join(_choices(groups).values())] if groups else []
-    elsewhere = {} if schema is RunConfig or "target" not in schema.__dataclass_fields__ else _of_a_run()
-    keys = [key for key in keys_of(schema) if not key.verbs or verb in key.verbs]
-    parts += _sections([key for key in keys if elsewhere.get(key.name) != key.about])
-    also = dict.fromkeys(key.name.partition(".")[0] for key in keys if elsewhere.get(key.name) == key.about)
-    named = ", ".join(name for name in also if name not in unused)
-    parts += [_row("also", f"as in `specbench run --help`: {named}")] if named else []
-    parts.append("\n".join(_row(name, said) for name, said in {**(options or {}), **HYDRA}.items()))
-    return "\n\n".join(parts)
+    sections = _run_sections(groups) if schema is RunConfig else _own_sections(verb, schema, groups, unused)
+    option_rows = "\n".join(_row(name, about_it) for name, about_it in {**(options or {}), **HYDRA}.items())
+    return "\n\n".join([f"usage: specbench {verb} {line}", about.strip(), *sections, option_rows])
 
 
-def _of_a_run_in_groups(choices: Sequence[str]) -> list[str]:
+def _run_sections(groups: Sequence[str]) -> list[str]:
     """A section for each of PARTS: its choices with their defaults, then its keys."""
     by_part: dict[str, list[Key]] = {}
     for key in keys_of(RunConfig):
         by_part.setdefault(key.name.partition(".")[0], []).append(key)
-    shared = {key.name.removeprefix("target."): key.about for key in by_part["target"]}
-    rows_of_choices = _choices(choices)
+    choices, targets = _choices(groups), by_part["target"]
     sections = []
     for title, names in PARTS.items():
-        rows = [rows_of_choices.pop(name) for name in names if name in rows_of_choices]
+        rows = [choices.pop(name) for name in names if name in choices]
         for name in names:
-            members = by_part.pop(name, [])
-            if name == "draft":
-                rows.append(_row("draft.*", "the keys of target, and:"))
-                members = [key for key in members if shared.get(key.name.removeprefix("draft.")) != key.about]
-            rows += [_row(f"{key.name}={key.default}", key.about) for key in members]
+            rows += _key_rows(name, by_part.pop(name, []), targets)
         sections.append("\n".join([f"{title}:", *rows]))
-    assert not by_part and not rows_of_choices, (by_part, rows_of_choices)
+    assert not by_part and not choices, (by_part, choices)
     return sections
 
 
-def _of_a_run() -> dict[str, str]:
-    return {key.name: key.about for key in keys_of(RunConfig)}
-
-
-def _sections(keys: Iterable[Key]) -> list[str]:
-    """Plain keys first, then those of each part; a draft's that are a target's are not repeated."""
+def _own_sections(verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str]) -> list[str]:
+    """Choices, the verb's own keys, plain ones first, then those of each part, and the names of keys of a run."""
+    of_run = {key.name: key.about for key in keys_of(RunConfig)} if "target" in schema.__dataclass_fields__ else {}
     sections: dict[str, list[Key]] = {"": []}
-    for key in keys:
-        sections.setdefault(key.name.rpartition(".")[0], []).append(key)
-    shared = {key.name.removeprefix("target."): key.about for key in sections.get("target", ())}
-    shown = []
-    for section, members in sections.items():
-        rows = []
-        if section == "draft" and shared:
-            members = [key for key in members if shared.get(key.name.removeprefix("draft.")) != key.about]
-            rows.append(_row("draft.*", "the keys of target, and:"))
-        rows += [_row(f"{key.name}={key.default}", key.about) for key in members]
-        shown += ["\n".join(rows)] if rows else []
-    return shown
+    also: dict[str, None] = {}
+    for key in keys_of(schema):
+        if key.verbs and verb not in key.verbs:
+            continue
+        if of_run.get(key.name) == key.about:
+            also[key.name.partition(".")[0]] = None
+        else:
+            sections.setdefault(key.name.rpartition(".")[0], []).append(key)
+    shown = ["\n".join(_choices(groups).values())] if groups else []
+    for section, keys in sections.items():
+        if keys:
+            shown.append("\n".join(_key_rows(section, keys, sections.get("target", []))))
+    named = ", ".join(name for name in also if name not in unused)
+    return [*shown, _row("also", f"as in `specbench run --help`: {named}")] if named else shown
+
+
+def _key_rows(section: str, keys: Sequence[Key], targets: Sequence[Key]) -> list[str]:
+    """A row for each of the keys of `section`; those of a draft that the keys `targets` say already are one row."""
+    rows = []
+    if section == "draft" and targets:
+        shared = {key.name.removeprefix("target."): key.about for key in targets}
+        keys = [key for key in keys if shared.get(key.name.removeprefix("draft.")) != key.about]
+        rows.append(_row("draft.*", "the keys of target, and:"))
+    return [*rows, *(_row(f"{key.name}={key.default}", key.about) for key in keys)]
 
 
 def _choices(groups: Sequence[str]) -> dict[str, str]:
@@ -121,10 +114,8 @@ def _choices(groups: Sequence[str]) -> dict[str, str]:
     for group in groups:
         own = choice_names(group)
         more = sorted(added.get(group, ()))
-        said = ", ".join([*own, *more])
-        if len(own) > FEW_NAMES:
-            said = ", ".join([*more, f"one of {len(own)} names: specbench list {group}"])
-        rows[group] = _row(f"{group}={default.get(group) or 'NAME'}", PLACES.get(group, "") + said)
+        names = [*own, *more] if len(own) <= FEW_NAMES else [*more, f"one of {len(own)} names: specbench list {group}"]
+        rows[group] = _row(f"{group}={default.get(group) or 'NAME'}", PLACES.get(group, "") + ", ".join(names))
     return rows
 
 
@@ -134,8 +125,8 @@ def _defaults() -> dict[str, str | None]:
     return {group: name for entry in composed if isinstance(entry, dict) for group, name in entry.items()}
 
 
-def _row(name: str, said: str) -> str:
-    """`name` and what it means, in two columns."""
+def _row(name: str, meaning: str) -> str:
+    """`name` and its `meaning`, in two columns."""
     head = f"  {name}".ljust(INDENT) if len(name) + 4 <= INDENT else f"  {name}\n{' ' * INDENT}"
-    lines = textwrap.wrap(said, WIDTH - INDENT, break_on_hyphens=False)
+    lines = textwrap.wrap(meaning, WIDTH - INDENT, break_on_hyphens=False)
     return head + f"\n{' ' * INDENT}".join(lines)

@@ -15,23 +15,22 @@ from itertools import product
 from typing import Any, TypeVar
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.compose.hydra_app import composing, launch_composed, one_line, to_schema
+from specbench.compose.hydra_app import Composed, composing, launch_composed, one_line, store_schema, to_schema
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
-from specbench.compose.words import parsed, value_of
+from specbench.compose.words import listed_values, parsed, value_of
 from specbench.config.rules import RULE_OF
 from specbench.config.tree import KEYS_OF
 from specbench.config.verbs import require_used
 from specbench.errors import UserError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Composed)
 Overrides = list[str]
+Lists = dict[str, list[str]]  # the values of each key
 DRAFT = ("draft", "draft.path")  # both name drafts, so their lists add up
 OWNER = {f"accept.{key}": rule for key, rule in RULE_OF.items()}
 ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
@@ -42,66 +41,57 @@ LISTED = (*DRAFT, TOP_TOKENS, *ACCEPT, *TREE, TEMPERATURE)
 
 
 def launch_each(
-    task: Callable[[list[T]], None],
-    config_name: str,
-    schema: type[T],
-    argv: list[str],
-    verb: str,
-    defaults: dict[str, list[str]] | None = None,
+    task: Callable[[list[T]], None], schema: type[T], argv: list[str], verb: str, defaults: Lists | None = None
 ) -> None:
     """Call `task` with one config of `schema` for each combination of the lists in `argv`.
 
     `defaults` holds lists for keys that `argv` does not set.
     """
-    common, combinations = combined(argv, config_name, schema, verb, defaults)
+    common, combinations = combined(argv, schema, verb, defaults)
 
     def job(composed: DictConfig) -> None:
         given = list(HydraConfig.get().overrides.task)
         for override in combinations[0]:
             given.remove(override)
         try:
-            configs = compose_each(config_name, schema, [[*given, *these] for these in combinations], composed)
+            configs = compose_each(schema, [[*given, *these] for these in combinations], composed)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(one_line(error, schema)) from error
         task(configs)
 
-    launch_composed(job, config_name, schema, [*common, *combinations[0]], verb, raises=True)
+    launch_composed(job, schema, [*common, *combinations[0]], verb, raises=True)
 
 
-def compose_grid(
-    words: Sequence[str], config_name: str, schema: type[T], verb: str, defaults: dict[str, list[str]] | None = None
-) -> list[T]:
+def compose_grid(words: Sequence[str], schema: type[T], verb: str, defaults: Lists | None = None) -> list[T]:
     """The configs that `launch_each` calls its task with, without a command line.
 
     Raises:
         UserError: as `hydra_app.launch`.
     """
-    common, combinations = combined(words, config_name, schema, verb, defaults)
+    common, combinations = combined(words, schema, verb, defaults)
     each = [[*common, *these] for these in combinations]
-    with composing(config_name, schema, each[0], verb):
-        return compose_each(config_name, schema, each)
+    with composing(schema, each[0], verb):
+        return compose_each(schema, each)
 
 
 def combined(
-    argv: Sequence[str], config_name: str, schema: Any, verb: str, defaults: dict[str, list[str]] | None = None
+    argv: Sequence[str], schema: type[Composed], verb: str, defaults: Lists | None = None
 ) -> tuple[Overrides, list[Overrides]]:
     """`split` with the lists of the experiment that `argv` names; UserError for a key that `verb` does not use."""
     for override in filter(None, map(parsed, argv)):
         require_used(verb, override.key_or_group, override.value())
-    argv = [*argv, *experiment_lists(argv, config_name, schema)]
+    argv = [*argv, *experiment_lists(argv, schema)]
     store_unnamed(argv)
     return split(argv, defaults or {})
 
 
-def compose_each(
-    config_name: str, schema: type[T], overrides: Sequence[Overrides], first: DictConfig | None = None
-) -> list[T]:
+def compose_each(schema: type[T], overrides: Sequence[Overrides], first: DictConfig | None = None) -> list[T]:
     """A config of `schema` for each of `overrides`; call it within `hydra_app.composing` or a job of Hydra.
 
     `first` is the config of the first overrides, if it is composed already. A draft that has no head to shorten has one
     config for all sizes of heads.
     """
-    rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
+    rest = [hydra.compose(schema.conf_file, overrides=these) for these in overrides[0 if first is None else 1 :]]
     listed = rest if first is None else [first, *rest]
     found: list[T] = []
     for one, these in zip(listed, overrides, strict=True):
@@ -111,7 +101,7 @@ def compose_each(
     return found
 
 
-def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Overrides:
+def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
     """The lists of the experiment that `argv` names, of drafts, rules and temperatures, but for keys that `argv` sets.
 
     Raises UserError where the experiment has several tasks and `argv` names none: the target's sample is of one task.
@@ -120,9 +110,9 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
     if not name:
         return []
     with conf_of_hydra():
-        ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+        store_schema(schema)
         try:
-            composed = hydra.compose(config_name, overrides=[f"experiment={name}"], return_hydra_config=True)
+            composed = hydra.compose(schema.conf_file, overrides=[f"experiment={name}"], return_hydra_config=True)
         except HydraException as error:
             raise UserError(one_line(error, schema)) from error
     swept = {str(key): str(values) for key, values in (composed.hydra.sweeper.params or {}).items()}
@@ -135,7 +125,7 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
     return [f"{key}=[{values}]" for key, values in swept.items() if key in LISTED and key not in given]
 
 
-def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
+def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrides]]:
     """`argv` without its lists, and the overrides of each combination of their values.
 
     Drafts vary slowest, then the size of their heads, then rules, then trees.
@@ -143,7 +133,7 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     Raises:
         UserError: a list is empty, or a key goes with no rule or tree of the command.
     """
-    given: dict[str, list[str]] = {}  # each key's values, as overrides
+    given: Lists = {}  # each key's values, as overrides
     listed = set()
     for argument in argv:
         override = parsed(argument)
@@ -151,10 +141,10 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
             continue
         key = override.key_or_group
         given[key] = [argument]
-        if (values := _values(override)) is not None:
+        if (values := listed_values(override)) is not None:
             if not values:
                 raise UserError(f"{key}=[]: the list is empty")
-            given[key] = [f"{key}={value}" for value in values]
+            given[key] = [f"{key}={as_text(value)}" for value in values]
             listed.add(key)
     axes = []
     if any(key in listed for key in DRAFT):
@@ -176,37 +166,38 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     return rest, [[one for these in combined for one in these] for combined in product(*axes)]
 
 
-def _rules(given: dict[str, list[str]]) -> list[Overrides]:
+def _rules(given: Lists) -> list[Overrides]:
     """Each rule, with each value of the keys that are its own; exact where none is named."""
-    found = []
-    for rule in given.get("accept", ["accept=exact"]):
-        own = [given[key] for key in ACCEPT[1:] if key in given and OWNER[key] == rule.partition("=")[2]]
-        found += [[rule, *values] for values in product(*own)]
-    unowned = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
-    if unowned:
-        raise UserError(f"{unowned[0]}: only accept={OWNER[unowned[0]]} has this key; name that rule too")
+    rules = given.get("accept", ["accept=exact"])
+    found, unowned = _with_own_keys(given, rules, ACCEPT[1:], lambda rule, key: OWNER[key] == rule)
+    for key in unowned:
+        raise UserError(f"{key}: only accept={OWNER[key]} has this key; name that rule too")
     return found
 
 
-def _trees(given: dict[str, list[str]]) -> list[Overrides]:
+def _trees(given: Lists) -> list[Overrides]:
     """Each shape with each value of the keys that it has."""
-    shapes = given.get("tree", [])
-    found = []
-    for shape in shapes:
-        has = KEYS_OF.get(shape.partition("=")[2], (tuple(key.partition(".")[2] for key in TREE[1:]), ()))[0]
-        own = [given[key] for key in TREE[1:] if key in given and key.partition(".")[2] in has]
-        found += [[shape, *values] for values in product(*own)]
-    unowned = [key for key in TREE[1:] if key in given and not any(given[key][0] in these for these in found)]
-    if unowned:
-        raise UserError(f"{given[unowned[0]][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
+
+    def has(shape: str, key: str) -> bool:
+        return shape not in KEYS_OF or key.partition(".")[2] in KEYS_OF[shape][0]
+
+    found, unowned = _with_own_keys(given, given.get("tree", []), TREE[1:], has)
+    for key in unowned:
+        raise UserError(f"{given[key][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
     return found
 
 
-def _values(parsed: Override) -> list[str] | None:
-    value: Any = parsed.value()
-    if isinstance(value, ChoiceSweep):
-        value = value.list
-    return [as_text(one) for one in value] if isinstance(value, list) else None
+def _with_own_keys(
+    given: Lists, choices: Sequence[str], keys: Sequence[str], has: Callable[[str, str], bool]
+) -> tuple[list[Overrides], list[str]]:
+    """Each of `choices` (group=name) with each value of those `keys` that it has, and the given keys that none has."""
+    found: list[Overrides] = []
+    unowned = [key for key in keys if key in given]
+    for choice in choices:
+        own = [key for key in keys if key in given and has(choice.partition("=")[2], key)]
+        unowned = [key for key in unowned if key not in own]
+        found += [[choice, *values] for values in product(*(given[key] for key in own))]
+    return found, unowned
 
 
 def as_text(value: Any) -> str:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -25,9 +25,18 @@ from specbench.compose.unnamed import conf_of_hydra, store_unnamed
 from specbench.compose.words import GROUPS, check_overrides, no_such_choice, no_such_key, parsed
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig
 from specbench.errors import UserError, first_line
 
-T = TypeVar("T")
+
+class Composed(Protocol):
+    """The dataclass of the keys of a verb."""
+
+    conf_file: ClassVar[str]  # the file of `conf/` that composes it
+
+
+T = TypeVar("T", bound=Composed)
+R = TypeVar("R")
 
 # Where a sweep may run, and which extra of ours brings it.
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
@@ -58,14 +67,12 @@ class _TaskOfHydra(Generic[T]):
     def __call__(self, composed: DictConfig) -> None:
         try:
             job = Job(task_overrides(), to_schema(composed, self.schema))
-        except UserError as error:
-            job = Job(task_overrides(), None, str(error))
-        except (HydraException, OmegaConfBaseException) as error:
+        except (UserError, HydraException, OmegaConfBaseException) as error:
             job = Job(task_overrides(), None, one_line(error, self.schema))
         self.task(job)
 
 
-def launch(task: Callable[[Job[T]], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
+def launch(task: Callable[[Job[T]], None], schema: type[T], argv: list[str], verb: str) -> None:
     """Call `task` with the job that `argv` asks for, in a sweep with each of them, wherever Hydra's launcher runs it.
 
     A task handles its own errors: Hydra adds lines of its own to errors that reach it.
@@ -73,35 +80,38 @@ def launch(task: Callable[[Job[T]], None], config_name: str, schema: type[T], ar
     Raises:
         UserError: the overrides in `argv` do not compose.
     """
-    launch_composed(_TaskOfHydra(task, schema), config_name, schema, argv, verb)
+    launch_composed(_TaskOfHydra(task, schema), schema, argv, verb)
 
 
-def launch_one(task: Callable[[T], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
+def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: str) -> R | None:
     """Call `task` with the config that `argv` asks for, in this process; what it raises is raised.
+
+    Returns:
+        What `task` returns; None where a switch of Hydra shows the config instead.
 
     Raises:
         UserError: as `launch`.
     """
+    returned: list[R] = []
 
     def one(composed: DictConfig) -> None:
-        task(to_schema(composed, schema))
+        returned.append(task(to_schema(composed, schema)))
 
-    launch_composed(one, config_name, schema, argv, verb, raises=True)
+    launch_composed(one, schema, argv, verb, raises=True)
+    return returned[0] if returned else None
 
 
 def launch_composed(
-    task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str, raises: bool = False
+    task: Callable[[DictConfig], None], schema: type[Composed], argv: list[str], verb: str, raises: bool = False
 ) -> None:
-    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, and call `task` with it, once a job.
+    """Compose the file of `conf/` that the dataclass `schema` names, typed by it, and call `task` with it, once a job.
 
     `raises`: an error of the task, which runs in this process, is raised when Hydra is done.
 
     Raises:
         UserError: as `launch`.
     """
-    check_overrides(argv, schema, verb, sweeps="--multirun" in argv)
-    store_unnamed(argv)
-    ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+    _prepare(schema, argv, verb, sweeps="--multirun" in argv)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
     failed: list[Exception] = []
 
@@ -114,7 +124,7 @@ def launch_composed(
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
     try:
         with _errors_in_one_line(schema, argv):
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=schema.conf_file)(
                 kept if raises else task
             )()
     finally:
@@ -124,19 +134,29 @@ def launch_composed(
 
 
 @contextlib.contextmanager
-def composing(config_name: str, schema: Any, words: Sequence[str], verb: str) -> Iterator[None]:
-    """A context in which `hydra.compose` composes `conf/<config_name>.yaml` without a command line.
+def composing(schema: type[Composed], words: Sequence[str], verb: str) -> Iterator[None]:
+    """A context in which `hydra.compose` composes configs of `schema` without a command line.
 
     Hydra writes no log and no folder. `words` are the overrides.
 
     Raises:
         UserError: as `launch`.
     """
-    check_overrides(words, schema, verb, sweeps=False)
-    store_unnamed(words)
-    ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+    _prepare(schema, words, verb, sweeps=False)
     with _errors_in_one_line(schema, words), conf_of_hydra():
         yield
+
+
+def _prepare(schema: type[Composed], words: Sequence[str], verb: str, sweeps: bool) -> None:
+    """Check the overrides `words`, and give Hydra the schema and the choices that it has no file of."""
+    check_overrides(words, schema, verb, sweeps)
+    store_unnamed(words)
+    store_schema(schema)
+
+
+def store_schema(schema: type[Composed]) -> None:
+    """Let the file of `conf/` that `schema` names take its types from `schema`."""
+    ConfigStore.instance().store(name=f"{schema.conf_file}_schema", node=schema)
 
 
 @contextlib.contextmanager
@@ -155,16 +175,14 @@ class _Enough(BaseException):
     """Ends a sweep that is only listed."""
 
 
-def jobs_of(
-    config_name: str, schema: type[T], overrides: Sequence[str], switches: Sequence[str] = (), most: int | None = None
-) -> list[Job[T]]:
+def jobs_of(overrides: Sequence[str], switches: Sequence[str] = (), most: int | None = None) -> list[Job[RunConfig]]:
     """The jobs of a sweep (the first `most`), as Hydra orders and composes them; none is run.
 
     `switches` are Hydra's own, of which only `--config-dir` changes the jobs.
     """
-    jobs: list[Job[T]] = []
+    jobs: list[Job[RunConfig]] = []
 
-    def collect(job: Job[T]) -> None:
+    def collect(job: Job[RunConfig]) -> None:
         jobs.append(job)
         if len(jobs) == most:
             raise _Enough
@@ -176,7 +194,7 @@ def jobs_of(
         argv = ["--multirun", *folders, "hydra/launcher=basic", f"hydra.sweep.dir='{folder}'", *here]
         if most is not None and not any(word.startswith("hydra/sweeper=") for word in here):
             argv.append("hydra.sweeper.max_batch_size=1")  # Hydra composes a whole batch before its first job
-        launch(collect, config_name, schema, argv, "sweep")
+        launch(collect, RunConfig, argv, "sweep")
     return jobs
 
 
@@ -185,29 +203,26 @@ def task_overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task)
 
 
-def composed_config(config_name: str, schema: type[T], words: Sequence[str], verb: str) -> T:
+def composed_config(schema: type[T], words: Sequence[str], verb: str) -> T:
     """The config that the overrides `words` ask for, without a command line.
 
     Raises:
         UserError: as `launch`.
     """
-    with composing(config_name, schema, words, verb):
-        return to_schema(hydra.compose(config_name, overrides=list(words)), schema, words)
+    with composing(schema, words, verb):
+        return to_schema(hydra.compose(schema.conf_file, overrides=list(words)), schema, words)
 
 
-def plain_config(overrides: Sequence[str], schema: type[Any], config_name: str | None = None) -> dict[str, Any]:
+def plain_config(overrides: Sequence[str], config_name: str | None = None) -> dict[str, Any]:
     """What `overrides` compose to as plain dictionaries, with keys and groups that they add (`+group@key=NAME`)."""
-    ConfigStore.instance().store(name="run_schema", node=schema)
+    store_schema(RunConfig)
     with conf_of_hydra():
         content: Any = OmegaConf.to_container(hydra.compose(config_name, overrides=list(overrides)))
     return content if isinstance(content, dict) else {}
 
 
 def to_schema(
-    composed: DictConfig,
-    schema: type[T],
-    overrides: Sequence[str] | None = None,
-    listed: Sequence[DictConfig] = (),
+    composed: DictConfig, schema: type[T], overrides: Sequence[str] | None = None, listed: Sequence[DictConfig] = ()
 ) -> T:
     """The composed config as an instance of `schema`.
 
@@ -258,7 +273,9 @@ def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def one_line(error: BaseException, schema: Any) -> str:
-    """A Hydra or OmegaConf error as one line for a user."""
+    """An error of Hydra, of OmegaConf or of ours as one line for a user."""
+    if isinstance(error, UserError):
+        return str(error)
     text = f"{error}\n{error.__cause__ or ''}"
     if found := re.search(r"Could not find '([\w/-]+)/([^'/]*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
         group, value, rest = found.groups()

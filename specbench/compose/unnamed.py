@@ -5,7 +5,7 @@ a list of drafts and the parts of a cascade (`draft@draft.via=OWNER/NAME`) take 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,9 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import ChoiceSweep, Override
 
-from specbench.compose.words import parsed
-from specbench.config.catalogue import GROUPS as HELD
-from specbench.config.catalogue import held
+from specbench.compose.words import listed_values, parsed
+from specbench.config.catalogue import GROUPS_HELD, held
 from specbench.config.extensions import Group, extensions, loaded
 from specbench.config.paths import conf_dir
 
@@ -36,7 +34,7 @@ def store(group: str, name: str, content: dict[str, Any], package: str | None = 
 @cache
 def store_held() -> None:
     """Make a choice of everything that shares a file with others."""
-    for group in HELD:
+    for group in GROUPS_HELD:
         for name, choice in held(group).items():
             package = "_global_" if group == "experiment" else None
             store(group, name, choice.content, package)
@@ -70,17 +68,13 @@ def store_unnamed(words: Iterable[str]) -> None:
     store_extensions()
     for override in filter(None, map(parsed, words)):
         group = override.key_or_group
-        for value in _values(override) if group in GROUPS else ():
+        if group not in GROUPS:
+            continue
+        listed = listed_values(override)
+        for value in map(str, [override.value()] if listed is None else listed):
             if (node := _node(group, value)) is not None:
                 *folders, name = (part for part in value.split("/") if part)
                 store("/".join([group, *folders]), name, node)
-
-
-def _values(override: Override) -> Sequence[str]:
-    value: Any = override.value()
-    if isinstance(value, ChoiceSweep):
-        value = value.list
-    return [str(one) for one in (value if isinstance(value, list) else [value])]
 
 
 def _node(group: str, value: str) -> dict[str, Any] | None:

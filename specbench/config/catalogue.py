@@ -1,7 +1,7 @@
 """The choices without a file of their own in `conf/`: models, in `conf/models.yaml`; sweeps, in `experiments/`; rules.
 
-Hydra takes a choice from a file of its own. These are given to it as such files would read (`cli.unnamed.store_held`),
-so that a model is one entry in one place, whether it is named as a target or as a draft.
+Hydra takes a choice from a file of its own. These are given to it as such files would read by
+`compose.unnamed.store_held`, so that a model is one entry in one place, whether it is named as a target or as a draft.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from specbench.config.paths import conf_dir, experiments_dir
 from specbench.config.rules import RULES, choice_of
 from specbench.errors import UserError
 
-GROUPS = ("model", "target", "draft", "accept", "experiment")
+GROUPS_HELD = ("model", "target", "draft", "accept", "experiment")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -76,5 +76,4 @@ def _read(file: Path) -> dict[str, Any]:
 
 def choice_names(group: str) -> list[str]:
     """All names that `group=` takes without another folder or package, in order."""
-    together = held(group) if group in GROUPS else {}
-    return sorted({*together, *(file.stem for file in (conf_dir() / group).glob("*.yaml"))})
+    return sorted({*held(group), *(file.stem for file in (conf_dir() / group).glob("*.yaml"))})

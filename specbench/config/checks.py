@@ -1,11 +1,8 @@
 """Range checks that types cannot express. Each error names the key, the value and what is allowed."""
 
-import re
-from pathlib import Path
-
 from specbench.config.draft import DraftConfig
-from specbench.config.drafts import DRAFT_KINDS, METRICS
-from specbench.config.keys import MAX_BATCH, MAX_GAMMA, require
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.keys import MAX_GAMMA, require, require_allowed
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.rule import RuleConfig
 from specbench.config.rules import RULES, rule_of
@@ -15,10 +12,6 @@ from specbench.errors import UserError
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-PLACE = re.compile(r"\{\w+\}")  # of a field in a template
-DTYPES = ("auto", "bfloat16", "float32", "float16")
-ENGINES = ("auto", "eager", "static", "native", "cudagraph", "compile")
-NUMERICS = ("auto", "invariant", "fast")
 
 
 def check(config: RunConfig) -> None:
@@ -29,32 +22,10 @@ def check(config: RunConfig) -> None:
     """
     fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
-    require(1 <= config.batch <= MAX_BATCH, "batch", config.batch, f"from 1 to {MAX_BATCH}")
-    require(config.max_new_tokens >= 1, "max_new_tokens", config.max_new_tokens, "at least 1")
-    require(config.limit is None or config.limit >= 1, "limit", config.limit, "at least 1, or null for all")
-    require(config.warmup >= 0, "warmup", config.warmup, "at least 0")
-    require(config.resamples >= 100, "resamples", config.resamples, "at least 100")
-    require(config.seed >= 0, "seed", config.seed, "at least 0")
-    require(config.dtype in DTYPES, "dtype", config.dtype, " | ".join(DTYPES))
-    require(config.engine in ENGINES, "engine", config.engine, " | ".join(ENGINES))
-    require(config.numerics in NUMERICS, "numerics", config.numerics, " | ".join(NUMERICS))
-    device = re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.device)
-    require(device is not None, "device", config.device, "auto | cpu | cuda | cuda:N | mps")
-    require(config.threads is None or config.threads >= 1, "threads", config.threads, "at least 1, or null")
-    sampling = config.sampling
-    require(0 <= sampling.temperature <= 100, "sampling.temperature", sampling.temperature, "from 0 to 100")
-    require(
-        sampling.top_k is None or sampling.top_k >= 1,
-        "sampling.top_k", sampling.top_k, "at least 1, or null for off",
-    )  # fmt: skip
-    require(
-        sampling.top_p is None or 0 < sampling.top_p <= 1,
-        "sampling.top_p", sampling.top_p, "above 0 and at most 1, or null for off",
-    )  # fmt: skip
+    require_allowed(config)
     alpha = config.simulate.alpha
-    require(alpha is None or 0 <= alpha <= 1, "simulate.alpha", alpha, "from 0 to 1, or null")
     rule = rule_of(config.accept)
-    rule.check(config)
+    rule.check(config.sampling.temperature, config.tree, config.draft)
     if alpha is not None and config.accept.rule != "exact":
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     check_model("target", config.target)
@@ -165,25 +136,10 @@ def _check_tree_in_run(config: RunConfig, rule: RuleConfig) -> None:
 
 
 def _check_task(task: TaskConfig) -> None:
-    for key, path in (("task.path", task.path), ("task.train_path", task.train_path)):
-        require(path is None or Path(path).exists(), key, path, "a file or folder; there is none of that name")
     if task.path is None and task.hub is None and task.shipped is None:
         raise UserError(f"task={task.name}: set task.path=FILE, a file of rows (.jsonl, .csv, .txt, .gz or not)")
-    require(
-        task.template is None or PLACE.search(task.template) is not None,
-        "task.template", task.template, "text with {field} for a field of a row",
-    )  # fmt: skip
     if task.chat_template and task.source_field is None and task.template is None:
         raise UserError(
             f"task.chat_template=true: task={task.name} gives the beginning of a text, which no template asks for; "
             "use task=prompts, or set task.source_field="
         )
-    require(task.shuffle is None or task.shuffle >= 0, "task.shuffle", task.shuffle, "at least 0, or null")
-    require(task.rows_per_prompt >= 1, "task.rows_per_prompt", task.rows_per_prompt, "at least 1")
-    require(task.max_source_tokens >= 1, "task.max_source_tokens", task.max_source_tokens, "at least 1")
-    require(task.train_limit >= 1, "task.train_limit", task.train_limit, "at least 1")
-    require(
-        task.prompt_words is None or task.prompt_words >= 0,
-        "task.prompt_words", task.prompt_words, "at least 0, or null",
-    )  # fmt: skip
-    require(task.metric is None or task.metric in METRICS, "task.metric", task.metric, " | ".join(METRICS))

@@ -1,8 +1,7 @@
 """The kinds of draft, and a draft as a user writes it: one class with the keys of all kinds."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from pathlib import Path
 from typing import Any
 
 from specbench.config.draft import DraftConfig
@@ -132,17 +131,7 @@ def of_kind(
     return DRAFT_KINDS[keys.kind](**values)
 
 
-# The names of a run's parts in tables.
-
-
-METRICS = {
-    "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
-}  # fmt: skip
-
-
-def task_label(name: str, path: str | None) -> str:
-    """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""
-    return name if path is None else f"{name} ({Path(path).name})"
+# What the label of a draft in tables tells of it.
 
 
 def beyond_the_paper(name: str) -> bool:
@@ -164,18 +153,3 @@ def alpha_is_of(name: str) -> str | None:
 def _is_of(name: str, kinds: Iterable[str]) -> bool:
     """Whether a label is that of a draft of one of these kinds, which it begins with."""
     return any(name == kind or name.startswith(f"{kind}-") for kind in kinds)
-
-
-def own_weights(config: Mapping[str, Any]) -> str:
-    """Those of 'target' and 'draft' in a frozen config whose folder replaces the model that their name stands for.
-
-    `target=t5-xxl target.path=FOLDER` is called t5-xxl, and may be any model. A choice that is a folder by itself, such
-    as `gpt-97m`, is not among them.
-    """
-    parts = {part: config.get(part) or {} for part in ("target", "draft")}
-    named = [
-        part
-        for part, model in parts.items()
-        if model.get("path") is not None and (model.get("hub") is not None or model.get("shipped") is not None)
-    ]
-    return " ".join(named)

@@ -1,25 +1,84 @@
-"""Keys and their help, written once: a field's default and the sentence that `--help` prints beside it."""
+"""Keys and what is said of them, written once: a field's default, the sentence of `--help` and the values allowed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING
 
 from specbench.errors import UserError, closest_first
 
 T = TypeVar("T")
-HELP, VERBS = "help", "verbs"  # entries of a field's metadata
+HELP, VERBS, ALLOWED = "help", "verbs", "allowed"  # entries of a field's metadata
+MAX_GAMMA = 64
+MAX_BATCH = 1024
 
 
-def key(default: T, about: str, verbs: tuple[str, ...] = ()) -> T:
+class Allowed(NamedTuple):
+    """The values that a key may have if it is set: a test, and the same in words for an error."""
+
+    holds: Callable[[Any], object]
+    words: str
+
+
+def at_least(low: float, end: str = "") -> Allowed:
+    """Numbers from `low`; `end` is what else the error says, such as ', or null'."""
+    return Allowed(lambda value: value >= low, f"at least {low}{end}")
+
+
+def between(low: float, high: float, end: str = "") -> Allowed:
+    """Numbers from `low` to `high`."""
+    return Allowed(lambda value: low <= value <= high, f"from {low} to {high}{end}")
+
+
+def list_between(low: int, high: int) -> Allowed:
+    """Lists, not empty, of numbers from `low` to `high`."""
+    return Allowed(
+        lambda values: bool(values) and all(low <= one <= high for one in values),
+        f"a list of numbers from {low} to {high}",
+    )
+
+
+def one_of(names: Iterable[str]) -> Allowed:
+    """Words."""
+    return Allowed(set(names).__contains__, " | ".join(names))
+
+
+def key(default: T, about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:
     """A dataclass field with `default` and its help. `verbs` are those that read the key, where not all do."""
-    return field(default=default, metadata={HELP: about, VERBS: verbs})
+    return field(default=default, metadata={HELP: about, VERBS: verbs, ALLOWED: allowed})
 
 
-def fresh(make: Callable[[], T], about: str, verbs: tuple[str, ...] = ()) -> T:
+def fresh(make: Callable[[], T], about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:
     """A dataclass field whose default `make` builds for each instance: nested keys, a list or a mapping."""
-    return field(default_factory=make, metadata={HELP: about, VERBS: verbs})
+    return field(default_factory=make, metadata={HELP: about, VERBS: verbs, ALLOWED: allowed})
+
+
+def require(holds: bool, key: str, value: object, allowed: str) -> None:
+    """Check that `holds`; `allowed` describes the values that `key` may have.
+
+    Raises:
+        UserError: it does not; the message names `key`, its value and `allowed`.
+    """
+    if not holds:
+        names = allowed.split(" | ")
+        if len(names) > 1 and all(name.isprintable() and " " not in name for name in names):
+            allowed = " | ".join(closest_first(str(value), names))
+        raise UserError(f"{key}={value}: must be {allowed}")
+
+
+def require_allowed(config: Any, before: str = "") -> None:
+    """Check the keys of the dataclass `config`, whose names begin with `before`, and those of its parts.
+
+    Raises:
+        UserError: the first value that its field does not allow.
+    """
+    for one in fields(config):
+        name, value = f"{before}{one.name}", getattr(config, one.name)
+        if is_dataclass(value):
+            require_allowed(value, f"{name}.")
+        elif (allowed := one.metadata.get(ALLOWED)) is not None and value is not None:
+            require(bool(allowed.holds(value)), name, value, allowed.words)
 
 
 @dataclass(frozen=True)
@@ -56,23 +115,3 @@ def _text(default: object) -> str:
         return f"[{','.join(map(_text, default))}]"
     text = f"{default:g}" if isinstance(default, float) else str(default)
     return f"'{text}'" if " " in text else text
-
-
-# A range check that names the key, the value and what is allowed.
-
-
-MAX_GAMMA = 64
-MAX_BATCH = 1024
-
-
-def require(holds: bool, key: str, value: object, allowed: str) -> None:
-    """Check that `holds`; `allowed` describes the values that `key` may have.
-
-    Raises:
-        UserError: it does not; the message names `key`, its value and `allowed`.
-    """
-    if not holds:
-        names = allowed.split(" | ")
-        if len(names) > 1 and all(name.isprintable() and " " not in name for name in names):
-            allowed = " | ".join(closest_first(str(value), names))
-        raise UserError(f"{key}={value}: must be {allowed}")

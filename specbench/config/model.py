@@ -1,16 +1,15 @@
 """The keys of a model: the source of its weights, and its name."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.config.keys import fresh, key, require
+from specbench.config.keys import Allowed, fresh, key, one_of, require
 from specbench.config.paths import made_by, shipped
 from specbench.errors import UserError
 
-DEVICE_MAPS = ("auto", "balanced", "sequential")
-WEIGHTS = ("trained", "random")
 REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # OWNER/NAME, OWNER/NAME@REVISION
 
 
@@ -33,13 +32,19 @@ class ModelConfig(NamedConfig):
     )
     shipped: str | None = key(None, "a model that ships with this project")
     device_map: str | None = key(
-        None, "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only"
+        None,
+        "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only",
+        one_of(("auto", "balanced", "sequential")),
     )
     tp_plan: str | None = key(
-        None, "auto: split every layer over all GPUs (tensor parallel), under torchrun; targets only"
+        None,
+        "auto: split every layer over all GPUs (tensor parallel), under torchrun; targets only",
+        Allowed("auto".__eq__, "auto, or null"),
     )
     weights: str = key(
-        "trained", "trained | random: the true shape, for times without a checkpoint; see simulate.alpha"
+        "trained",
+        "trained | random: the true shape, for times without a checkpoint; see simulate.alpha",
+        one_of(("trained", "random")),
     )
     architecture: dict[str, Any] = fresh(dict, "the shape of random weights that have no config.json")
 
@@ -68,13 +73,10 @@ def check_model(key: str, model: ModelConfig) -> None:
     Raises:
         UserError: the first value out of range, or a model that does not exist.
     """
-    require(model.device_map in (None, *DEVICE_MAPS), f"{key}.device_map", model.device_map, " | ".join(DEVICE_MAPS))
-    require(model.tp_plan in (None, "auto"), f"{key}.tp_plan", model.tp_plan, "auto, or null")
     if key.startswith("draft") and (model.device_map or model.tp_plan):
         raise UserError(f"{key}.device_map, {key}.tp_plan: a draft lives on one device; leave them null")
     if model.device_map and model.tp_plan:
         raise UserError(f"{key}.device_map={model.device_map}: not together with {key}.tp_plan; leave one of them null")
-    require(model.weights in WEIGHTS, f"{key}.weights", model.weights, " | ".join(WEIGHTS))
     if model.architecture:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
@@ -88,3 +90,18 @@ def check_model(key: str, model: ModelConfig) -> None:
         require(there, f"{key}.path", model.path, f"a folder; there is none of that name{of_hub}")
     elif model.hub is None and model.shipped is None:
         raise UserError(f"{key}: names no model; give {key}=OWNER/NAME (of the hub) or {key}=./FOLDER")
+
+
+def own_weights(config: Mapping[str, Any]) -> str:
+    """Those of 'target' and 'draft' in a frozen config whose folder replaces the model that their name stands for.
+
+    `target=t5-xxl target.path=FOLDER` is called t5-xxl, and may be any model. A choice that is a folder by itself, such
+    as `gpt-97m`, is not among them.
+    """
+    parts = {part: config.get(part) or {} for part in ("target", "draft")}
+    named = [
+        part
+        for part, model in parts.items()
+        if model.get("path") is not None and (model.get("hub") is not None or model.get("shipped") is not None)
+    ]
+    return " ".join(named)

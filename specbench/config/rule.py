@@ -9,7 +9,8 @@ from specbench.config.keys import key
 
 if TYPE_CHECKING:
     from specbench.algorithm.acceptance.base import Verification
-    from specbench.config.schema import RunConfig
+    from specbench.config.draft import DraftConfig
+    from specbench.config.tree import TreeConfig
     from specbench.sampling import Sampling
 
 
@@ -39,7 +40,7 @@ class RuleConfig:
     on_chain: ClassVar[str | None] = None
     instead_on_trees: ClassVar[str | None] = None
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         """Raise UserError at the first value out of range, or where the rule does not go with the rest of the run."""
 
     def verification(self, sampling: Sampling) -> Verification:

@@ -4,17 +4,26 @@ Every key here can be set as `key=value` (`sampling.temperature=1`); the sentenc
 Defaults that a person picks by name (a target, a draft, a task) live in `conf/`, those that are one number live here.
 """
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import fresh, key
+from specbench.config.keys import MAX_BATCH, Allowed, at_least, between, fresh, key, one_of
 from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys
 from specbench.config.tree import TreeConfig
+
+METRICS = {
+    "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
+}  # fmt: skip
+PLACE = re.compile(r"\{\w+\}")  # of a field in a template
+ROWS = Allowed(lambda path: Path(path).exists(), "a file or folder; there is none of that name")
 
 
 @dataclass
@@ -22,8 +31,10 @@ class TaskConfig:
     """Where prompts and references come from."""
 
     name: str = key(MISSING, "the name in tables")
-    path: str | None = key(None, "your rows: FILE.jsonl, .csv, .tsv or .txt, optionally .gz, or a folder of these")
-    train_path: str | None = key(None, "your training text for n-gram and retrieval drafts, with the same fields")
+    path: str | None = key(
+        None, "your rows: FILE.jsonl, .csv, .tsv or .txt, optionally .gz, or a folder of these", ROWS
+    )
+    train_path: str | None = key(None, "your training text for n-gram and retrieval drafts, with the same fields", ROWS)
     hub: str | None = key(None, "a data set on the hub, OWNER/NAME")
     subset: str | None = key(None, "its configuration")
     revision: str | None = key(None, "its commit")
@@ -36,7 +47,7 @@ class TaskConfig:
         None, "the field with the reference, also the training text of n-grams; unset: no reference"
     )
     rows_per_prompt: int = key(
-        1, "rows that are joined into one prompt and one reference, for prompts longer than a sentence"
+        1, "rows that are joined into one prompt and one reference, for prompts longer than a sentence", at_least(1)
     )
     prefix: str = key("", "text before the source")
     suffix: str = key("", "text after the source for decoder-only models, to mark where the answer begins")
@@ -45,14 +56,20 @@ class TaskConfig:
         "true: format prompts with the target's chat template; unset: only conversations; or prompt.template=chat|none",
     )
     prompt_words: int | None = key(
-        None, "unconditional tasks: words of the row that are the prompt; unset: 0, or 4 at T=0"
+        None,
+        "unconditional tasks: words of the row that are the prompt; unset: 0, or 4 at T=0",
+        at_least(0, ", or null"),
     )
-    shuffle: int | None = key(None, "decode the prompts in an order drawn with this seed; unset: as they come")
-    max_source_tokens: int = key(512, "cut longer prompts to this many tokens")
-    train_limit: int = key(100_000, "the most rows of training text that n-gram drafts are fitted on")
-    metric: str | None = key(None, "bleu | rouge | chrf | exact | number")
+    shuffle: int | None = key(
+        None, "decode the prompts in an order drawn with this seed; unset: as they come", at_least(0, ", or null")
+    )
+    max_source_tokens: int = key(512, "cut longer prompts to this many tokens", at_least(1))
+    train_limit: int = key(100_000, "the most rows of training text that n-gram drafts are fitted on", at_least(1))
+    metric: str | None = key(None, "bleu | rouge | chrf | exact | number", one_of(METRICS))
     template: str | None = key(
-        None, "a template of the prompt, with {field} for each field of a row; unset: source_field"
+        None,
+        "a template of the prompt, with {field} for each field of a row; unset: source_field",
+        Allowed(lambda text: PLACE.search(text) is not None, "text with {field} for a field of a row"),
     )
     category_field: str | None = key(None, "the field with the kind of the prompt, for results --by category")
 
@@ -61,9 +78,13 @@ class TaskConfig:
 class SamplingConfig:
     """Standardised sampling (section 2.2), for p and q alike."""
 
-    temperature: float = key(0.0, "T, for both p and q; 0: argmax")
-    top_k: int | None = key(None, "sample only from the K most likely tokens")
-    top_p: float | None = key(None, "sample only from the smallest set of tokens with this probability")
+    temperature: float = key(0.0, "T, for both p and q; 0: argmax", between(0, 100))
+    top_k: int | None = key(None, "sample only from the K most likely tokens", at_least(1, ", or null for off"))
+    top_p: float | None = key(
+        None,
+        "sample only from the smallest set of tokens with this probability",
+        Allowed(lambda top_p: 0 < top_p <= 1, "above 0 and at most 1, or null for off"),
+    )
 
 
 @dataclass
@@ -71,13 +92,25 @@ class SimulateConfig:
     """Measuring times at a given alpha: the real loop and kernels, acceptance at random. Texts mean nothing then."""
 
     alpha: float | None = key(
-        None, "accept each draft token with this probability, to time passes; unset: accept by the rule"
+        None,
+        "accept each draft token with this probability, to time passes; unset: accept by the rule",
+        between(0, 1, ", or null"),
     )
+
+
+DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda where there is one"
+THREADS = "CPU threads of torch; unset: torch's own choice"
+DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu | cuda | cuda:N | mps")
 
 
 @dataclass
 class RunConfig:
-    """One run: a target, a draft, a task, and how they decode."""
+    """One run: a target, a draft, a task, and how they decode.
+
+    conf_file: the file of `conf/` that composes the config.
+    """
+
+    conf_file: ClassVar[str] = "run"
 
     target: ModelConfig = fresh(ModelConfig, "the model to accelerate")
     draft: DraftConfig = fresh(DraftKeys, "what drafts for it")
@@ -91,28 +124,36 @@ class RunConfig:
         "tokens drafted in a pass | auto: the best by a short probe | adaptive: starts there and adapts to each "
         "completion | heuristic: the schedule of transformers",
     )
-    batch: int = key(1, "prompts decoded at once, with continuous batching")
-    max_new_tokens: int = key(128, "the most tokens generated for a prompt")
-    limit: int | None = key(None, "number of prompts; unset: all of the task")
-    seed: int = key(0, "seed of sampling and bootstrap")
+    batch: int = key(1, "prompts decoded at once, with continuous batching", between(1, MAX_BATCH))
+    max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))
+    limit: int | None = key(None, "number of prompts; unset: all of the task", at_least(1, ", or null for all"))
+    seed: int = key(0, "seed of sampling and bootstrap", at_least(0))
     dtype: str = key(
         "auto",
         "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU bfloat16, or "
         "float32 where a short probe finds it clearly faster; the run prints and records it",
+        one_of(("auto", "bfloat16", "float32", "float16")),
     )
-    device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
+    device: str = key("auto", DEVICE, DEVICES)
     engine: str = key(
         "auto",
         "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, native on a CPU (static where there "
         "is no C compiler)",
+        one_of(("auto", "eager", "static", "native", "cudagraph", "compile")),
     )
     numerics: str = key(
         "auto",
         "the target's kernels: invariant (logits bitwise the same however many positions are read at once) | fast | "
         "auto: invariant where that costs nothing (engine=native), else fast",
+        one_of(("auto", "invariant", "fast")),
     )
-    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
-    warmup: int = key(2, "prompts decoded before timing starts")
-    resamples: int = key(2000, "bootstrap resamples over prompts")
+    threads: int | None = key(None, THREADS, at_least(1, ", or null"))
+    warmup: int = key(2, "prompts decoded before timing starts", at_least(0))
+    resamples: int = key(2000, "bootstrap resamples over prompts", at_least(100))
     results: str = key("results", "the folder of the records")
     force: bool = key(False, "run even if a record of this config exists")
+
+
+def task_label(name: str, path: str | None) -> str:
+    """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""
+    return name if path is None else f"{name} ({Path(path).name})"

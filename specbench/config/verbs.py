@@ -3,41 +3,65 @@
 import math
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
+from typing import ClassVar
 
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import MAX_BATCH, MAX_GAMMA, fresh, key, keys_of, require
+from specbench.config.keys import (
+    MAX_BATCH,
+    MAX_GAMMA,
+    Allowed,
+    at_least,
+    between,
+    fresh,
+    key,
+    keys_of,
+    list_between,
+    require,
+    require_allowed,
+)
 from specbench.config.model import ModelConfig, weights_folder
-from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
+from specbench.config.schema import DEVICE, THREADS, RunConfig, SamplingConfig, TaskConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
 # Other engines that `bench` times: the extra that installs each, and its packages. `bench.peers` has their functions.
 PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
 VALIDATE = "recommend --validate"  # the mode has keys of its own
+GAMMAS = list_between(1, MAX_GAMMA)
+MAX_WIDTH = 64
+MAX_U = 256
 
 
 @dataclass
 class ChooseConfig(RunConfig):
     """One draft of several; the command line makes one of these for each."""
 
+    conf_file: ClassVar[str] = "choose"
+
     tokens: int | None = key(
         None,
         "tokens of the target's completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
+        at_least(1, ", or null"),
     )
-    leniences: list[float] = fresh(lambda: [1.0, 0.5, 0.3, 0.1], "of alpha(l), appendix A.5", ("alpha",))
-    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", ("recommend", VALIDATE))
-    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", VALIDATE))
-    verify: int = key(0, "number of best candidates to check by real runs", ("recommend",))
+    leniences: list[float] = fresh(
+        lambda: [1.0, 0.5, 0.3, 0.1],
+        "of alpha(l), appendix A.5",
+        Allowed(lambda values: all(0 < one <= 1 for one in values), "above 0 and at most 1"),
+        ("alpha",),
+    )
+    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", GAMMAS, ("recommend", VALIDATE))
+    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", at_least(2), ("recommend", VALIDATE))
+    verify: int = key(0, "number of best candidates to check by real runs", at_least(0), ("recommend",))
     searches: int = key(
-        200, "draft.skip=[auto]: the most sets of sublayers that the search tries", ("alpha", "recommend")
+        200, "draft.skip=[auto]: the most sets of sublayers that the search tries", at_least(1), ("alpha", "recommend")
     )
     search_tokens: int = key(
-        300, "draft.skip=[auto]: tokens of the target's completions for the search", ("alpha", "recommend")
+        300, "draft.skip=[auto]: tokens of the target's completions for the search", at_least(1), ("alpha", "recommend")
     )
-    batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", ("recommend",))
-    repeats: int = key(2, "times that each candidate decodes each prompt", (VALIDATE,))
+    batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", verbs=("recommend",))
+    repeats: int = key(2, "times that each candidate decodes each prompt", at_least(1), (VALIDATE,))
 
 
 def check_choose(config: ChooseConfig) -> None:
@@ -47,12 +71,6 @@ def check_choose(config: ChooseConfig) -> None:
     require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
     confidence = config.draft.confidence_bound()
     require(confidence is None, "draft.confidence", confidence, "null: one gamma is predicted")
-    require(config.tokens is None or config.tokens >= 1, "tokens", config.tokens, "at least 1, or null")
-    require(all(0 < one <= 1 for one in config.leniences), "leniences", config.leniences, "above 0 and at most 1")
-    require(
-        bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
-        "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
-    )  # fmt: skip
     if config.tree.shape != "none" and config.accept.rule == "typical" and config.sampling.temperature > 0:
         raise UserError(
             f"accept=typical: its acceptance on tree={config.tree.shape} at T>0 is not predicted, for completions "
@@ -62,11 +80,6 @@ def check_choose(config: ChooseConfig) -> None:
     for batch in config.batches or [0]:
         require(1 <= batch <= MAX_BATCH, "batch", batch, f"from 1 to {MAX_BATCH}")
         check(replace(config, batch=batch))
-    require(config.searches >= 1, "searches", config.searches, "at least 1")
-    require(config.search_tokens >= 1, "search_tokens", config.search_tokens, "at least 1")
-    require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
-    require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
-    require(config.verify >= 0, "verify", config.verify, "at least 0")
 
 
 # Keys of a run that a verb does not use, and what to give in their place.
@@ -112,24 +125,28 @@ def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> Ru
     return RunConfig(**values | {"batch": batch} | ({} if gamma is None else {"gamma": gamma}))
 
 
-# The keys of `specbench bench`: those of a run, and a few of its own.
-
-
 @dataclass
 class BenchConfig(RunConfig):
     """The keys of `specbench bench`."""
 
-    limit: int | None = key(8, "prompts")
-    gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at")
+    conf_file: ClassVar[str] = "bench"
+
+    limit: int | None = key(8, "prompts", at_least(1, ", or null for all"))
+    gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at", GAMMAS)
     parts: str = key(
         "abcdefg",
         "parts of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches",
+        Allowed(lambda parts: bool(parts) and set(parts) <= set("abcdefg"), "letters from a to g, as in ab"),
     )
-    batches: list[int] = fresh(lambda: [4, 16], "the batches of part g")
-    repeats: int = key(3, "times that each decoder decodes each prompt")
+    batches: list[int] = fresh(lambda: [4, 16], "the batches of part g", list_between(2, MAX_BATCH))
+    repeats: int = key(3, "times that each decoder decodes each prompt", at_least(1))
     step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
-    bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
-    launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
+    bandwidth: float | None = key(
+        None,
+        "GB/s, for the lower bound of a step; unset: measured by a copy",
+        Allowed(lambda rate: rate > 0, "above 0 (GB/s)"),
+    )
+    launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step", at_least(0, " (us)"))
     peers: list[str] = fresh(list, "other engines on the same weights, the target alone: ctranslate2, llama.cpp")
 
 
@@ -155,16 +172,6 @@ def check_bench(config: BenchConfig) -> None:
         config.accept.rule,
         "exact, as in the decoding it is compared with",
     )
-    require(
-        bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
-        "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
-    )  # fmt: skip
-    require(
-        bool(config.parts) and set(config.parts) <= set("abcdefg"),
-        "parts",
-        config.parts,
-        "letters from a to g, as in ab",
-    )
     for name in config.peers:
         require(name in PEERS, "peers", name, "of " + ", ".join(PEERS))
         extra, packages = PEERS[name]
@@ -172,65 +179,43 @@ def check_bench(config: BenchConfig) -> None:
             raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[{extra}]'")
     if config.peers and (config.target.weights == "random" or weights_folder(config.target) is None):
         raise UserError(f"peers={config.peers[0]}: this target's weights are random; name a folder of weights")
-    require(
-        bool(config.batches) and all(2 <= batch <= MAX_BATCH for batch in config.batches),
-        "batches", config.batches, f"a list of numbers from 2 to {MAX_BATCH}",
-    )  # fmt: skip
     require(config.batch == 1, "batch", config.batch, "1: part g times batches=[4,16]")
-    require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
-    require(config.bandwidth is None or config.bandwidth > 0, "bandwidth", config.bandwidth, "above 0 (GB/s)")
-    require(config.launch_us >= 0, "launch_us", config.launch_us, "at least 0 (us)")
-
-
-# The keys of `specbench bench beam`: of a run those that a beam search has, and its own.
-
-
-MAX_WIDTH = 64
-MAX_U = 256
 
 
 @dataclass
 class BeamConfig:
     """A beam search of the target, and the drafts' widths and steps to try."""
 
+    conf_file: ClassVar[str] = "beam"
+
     target: ModelConfig = fresh(ModelConfig, "the model that searches")
     draft: DraftConfig = fresh(DraftKeys, "the model that searches ahead")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
-    width: int = key(4, "w: beams of the target")
+    width: int = key(4, "w: beams of the target", between(2, MAX_WIDTH))
     u: list[int] | None = key(None, "u: beams of the draft, a list, each at least width; unset: width and 2 width")
-    gamma: list[int] = fresh(lambda: [1, 2, 3, 5], "the draft's steps in a pass")
+    gamma: list[int] = fresh(lambda: [1, 2, 3, 5], "the draft's steps in a pass", GAMMAS)
     length_penalty: float = key(
-        1.0, "length penalty: a hypothesis scores log-probability / length^this, as in generate"
+        1.0, "length penalty: a hypothesis scores log-probability / length^this, as in generate", between(-10, 10)
     )
     early_stopping: bool | str = key(
-        False, "true: over when `width` hypotheses have ended | false, never: the heuristics of generate"
+        False,
+        "true: over when `width` hypotheses have ended | false, never: the heuristics of generate",
+        Allowed(lambda early: early in (True, False, "never"), "true | false | never"),
     )
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")
     limit: int | None = key(8, "prompts")
     dtype: str = key("float32", "as in specbench run; in bfloat16 near ties may fall either way")
-    device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
-    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
+    device: str = key("auto", DEVICE)
+    threads: int | None = key(None, THREADS)
     results: str = key("results", "the folder of the records")
 
 
 def check_beam(config: BeamConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
-    require(2 <= config.width <= MAX_WIDTH, "width", config.width, f"from 2 to {MAX_WIDTH}")
+    require_allowed(config)
     require(
         config.u is None or (bool(config.u) and all(config.width <= u <= MAX_U for u in config.u)),
         "u", config.u, f"a list of numbers from width={config.width} to {MAX_U}, or null",
-    )  # fmt: skip
-    require(
-        bool(config.gamma) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gamma),
-        "gamma", config.gamma, f"a list of numbers from 1 to {MAX_GAMMA}",
-    )  # fmt: skip
-    require(
-        math.isfinite(config.length_penalty) and abs(config.length_penalty) <= 10,
-        "length_penalty", config.length_penalty, "from -10 to 10",
-    )  # fmt: skip
-    require(
-        isinstance(config.early_stopping, bool) or config.early_stopping == "never",
-        "early_stopping", config.early_stopping, "true | false | never",
     )  # fmt: skip
     require(config.draft.kind == "model", "draft.kind", config.draft.kind, "model: a draft that can search itself")
     confidence = config.draft.confidence_bound()
@@ -251,12 +236,11 @@ def beam_run(config: BeamConfig) -> RunConfig:
     )  # fmt: skip
 
 
-# The keys of `specbench certify`: of a run those that its target and its sampling have, and a few of its own.
-
-
 @dataclass
 class CertifyConfig:
     """The keys of `specbench certify`."""
+
+    conf_file: ClassVar[str] = "certify"
 
     target: ModelConfig = fresh(ModelConfig, "the model that the server claims to run")
     draft: DraftConfig = fresh(
@@ -268,23 +252,23 @@ class CertifyConfig:
         0.1,
         "size of the fault that a positive verdict excludes: T>0: total variation per token; T=0: share of "
         "differing tokens",
+        Allowed(lambda share: 0 < share < 1, "between 0 and 1"),
     )
     noise: float | None = key(
         None,
         "T=0: how far the server's logits may differ from ours; unset: measured on this machine",
+        Allowed(lambda logits: 0 <= logits < math.inf, "at least 0, or null"),
     )
     limit: int | None = key(None, "rows; unset: all")
     dtype: str = key("auto", "the server's: bfloat16 | float32 | float16; auto: as in specbench run")
-    device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
-    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
+    device: str = key("auto", DEVICE)
+    threads: int | None = key(None, THREADS)
     seed: int = key(0, "of the target's own completions, which test how often a completion is tokenised differently")
 
 
 def check_certify(config: CertifyConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
-    require(0 < config.within < 1, "within", config.within, "between 0 and 1")
-    noise = config.noise
-    require(noise is None or (math.isfinite(noise) and noise >= 0), "noise", noise, "at least 0, or null")
+    require_allowed(config)
     require(config.target.weights == "trained", "target.weights", config.target.weights, "trained")
     require_fixed(config.draft)
     check(certify_run(config))

@@ -9,10 +9,9 @@ import torch
 
 from specbench.analysis.costs.roofline import roofline
 from specbench.analysis.summary import explained, summarise
-from specbench.config.drafts import task_label
 from specbench.config.model import name_of
 from specbench.config.rules import rule_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
 from specbench.experiment.build import Parts

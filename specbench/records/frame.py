@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.drafts import beyond_the_paper, falls_with_position, own_weights
+from specbench.config.drafts import beyond_the_paper, falls_with_position
+from specbench.config.model import own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.proved import is_unproved, prompts_for_proof
 from specbench.records.schema import Row, RunRecord

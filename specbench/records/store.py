@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from specbench.config.draft import REMOVED_DEFAULTS
-from specbench.config.drafts import task_label
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.files import json_digest, json_text, write_atomically
 from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.config.keys import fresh, key
 from specbench.config.paths import shipped
@@ -201,6 +201,8 @@ class LookAheadPlan:
 @dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
+
+    conf_file: ClassVar[str] = "train"
 
     name: str = key("t5-mini", "names the folder and the card")
     takes: str | None = key(None, "a note: how long it takes, and on which hardware")

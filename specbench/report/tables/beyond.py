@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.drafts import METRICS
+from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
 from specbench.formatting import NONE, interval, interval_of, number, share
 from specbench.quality import quality_difference

@@ -17,7 +17,8 @@ from specbench.errors import UserError
 if TYPE_CHECKING:
     from specbench.algorithm.acceptance.base import Proposal, Verdict
     from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
-    from specbench.config.schema import RunConfig
+    from specbench.config.draft import DraftConfig
+    from specbench.config.tree import TreeConfig
     from specbench.sampling import Sampling
 
 
@@ -33,9 +34,8 @@ class KSeqConfig(RuleConfig):
     on_trees: ClassVar[bool] = True
     on_chain: ClassVar[str | None] = "exact"
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         """Its scale depends on k, the number of independent draws from one q."""
-        tree = config.tree
         if tree.shape == "none":  # what it is on a chain says `on_chain`
             return
         if tree.shape != "widths" or tree.children != "replaced":
@@ -43,9 +43,9 @@ class KSeqConfig(RuleConfig):
                 f"accept=k-seq: not together with tree={tree.shape}, tree.children={tree.children}: its children are "
                 "independent draws, as many as a shape says; use tree=widths tree.children=replaced"
             )
-        if not config.draft.scores_children:
+        if not draft.scores_children:
             raise UserError(
-                f"accept=k-seq: not together with draft={config.draft.label()}: its children are draws from one q; use "
+                f"accept=k-seq: not together with draft={draft.label()}: its children are draws from one q; use "
                 "accept=exact"
             )
 

@@ -17,7 +17,8 @@ from specbench.sampling import Sampling, before_argmax, standardise
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.config.schema import RunConfig
+    from specbench.config.draft import DraftConfig
+    from specbench.config.tree import TreeConfig
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -34,7 +35,7 @@ class LenientConfig(RuleConfig):
     lossy: ClassVar[bool] = True
     lenience: float = key(0.5, "l of A.5")
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         require(0 < self.lenience <= 1, "accept.lenience", self.lenience, "above 0 and at most 1")
 
     @property

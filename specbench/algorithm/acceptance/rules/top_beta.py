@@ -19,7 +19,8 @@ from specbench.sampling import Sampling, before_argmax
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.config.schema import RunConfig
+    from specbench.config.draft import DraftConfig
+    from specbench.config.tree import TreeConfig
 
 
 @dataclass
@@ -35,13 +36,13 @@ class TopBetaConfig(RuleConfig):
     beta: int = key(3, "how many of the target's likeliest tokens may be accepted; 1: the argmax alone")
     tau: float = key(1.0, "the most that a token's log-probability may be below the best, in nats")
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         require(self.beta >= 1, "accept.beta", self.beta, "at least 1")
         require(0 <= self.tau < math.inf, "accept.tau", self.tau, "at least 0")
-        if config.sampling.temperature > 0:
+        if temperature > 0:
             raise UserError(
                 f"accept=top-beta: compares tokens with the argmax, so not at sampling.temperature="
-                f"{config.sampling.temperature:g}; use sampling.temperature=0, or accept=lenient or accept=typical"
+                f"{temperature:g}; use sampling.temperature=0, or accept=lenient or accept=typical"
             )
 
     @property

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from specbench.algorithm.acceptance.base import Proposal
     from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
-    from specbench.config.schema import RunConfig
+    from specbench.config.draft import DraftConfig
+    from specbench.config.tree import TreeConfig
     from specbench.sampling import Sampling
 
 
@@ -37,7 +38,7 @@ class TypicalConfig(RuleConfig):
     epsilon: float = key(0.09, "the upper bound of the threshold that p must exceed")
     delta: float = key(0.3, "below that bound the threshold is delta exp(-entropy)")
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         require(0 < self.epsilon < 1, "accept.epsilon", self.epsilon, "between 0 and 1")
         require(0 < self.delta < 1, "accept.delta", self.delta, "between 0 and 1")
 
