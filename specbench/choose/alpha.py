@@ -242,29 +242,24 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                f"{one:g}": _under(config, texts, f"{one:g}").to_json()
-                for one in config.leniences if f"{one:g}" in texts[0].under
+                name: _mean(config, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
+                for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        match, onehot = (_alpha(config, [text.at(rule) for text in texts]) for rule in ("match", "onehot"))
-        row["alpha_match"], row["alpha_match_low"], row["alpha_match_high"] = match.value, match.low, match.high
-        row["alpha_onehot"], row["alpha_onehot_low"], row["alpha_onehot_high"] = onehot.value, onehot.low, onehot.high
+        for rule in ("match", "onehot"):
+            row |= _bounded(f"alpha_{rule}", _alpha(config, [text.at(rule) for text in texts]))
         if candidate.own_alpha is not None:
-            ruled = _alpha(config, [candidate.under_rule(text) for text in texts])
-            row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
+            row |= _bounded("alpha_rule", _alpha(config, [candidate.under_rule(text) for text in texts]))
         if candidate.lossy is not None:
             varied = [a.total_variation[candidate.rule] for a in texts]
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
         if texts[0].matched:
-            row = cast(AlphaRow, {**row, **vocabulary_facts(candidate.parts.draft_vocabulary)})
-            matched = _mean(config, [(sum(a.matched), len(a.beta)) for a in texts])
+            row |= cast(AlphaRow, vocabulary_facts(candidate.parts.draft_vocabulary))
             row["shared_mass"] = sum(sum(a.shared) for a in texts) / row["tokens"]
-            row["alpha_matched"], row["alpha_matched_low"] = matched.value, matched.low
-            row["alpha_matched_high"] = matched.high
-        silent = [(sum(text.silent), len(text.silent)) for text in texts]
-        row["silent"] = _mean(config, silent).value
+            row |= _bounded("alpha_matched", _mean(config, [(sum(a.matched), len(a.beta)) for a in texts]))
+        row["silent"] = _mean(config, [(sum(text.silent), len(text.silent)) for text in texts]).value
         row["alpha_by_position"] = _by_position(config, texts)
         ranks = [text.ranks for text in texts if text.ranks is not None]
         if ranks and ranks[0].ahead:
@@ -275,11 +270,15 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
         if ranks:
             row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
-            row["acceptance_of_children"] = _each(
-                config, [one.of_children for one in ranks], [one.places for one in ranks]
-            )
+            counts = [one.places for one in ranks]
+            row["acceptance_of_children"] = _each(config, [one.of_children for one in ranks], counts)
         rows.append(row)
     return rows
+
+
+def _bounded(name: str, one: Interval) -> AlphaRow:
+    """The three keys of a row that hold an interval."""
+    return cast(AlphaRow, {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high})
 
 
 def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
@@ -304,10 +303,6 @@ def _each(
 
 def _alpha(config: ChooseConfig, texts: Sequence[Agreement]) -> Interval:
     return _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
-
-
-def _under(config: ChooseConfig, texts: Sequence[Agreement], rule: str) -> Interval:
-    return _mean(config, [(sum(a.under[rule]), len(a.beta)) for a in texts])
 
 
 def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interval:

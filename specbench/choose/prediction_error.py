@@ -8,11 +8,12 @@ compared with the best fixed gamma on the same prompts.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from specbench.algorithm.decoding import Trace, autoregressive, speculative
+from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.analysis.costs.probe import Round, already_collected
 from specbench.analysis.proof.departures import difference
@@ -28,7 +29,7 @@ from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
-from specbench.experiment.measure import generator_for, prove_greedily
+from specbench.experiment.measure import decode_baseline, decode_with_draft, prove_greedily
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
@@ -79,28 +80,13 @@ class Decoded:
 
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
     """The baseline, every candidate at every gamma, and its policies: each decodes the prompt of a number."""
-    config = scored.config
-
-    def baseline(index: int) -> Trace:
-        parts = scored.candidates[0].parts
-        generator = generator_for(config.seed, index, "baseline", parts.device)
-        return autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
-
-    def decoding(candidate: LoadedCandidate, gamma: Gamma) -> Decode:
-        parts = candidate.parts
-        spec = replace(parts.spec, gamma=gamma)
-
-        def decode(index: int) -> Trace:
-            generator = generator_for(config.seed, index, "speculative", parts.device)
-            return speculative(parts.target, parts.draft, parts.prompts[index], spec, generator)
-
-        return decode
-
-    decoders: dict[Name, Decode] = {BASELINE: baseline}
+    first = scored.candidates[0].parts
+    decoders: dict[Name, Decode] = {BASELINE: partial(decode_baseline, first, first.spec)}
     for candidate in scored.candidates:
-        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(config.gammas))}
+        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(scored.config.gammas))}
         for gamma, chosen in (fixed | dict(policies[candidate.name])).items():
-            decoders[candidate.name, gamma] = decoding(candidate, chosen)
+            spec = replace(candidate.parts.spec, gamma=chosen)
+            decoders[candidate.name, gamma] = partial(decode_with_draft, candidate.parts, spec)
     return decoders
 
 

@@ -19,7 +19,7 @@ from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import decoder_layers, sublayers
 from specbench.engine.session import Prompt, without
-from specbench.experiment.build import build, resolve
+from specbench.experiment.build import build_each, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig
@@ -135,7 +135,7 @@ def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
     assert isinstance(resolved, ChooseConfig)
     # The target alone: any draft that needs nothing of its own will do.
     plain = replace(resolved, draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
-    parts = build(replace(plain, limit=plain.limit or config.search_tokens), progress.say)
+    (parts,) = build_each([replace(plain, limit=plain.limit or config.search_tokens)], progress.say)
     sampling = parts.spec.sampling
     progress.say(f"the target writes completions for the search (T={sampling.temperature:g})")
     sample = target_sample(plain, parts, config.search_tokens, progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench.errors import UserError
 from specbench.interop.readings import bench, llamacpp, passes, prometheus, sglang, tensorrt, vllm
-from specbench.interop.readings.base import Format, Known, Printed, Reading
+from specbench.interop.readings.base import Format, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
 
@@ -19,7 +19,6 @@ __all__ = [
     "Document",
     "Estimate",
     "Format",
-    "Known",
     "Printed",
     "Reading",
     "best_gamma",
@@ -121,23 +120,24 @@ FORMATS = (
 )  # fmt: skip
 
 
-def read(path: Path, known: Known | None = None, name: str | None = None) -> tuple[Format, Reading]:
-    """The format of a file, and its reading. `name` is the format that the user gives; None: it is detected.
+def read(path: Path, since: Document | None = None, name: str | None = None) -> tuple[Format, Reading]:
+    """The format of a file, and its reading.
+
+    Args:
+        path: the file; `-` is the standard input.
+        since: an earlier reading of the same counters, which is subtracted.
+        name: the format that the user gives; None: it is detected.
 
     Raises:
         UserError: no format fits, another than `name` fits, or the file is cut off.
     """
-    document, known = Document.read(path), known or Known()
+    document = Document.read(path)
     fitting = [form for form in FORMATS if form.fits(document)]
     if name is not None:
         form = next(form for form in FORMATS if form.name == name)
         if form not in fitting:
-            seems = (
-                f"it looks like {fitting[0].name}, {fitting[0].about}"
-                if fitting
-                else "it looks like none that is known"
-            )
-            raise UserError(f"{path}: is not {name}, {form.about}; {seems}")
+            seems = f"{fitting[0].name}, {fitting[0].about}" if fitting else "none that is known"
+            raise UserError(f"{path}: is not {name}, {form.about}; it looks like {seems}")
     elif not fitting:
         if document.is_json:
             deque(document.values, maxlen=0)  # a file that is cut off says so
@@ -146,10 +146,10 @@ def read(path: Path, known: Known | None = None, name: str | None = None) -> tup
         )
     else:
         form = fitting[0]
-    if known.since is not None and not (form.counters and form.fits(known.since)):
+    if since is not None and not (form.counters and form.fits(since)):
         pages = " or ".join(other.name for other in FORMATS if other.counters)
         raise UserError(
-            f"--since {known.since.path}: can be subtracted from a page of the same counters ({pages}), and {path} is "
+            f"--since {since.path}: can be subtracted from a page of the same counters ({pages}), and {path} is "
             f"{form.name}"
         )
-    return form, form.read(document, known)
+    return form, form.read(document, since) if form.counters else form.read(document)

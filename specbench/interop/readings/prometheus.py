@@ -13,16 +13,15 @@ from typing import NamedTuple
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
     ACCEPTED,
+    DIFFERENT_LENGTHS,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Printed,
     Reading,
     Tally,
-    bonus_of,
+    marginals,
     totals,
 )
 from specbench.interop.readings.document import Document
@@ -85,35 +84,28 @@ def samples(document: Document, prefix: str) -> Samples:
     return found
 
 
-def read_counters(document: Document, known: Known, prefix: str, engine: str, way_out: str) -> Reading:
-    """The reading of the counters `<prefix>spec_decode_num_*`.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_counters(document: Document, since: Document | None, prefix: str, engine: str, way_out: str) -> Reading:
+    """The reading of the counters `<prefix>spec_decode_num_*`."""
     now = _counters(document, prefix, engine, way_out)
-    if known.since is not None:
-        now = _grown(now, _counters(known.since, prefix, engine, way_out), document, known.since)
+    if since is not None:
+        now = _grown(now, _counters(since, prefix, engine, way_out), document, since)
     passes, drafted, accepted, at_position, series = now
     if not passes:
         raise UserError(f"{document.path}: no pass has been counted yet; read it again after some requests")
     tally = Tally.of_sums(accepted, drafted, passes, str(document.path), at_position)
     base = f"{prefix}{FAMILY}"
     printed = totals({key: f"{base}{name}_total" for key, name in NAMES.items()}, tally, ends="in")
-    printed += [
-        Printed(f"{base}{PER_POSITION}_total{{{place}}} / drafts", kept / passes, MARGINAL.format(place + 1), ends="in")
-        for place, kept in enumerate(at_position)
-    ]
-    printed.append(Printed("accepted_tokens / draft_tokens", accepted / drafted, RATE, ends="in", bonus="without"))
-    printed.append(Printed("1 + accepted_tokens / drafts", 1 + accepted / passes, LENGTH, ends="in", bonus="with"))
-    if known.since is None:
+    printed += marginals(base + PER_POSITION + "_total{{{}}} / drafts", at_position, passes)
+    printed.append(Printed("accepted_tokens / draft_tokens", accepted / drafted, RATE, ends="in"))
+    printed.append(Printed("1 + accepted_tokens / drafts", 1 + accepted / passes, LENGTH, ends="in"))
+    if since is None:
         notes = ["counters since the server started: --since EARLIER leaves out what was counted before, as a warm-up"]
     else:
-        notes = [f"what the counters grew by since {known.since.path}"]
+        notes = [f"what the counters grew by since {since.path}"]
     if series > 1:
         notes.append(f"summed over {series} engines or models")
     if tally.rejections is None:
-        notes.append("passes drafted different numbers of tokens, or positions are missing: α is by moments")
+        notes.append(DIFFERENT_LENGTHS)
     return Reading(printed, [tally], ends="in", notes=notes)
 
 
@@ -152,43 +144,24 @@ def _counters(document: Document, prefix: str, engine: str, way_out: str) -> Cou
     return Counters(passes, drafted, accepted, at_position, found.series[FAMILY + "drafts"])
 
 
-def read_vllm(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's metrics.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
-    return read_counters(document, known, "vllm:", "vLLM", "start the server with --speculative-config")
+def read_vllm(document: Document, since: Document | None) -> Reading:
+    """The reading of vLLM's metrics."""
+    return read_counters(document, since, "vllm:", "vLLM", "start the server with --speculative-config")
 
 
-def read_llamacpp(document: Document, known: Known) -> Reading:
-    """The reading of llama.cpp's metrics.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_llamacpp(document: Document, since: Document | None) -> Reading:
+    """The reading of llama.cpp's metrics."""
     return read_counters(
-        document, known, "llamacpp:", "llama.cpp", "start the server with a draft (--model-draft, --spec-type)"
+        document, since, "llamacpp:", "llama.cpp", "start the server with a draft (--model-draft, --spec-type)"
     )
 
 
-def read_sglang(document: Document, known: Known) -> Reading:
-    """The reading of two gauges of the last interval; no counts.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_sglang(document: Document) -> Reading:
+    """The reading of two gauges of the last interval; no counts."""
     found = samples(document, "sglang:")
     gauges = {"spec_accept_length": LENGTH, "spec_accept_rate": RATE}
     printed = [
-        Printed(
-            f"sglang:{name}",
-            found.by_name[name] / found.series[name],
-            meaning,
-            "mean of windows",
-            "out",
-            bonus_of(meaning),
-        )
+        Printed(f"sglang:{name}", found.by_name[name] / found.series[name], meaning, "mean of windows", "out")
         for name, meaning in gauges.items()
         if found.series.get(name)
     ]

@@ -14,17 +14,15 @@ from specbench.interop.readings.base import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Mean,
     Printed,
     Reading,
     Tally,
-    bonus_of,
     gathered,
-    of_requests,
+    marginals,
+    mean_of_requests,
     together,
     totals,
 )
@@ -45,21 +43,13 @@ def fits_aiperf(document: Document) -> bool:
     return document.holds(AIPERF) or (document.holds("metadata") and document.holds("x_request_id", "benchmark_phase"))
 
 
-def read_vllm(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's responses.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_vllm(document: Document) -> Reading:
+    """The reading of vLLM's responses."""
     return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
 
 
-def read_aiperf(document: Document, known: Known) -> Reading:
-    """The reading of AIPerf's export.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_aiperf(document: Document) -> Reading:
+    """The reading of AIPerf's export."""
     return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
 
 
@@ -76,9 +66,8 @@ def _read(document: Document, key: str, way_out: str) -> Reading:
         raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {way_out}")
     tally = together(tallies)
     printed = totals(NAMES, tally, ends="in")
-    for name, values, meaning in (("mean_acceptance_length", lengths, LENGTH), ("draft_acceptance_rate", rates, RATE)):
-        mean = sum(values) / len(values)
-        printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "in", bonus_of(meaning)))
+    printed.append(mean_of_requests("mean_acceptance_length", lengths, LENGTH, "in"))
+    printed.append(mean_of_requests("draft_acceptance_rate", rates, RATE, "in"))
     without = rows - len(tallies)
     notes = [f"{without} rows without passes left out"] if without else []
     if tally.rejections is None:
@@ -165,24 +154,16 @@ def fits_log(document: Document) -> bool:
     return document.has(MARK)
 
 
-def read_log(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's log, from rounded rates.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_log(document: Document) -> Reading:
+    """The reading of vLLM's log, from rounded rates."""
     lengths, rates = Mean(), Mean()
     tally = gathered(_windows(document, lengths, rates))
     if not lengths.count:
         raise UserError(f"{document.path}: every line says that nothing was drafted")
     printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
-    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in", "with"))
-    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in", "without"))
-    printed += [
-        Printed("Per-position acceptance rate", kept / tally.passes, MARGINAL.format(place), "pooled", "in")
-        for place, kept in enumerate(tally.kept, 1)
-        if tally.passes
-    ]
+    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
+    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
+    printed += marginals("Per-position acceptance rate", tally.kept, tally.passes)
     notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")
