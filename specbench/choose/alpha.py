@@ -7,7 +7,7 @@ the models' weights and one chunk of distributions (`analysis.acceptance.agreeme
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -24,8 +24,8 @@ from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, a
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
-from specbench.choose.candidates import LoadedCandidate
-from specbench.choose.sample import Sample, target_sample
+from specbench.choose.candidates import LoadedCandidate, Scored
+from specbench.choose.sample import target_sample
 from specbench.choose.skips import with_skips
 from specbench.config.drafts import own_weights, task_label
 from specbench.config.model import name_of
@@ -58,25 +58,6 @@ FEWEST_ROWS = 50
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens, whose bound on alpha is shown
 SHORT = 8  # tokens; completions of a whole task are longer on average
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The candidates of one sampling setting, scored along a sample: `agreement[draft][i]` is of completion i."""
-
-    candidates: list[LoadedCandidate]
-    sample: Sample
-    agreement: dict[str, list[Agreement]]
-    seconds: float  # that all drafts took
-
-    @property
-    def config(self) -> ChooseConfig:
-        """The config of the first; all share its keys but draft and rule."""
-        return self.candidates[0].config
-
-    def agreements_by_candidate(self) -> dict[str, list[Agreement]]:
-        """The agreement of each candidate under its rule, by the candidate's name."""
-        return {one.name: [one.under_rule(text) for text in self.agreement[one.draft]] for one in self.candidates}
 
 
 def settled(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
@@ -340,14 +321,15 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
         "score_s": scored.seconds,
         "wall_s": wall_s,
         "disturbed_by": signs,
-        "drafts": {name: [_plain(a) for a in texts] for name, texts in scored.agreement.items()},
+        "drafts": {name: [_agreement_record(a) for a in texts] for name, texts in scored.agreement.items()},
     }
 
 
-def _plain(along: Agreement) -> Row:
+def _agreement_record(agreement: Agreement) -> Row:
     """An agreement as it is recorded: of the ranks the sums, and not each token's."""
-    ranks = along.ranks and Ranks(along.ranks.accepted, {}, along.ranks.of_children, along.ranks.places)
-    return asdict(replace(along, ranks=ranks))
+    ranks = agreement.ranks
+    sums = ranks and Ranks(ranks.accepted, {}, ranks.of_children, ranks.places)
+    return asdict(replace(agreement, ranks=sums))
 
 
 def _setting(config: ChooseConfig) -> float:

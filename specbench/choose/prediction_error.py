@@ -17,8 +17,8 @@ from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.analysis.costs.probe import Round, already_collected
 from specbench.analysis.proof.departures import difference
-from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.candidates import LoadedCandidate
+from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.candidates import LoadedCandidate, Scored
 from specbench.choose.passes import predictions, round_record, time_passes
 from specbench.config.drafts import task_label
 from specbench.config.model import name_of
@@ -83,7 +83,7 @@ def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[
     first = scored.candidates[0].parts
     decoders: dict[Name, Decode] = {BASELINE: partial(decode_baseline, first, first.spec)}
     for candidate in scored.candidates:
-        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(scored.config.gammas))}
+        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in scored.gammas}
         for gamma, chosen in (fixed | dict(policies[candidate.name])).items():
             spec = replace(candidate.parts.spec, gamma=chosen)
             decoders[candidate.name, gamma] = partial(decode_with_draft, candidate.parts, spec)

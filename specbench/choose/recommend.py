@@ -12,16 +12,14 @@ from typing import cast
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.forecast.predict import Prediction
-from specbench.choose.alpha import Scored, alpha_rows, prepare, score, settled
-from specbench.choose.candidates import LoadedCandidate
-from specbench.choose.passes import inside_cascades, of_cascades, predictions, round_record, timed
+from specbench.choose.alpha import alpha_rows, prepare, score, settled
+from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees
+from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
-from specbench.choose.trees import as_shaped, grow
 from specbench.config.drafts import task_label
 from specbench.config.model import name_of
 from specbench.config.verbs import ChooseConfig, as_run
-from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -80,13 +78,12 @@ def _network(model: object) -> object:
 def rounds_of(engines: Engines, scored: Scored) -> list[Round]:
     """Timed steps and passes of the engines, at places spread over the sample."""
     config = scored.config
-    texts = list(zip(scored.candidates[0].parts.prompts, scored.sample.texts, strict=False))
-    return time_engine(engines, sorted(set(config.gammas)), texts, config.max_new_tokens, config.rounds, config.seed)
+    return time_engine(engines, scored.gammas, scored.texts, config.max_new_tokens, config.rounds, config.seed)
 
 
 def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list[Verified]:
     """The engine's measured speedup over the prompts of the sample, for each of the `best`, with the prediction."""
-    prompts: list[Prompt] = scored.candidates[0].parts.prompts[: len(scored.sample.texts)]
+    prompts = [prompt for prompt, _ in scored.texts]
     names = {one.name: one.names() for one in scored.candidates}
     asked = [(one.draft, one.gamma) for one in best]
     proofs, waited = least_disturbed(lambda: prove(engines, asked, prompts, scored.config.seed))
@@ -154,8 +151,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")
             return saved
         # Inner drafts are timed alone, so that they say nothing of a batch.
-        inner_tables = inside_cascades(placed, progress) if other is None and placed[0].batches == [1] else {}
-        scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
+        inner_rankings = rank_inner_drafts(placed, progress) if other is None and placed[0].batches == [1] else {}
+        scored, trees = with_trees(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
         engines = None if other is None else other(scored.candidates)
@@ -217,7 +214,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "rows": rows,
         "reasons": [
             *reasons(table),
-            *of_cascades(table, inner_tables),
+            *of_cascades(table, inner_rankings),
             *of_batches(tables),
             *of_lossy(table, total_variations),
         ],
