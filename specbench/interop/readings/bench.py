@@ -41,32 +41,10 @@ TENSORRT_LINE = re.compile(
 )
 
 
-def fits_vllm_json(document: Document) -> bool:
-    """Whether the document holds results of `vllm bench serve`."""
-    return document.holds(VLLM + NAMES[PASSES]) or (
-        document.holds("mean_ttft_ms") and document.holds("tokenizer_id") and not document.holds("accept_length")
-    )
-
-
-def fits_vllm_text(document: Document) -> bool:
-    """Whether the document is the output of `vllm bench serve`."""
-    return not document.is_json and document.has(TITLE) and not document.has("\nAccept length:")
-
-
-def fits_sglang_json(document: Document) -> bool:
-    """Whether the document holds results of `sglang.bench_serving`."""
-    return document.holds("accept_length") and document.holds("mean_ttft_ms", "mean_e2e_latency_ms")
-
-
-def fits_sglang_text(document: Document) -> bool:
-    """Whether the document is the output of `sglang.bench_serving`."""
-    return not document.is_json and document.has(TITLE) and document.has("\nAccept length:")
-
-
-def fits_tensorrt(document: Document) -> bool:
+def is_tensorrt(document: Document) -> bool:
     """Whether the document is a report of `trtllm-bench`, as JSON or as text."""
     if document.is_json:
-        return document.holds("decoding_stats") or (document.holds("request_info") and document.holds("world_info"))
+        return document.holds("decoding_stats") or document.holds_all("request_info", "world_info")
     return document.has("[DAR] AVERAGE", "= REQUEST DETAILS")
 
 

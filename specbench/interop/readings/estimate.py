@@ -166,8 +166,9 @@ def _alpha(
     requests: Sequence[Tally], tally: Tally, gamma: float | None
 ) -> tuple[float | None, float | None, float | None, str | None, str | None]:
     """alpha, its bounds, how it was found and what its interval rests on."""
-    several = (BY_TOKEN, BY_FEW, BY_REQUEST.format(len(requests)))
-    said = several[0 if len(requests) == 1 else 1 if len(requests) < FEW_PROMPTS else 2]
+    interval = BY_REQUEST.format(len(requests)) if len(requests) >= FEW_PROMPTS else BY_FEW
+    if len(requests) == 1:
+        interval = BY_TOKEN
     bounds = []  # of tokens taken to be independent, and over requests
     if tally.rejections is not None and (trials := tally.accepted + tally.rejections):
         alpha, method = tally.accepted / trials, LIKELIHOOD
@@ -184,13 +185,13 @@ def _alpha(
     if len(requests) > 1:
         found = bootstrap(columns, ratio, RESAMPLES, SEED)
         assert found.low is not None and found.high is not None
-        over = (found.low, found.high)
-        bounds.append(
-            over if method == LIKELIHOOD or gamma is None else (_alpha_of(over[0], gamma), _alpha_of(over[1], gamma))
-        )
+        if method == LIKELIHOOD or gamma is None:
+            bounds.append((found.low, found.high))
+        else:
+            bounds.append((_alpha_of(found.low, gamma), _alpha_of(found.high, gamma)))
         if len(requests) >= FEW_PROMPTS:
             del bounds[0]
-    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, said
+    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, interval
 
 
 def _with_gamma(tally: Tally, gamma: int | None) -> Tally:

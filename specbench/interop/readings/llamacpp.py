@@ -39,17 +39,10 @@ PROGRAM_NAMES = ("n_draft", "n_drafted", "n_accept")
 TIMINGS = {DRAFTED: "draft_n", ACCEPTED: "draft_n_accepted"}
 
 
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of llama.cpp."""
-    return not document.is_json and (
-        document.has("draft acceptance", "#gen drafts")
-        or (document.has("n_drafted") and "n_drafted" in _sums(document))
-    )
-
-
-def fits_timings(document: Document) -> bool:
-    """Whether the document holds responses of llama.cpp with timings."""
-    return document.holds("timings") and document.holds("predicted_n")
+def is_log(document: Document) -> bool:
+    """Whether the document is a log of `llama-server`, or what `llama-speculative` prints."""
+    requests = document.has("draft acceptance", "#gen drafts")
+    return not document.is_json and (requests or (document.has("n_drafted") and "n_drafted" in _sums(document)))
 
 
 def read_log(document: Document) -> Reading:

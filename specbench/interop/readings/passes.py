@@ -36,11 +36,6 @@ PRINTED = {
 }
 
 
-def fits(document: Document) -> bool:
-    """Whether the document is a record of specbench."""
-    return document.holds("run_id") and document.holds("speculative")
-
-
 def read(document: Document) -> Reading:
     """The passes and alpha of a record."""
     values = list(islice(document.values, 2))
@@ -71,11 +66,6 @@ def _pass(one: Mapping[str, Any]) -> tuple[int, int]:
 
 
 FIELDS = ("request", "drafted", "accepted")
-
-
-def fits_lines(document: Document) -> bool:
-    """Whether the document holds lines of passes of `transformers`."""
-    return all(document.holds(name) for name in FIELDS) and not document.holds("run_id")
 
 
 def read_lines(document: Document) -> Reading:

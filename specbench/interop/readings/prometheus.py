@@ -52,7 +52,7 @@ class Samples:
     series: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def fits_prefix(document: Document, prefix: str) -> bool:
+def is_page(document: Document, prefix: str) -> bool:
     """Whether the document holds metrics whose names begin with `prefix`."""
     return not document.is_json and document.has(*(f"\n{before}{prefix}" for before in ("", "# HELP ", "# TYPE ")))
 
@@ -84,11 +84,11 @@ def samples(document: Document, prefix: str) -> Samples:
     return found
 
 
-def read_counters(document: Document, since: Document | None, prefix: str, engine: str, way_out: str) -> Reading:
+def read_counters(prefix: str, engine: str, remedy: str, document: Document, since: Document | None) -> Reading:
     """The reading of the counters `<prefix>spec_decode_num_*`."""
-    now = _counters(document, prefix, engine, way_out)
+    now = _counters(document, prefix, engine, remedy)
     if since is not None:
-        now = _grown(now, _counters(since, prefix, engine, way_out), document, since)
+        now = _grown(now, _counters(since, prefix, engine, remedy), document, since)
     passes, drafted, accepted, at_position, series = now
     if not passes:
         raise UserError(f"{document.path}: no pass has been counted yet; read it again after some requests")
@@ -123,13 +123,13 @@ def _grown(now: Counters, before: Counters, document: Document, earlier: Documen
     return Counters(passes, drafted, accepted, positions, now.series)
 
 
-def _counters(document: Document, prefix: str, engine: str, way_out: str) -> Counters:
+def _counters(document: Document, prefix: str, engine: str, remedy: str) -> Counters:
     """The counters of a page. Raises UserError where the page is damaged, or without speculative decoding."""
     found = samples(document, prefix)
     values = {key: found.by_name.get(FAMILY + name) for key, name in NAMES.items()}
     absent = [NAMES[key] for key, value in values.items() if value is None]
     if len(absent) == len(NAMES):
-        raise UserError(f"{document.path}: metrics of {engine} without speculative decoding ({FAMILY}*); {way_out}")
+        raise UserError(f"{document.path}: metrics of {engine} without speculative decoding ({FAMILY}*); {remedy}")
     if absent:
         raise UserError(f"{document.path}: no {prefix}{FAMILY}{absent[0]}; the file is cut off or not the whole page")
     if not all(map(math.isfinite, [*found.by_position.values(), *(value or 0.0 for value in values.values())])):
@@ -142,18 +142,6 @@ def _counters(document: Document, prefix: str, engine: str, way_out: str) -> Cou
             "off, or not one page"
         )
     return Counters(passes, drafted, accepted, at_position, found.series[FAMILY + "drafts"])
-
-
-def read_vllm(document: Document, since: Document | None) -> Reading:
-    """The reading of vLLM's metrics."""
-    return read_counters(document, since, "vllm:", "vLLM", "start the server with --speculative-config")
-
-
-def read_llamacpp(document: Document, since: Document | None) -> Reading:
-    """The reading of llama.cpp's metrics."""
-    return read_counters(
-        document, since, "llamacpp:", "llama.cpp", "start the server with a draft (--model-draft, --spec-type)"
-    )
 
 
 def read_sglang(document: Document) -> Reading:

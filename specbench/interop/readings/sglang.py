@@ -35,16 +35,6 @@ STEPS = "spec_verify_ct"
 LINE = re.compile(r"accept len: (\d+(?:\.\d+)?)(?:, accept rate: (\d+(?:\.\d+)?))?")
 
 
-def fits(document: Document) -> bool:
-    """Whether the document holds responses of SGLang."""
-    return document.holds("meta_info")
-
-
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of SGLang."""
-    return not document.is_json and document.has("Decode batch")
-
-
 def read(document: Document) -> Reading:
     """The reading of SGLang's responses."""
     requests = ((value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta)

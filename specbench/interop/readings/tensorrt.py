@@ -30,11 +30,6 @@ NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPT
 OF_REQUEST = {DRAFTED: "total_draft_tokens", ACCEPTED: "total_accepted_draft_tokens"}
 
 
-def fits(document: Document) -> bool:
-    """Whether the document holds iteration statistics of TensorRT-LLM."""
-    return document.holds(*KEYS) or document.holds("inflightBatchingStats")
-
-
 def read(document: Document) -> Reading:
     """The reading of TensorRT-LLM's iteration statistics."""
     lengths, singles = Mean(), Counter[tuple[int, int]]()
@@ -68,11 +63,6 @@ def _iterations(document: Document, lengths: Mean, singles: Counter[tuple[int, i
             singles[drafted, accepted] += 1
         lengths.add(float(stats.get("acceptanceLength") or 1 + accepted / passes))
         yield Tally.of_sums(accepted, drafted, passes, value.where)
-
-
-def fits_requests(document: Document) -> bool:
-    """Whether the document holds requests of `/perf_metrics` of `trtllm-serve`, or of its JSONL."""
-    return document.holds("timing_metrics") and document.holds("kv_cache_metrics")
 
 
 def read_requests(document: Document) -> Reading:

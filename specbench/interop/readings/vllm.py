@@ -33,16 +33,6 @@ NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_a
 BY_LENGTH, HISTOGRAM = "acceptance_histogram_by_draft_length", "acceptance_histogram"
 
 
-def fits_vllm(document: Document) -> bool:
-    """Whether the document holds responses of vLLM."""
-    return document.holds(VLLM) and document.holds(NAMES[PASSES])
-
-
-def fits_aiperf(document: Document) -> bool:
-    """Whether the document is an export of AIPerf."""
-    return document.holds(AIPERF) or (document.holds("metadata") and document.holds("x_request_id", "benchmark_phase"))
-
-
 def read_vllm(document: Document) -> Reading:
     """The reading of vLLM's responses."""
     return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
@@ -53,7 +43,7 @@ def read_aiperf(document: Document) -> Reading:
     return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
 
 
-def _read(document: Document, key: str, way_out: str) -> Reading:
+def _read(document: Document, key: str, remedy: str) -> Reading:
     tallies, lengths, rates, rows = [], list[float](), list[float](), 0
     for rows, value in enumerate(document.values, 1):  # noqa: B007
         for stats in _inside(value, key):
@@ -63,7 +53,7 @@ def _read(document: Document, key: str, way_out: str) -> Reading:
                 lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
                 rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
     if not tallies:
-        raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {way_out}")
+        raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {remedy}")
     tally = together(tallies)
     printed = totals(NAMES, tally, ends="in")
     printed.append(mean_of_requests("mean_acceptance_length", lengths, LENGTH, "in"))
@@ -147,11 +137,6 @@ LOG_FIELDS = {
     RATE_NAME: re.compile(rf"[Dd]raft acceptance rate: {NUMBER}%"),
 }
 ROUNDING = 0.0005  # of a rate by position, which is printed with three decimals
-
-
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of vLLM."""
-    return document.has(MARK)
 
 
 def read_log(document: Document) -> Reading:
