@@ -60,24 +60,22 @@ TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens,
 SHORT = 8  # tokens; completions of a whole task are longer on average
 
 
-def settled(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
+def resolve_all(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
     """`configs` with every key that is known before models are loaded; `note` receives what a user must know."""
-    resolved = []
-    for config in configs:
-        run = resolve(config, note)
-        assert isinstance(run, ChooseConfig)
+    return [
         # Rows are not read beyond what the sample could need.
-        resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
-    return resolved
+        replace(one, limit=max(FEWEST_ROWS, budget(one) // SHORT)) if one.limit is None else one
+        for one in (resolve(config, note) for config in configs)
+    ]
 
 
 def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
     """The resolved configs and their parts; models are loaded here."""
     notes: list[str] = []
-    resolved = settled(configs, notes.append)
+    resolved = resolve_all(configs, notes.append)
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
-    for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
+    for _, group in groupby(sorted(resolved, key=_temperature), key=_temperature):
         require_distinct([(candidate_name(config), rule_of(config.accept).label()) for config in group])
     # Trees get their shape from the sample: no prompts are set aside for a probe.
     built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
@@ -114,18 +112,15 @@ def score(
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
     ahead = max(ahead, levels)
-    every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
+    spacing = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     stores = [one for draft in drafts.values() for one in growing(draft)]
     for store in stores:
         store.forget_texts()
     for index, text in enumerate(sample.texts):
+        generators = {draft: generator_for(config.seed, index, "ranks", parts.device) for draft in drafts}
         readers = [
-            RankReader(
-                sampling, generator_for(config.seed, index, "ranks", parts.device), every, most, levels, k_seq[draft]
-            )
-            if one
-            else None
-            for draft, one in grows.items()
+            RankReader(sampling, generators[draft], spacing, most, levels, k_seq[draft]) if grows[draft] else None
+            for draft in drafts
         ]
         scores = agreements(
             parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead, readers
@@ -177,8 +172,8 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
         configs = with_skips([replace(config, device=str(device)) for config in configs], progress)
-        candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
-        for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
+        candidates = sorted(prepare(configs, progress), key=lambda candidate: _temperature(candidate.config))
+        for _, group in groupby(candidates, key=lambda candidate: _temperature(candidate.config)):
             began, before = time.perf_counter(), core_times()
             scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
@@ -332,5 +327,5 @@ def _agreement_record(agreement: Agreement) -> Row:
     return asdict(replace(agreement, ranks=sums))
 
 
-def _setting(config: ChooseConfig) -> float:
+def _temperature(config: ChooseConfig) -> float:
     return config.sampling.temperature

@@ -12,7 +12,7 @@ from typing import cast
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.forecast.predict import Prediction
-from specbench.choose.alpha import alpha_rows, prepare, score, settled
+from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
@@ -145,7 +145,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
-        asked = settled(placed, lambda line: None)
+        asked = resolve_all(placed, lambda line: None)
         named = [] if other is None else [engine_name()]
         if not resolved.force and (saved := _saved(asked, configs[0].limit, named)) is not None:
             progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")

@@ -131,10 +131,8 @@ def _read(file: Path) -> Search | None:
 
 
 def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
-    resolved = resolve(config)
-    assert isinstance(resolved, ChooseConfig)
     # The target alone: any draft that needs nothing of its own will do.
-    plain = replace(resolved, draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
+    plain = replace(resolve(config), draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
     (parts,) = build_each([replace(plain, limit=plain.limit or config.search_tokens)], progress.say)
     sampling = parts.spec.sampling
     progress.say(f"the target writes completions for the search (T={sampling.temperature:g})")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar, cast
 
 import torch
 
@@ -26,6 +27,8 @@ from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinne
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
+
+AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class Parts:
         return sum(model.warmup_s for model in self.models)
 
 
-def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
+def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
     """The config with every 'auto' and dependent default resolved for this machine, and every hub model at a commit.
 
     `note` receives the keys that pin each model.
     """
-    config = pinned(config, note)
+    config = cast(AnyRunConfig, pinned(config, note))
     device = _device(config.device)
     task = config.task
     if task.source_field is None and task.prompt_words is None:

@@ -23,7 +23,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
-from specbench.analysis.proof.departures import difference
+from specbench.analysis.proof.departures import Difference, difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
@@ -79,15 +79,20 @@ def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None
     Raises:
         MachineError: they are not.
     """
-    limit = parts.spec.max_new_tokens
-    found = difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens, limit)
-    if found is not None and (parts.invariant or not found.is_rounding):
+    found = unexplained_difference(parts, index, baseline.tokens, ours.tokens)
+    if found is not None:
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
             f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
             f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
             f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
         )
+
+
+def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
+    """The difference of two greedy completions of a prompt; None if they are equal, or if rounding explains it."""
+    found = difference(parts.target, parts.prompts[index], baseline, ours, parts.spec.max_new_tokens)
+    return None if found is None or (found.is_rounding and not parts.invariant) else found
 
 
 def measure_prompt(parts: Parts, index: int) -> PromptRecord:
