@@ -98,10 +98,10 @@ def test_a_read_only_results_folder(
 def test_out_of_memory_while_loading(
     argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: Capture, error: Exception
 ) -> None:
-    def no_memory(*_: object) -> None:
+    def no_memory(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(runner, "build", no_memory)
+    monkeypatch.setattr(runner, "build_each", no_memory)
     assert main(argv()) == 1
     assert "device=cpu: out of memory; lower gamma, max_new_tokens" in capfd.readouterr().err
 

@@ -12,7 +12,7 @@ from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, DraftSession, start_draft
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.choose.passes import Inside, of_cascades
+from specbench.choose.passes import InnerRanking, of_cascades
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
 from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
@@ -198,11 +198,11 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
 def test_a_recommendation_names_the_lengths_of_a_cascade() -> None:
     """The best inner length is the gamma of Theorem 3.8 inside; its speedup divides c outside."""
     table, inner = predictions({"cascade": 0.8}, {"cascade": 0.25}), predictions({"cheap": 0.6}, {"cheap": 0.01})
-    (line,) = of_cascades(table, {"cascade": Inside(5, inner), "of another name": Inside(2, inner)})
+    (line,) = of_cascades(table, {"cascade": InnerRanking(5, inner), "of another name": InnerRanking(2, inner)})
     speedups = {one.gamma: one.calibrated for one in inner.ranked}
     best = max(speedups, key=lambda gamma: speedups[gamma])
     c = 0.25 * speedups[5] / speedups[best]
     assert f"best draft.inner_gamma={best} gamma=" in line and f"with c={c:.3f} (c=0.250 measured" in line
     useless = predictions({"bad": 0.05}, {"bad": 0.5})
-    (line,) = of_cascades(table, {"cascade": Inside(2, useless)})
+    (line,) = of_cascades(table, {"cascade": InnerRanking(2, useless)})
     assert line.endswith("no inner draft helps: draft with the middle model alone")

@@ -149,7 +149,7 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
 ) -> None:
     monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
     monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
-    monkeypatch.setattr("specbench.choose.prediction_error.difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
+    monkeypatch.setattr("specbench.experiment.measure.difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     assert main(["recommend", "--validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0

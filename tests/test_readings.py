@@ -21,7 +21,7 @@ from specbench.cli import main
 from specbench.errors import UserError
 from specbench.interop.readings import FORMATS, read
 from specbench.interop.readings import document as documents
-from specbench.interop.readings.base import Known, Reading, Tally
+from specbench.interop.readings.base import Reading, Tally
 from specbench.interop.readings.estimate import (
     Estimate,
     best_gamma,
@@ -42,11 +42,11 @@ def by_hand(accepted: list[int]) -> float:
     return sum(accepted) / (sum(accepted) + sum(n < made.GAMMA for n in accepted))
 
 
-def found(tmp_path: Path, text: str, known: Known | None = None, name: str = "file") -> tuple[str, Reading, Estimate]:
+def found(tmp_path: Path, text: str, gamma: int | None = None, name: str = "file") -> tuple[str, Reading, Estimate]:
     file = tmp_path / name
     file.write_text(text)
-    form, reading = read(file, known)
-    result = estimate(reading, known or Known())
+    form, reading = read(file)
+    result = estimate(reading, gamma)
     assert result is not None
     return form.name, reading, result
 
@@ -133,7 +133,7 @@ def test_sums_alone_give_alpha_by_moments(tmp_path: Path) -> None:
 def test_passes_that_the_file_does_not_say_come_from_gamma(tmp_path: Path) -> None:
     _, reading, without = found(tmp_path, made.FILES["llamacpp-timings"])
     assert without.alpha is None and without.rate is not None and "--gamma" in reading.notes[0]
-    _, _, result = found(tmp_path, made.FILES["llamacpp-timings"], Known(gamma=made.GAMMA))
+    _, _, result = found(tmp_path, made.FILES["llamacpp-timings"], made.GAMMA)
     assert result.passes == len(RAW) and result.alpha is not None
     assert accepted_per_drafted(result.alpha, made.GAMMA) == pytest.approx(result.rate)
 
@@ -161,7 +161,7 @@ def test_llamacpp_statistics_and_the_program(tmp_path: Path) -> None:
     _, _, result = found(tmp_path, line)
     assert result.alpha == pytest.approx(25 / 35) and result.conditional == pytest.approx([0.75, 2 / 3])
     _, _, program = found(
-        tmp_path, "n_draft   = 4\nn_predict = 60\nn_drafted = 80\nn_accept  = 40\naccept    = 50.000%\n", Known(4)
+        tmp_path, "n_draft   = 4\nn_predict = 60\nn_drafted = 80\nn_accept  = 40\naccept    = 50.000%\n", 4
     )
     assert (
         program.passes == 20 and program.alpha is not None and expected_accepted(program.alpha, 4) == pytest.approx(2)
@@ -185,7 +185,7 @@ def test_moments_and_likelihood_agree_on_many_passes() -> None:
     accepted = [next((n for n in range(gamma) if generator.random() >= alpha), gamma) for _ in range(20_000)]
     sums = Tally.of_sums(sum(accepted), gamma * len(accepted), len(accepted), "file")
     whole = Tally.of_passes([(gamma, n) for n in accepted], "file")
-    results = [estimate(Reading([], [tally]), Known()) for tally in (sums, whole)]
+    results = [estimate(Reading([], [tally])) for tally in (sums, whole)]
     for result in results:
         assert result is not None and result.low is not None and result.high is not None
         assert result.low < alpha < result.high and result.high - result.low < 0.02
@@ -195,8 +195,8 @@ def test_all_or_nothing_accepted_has_an_interval() -> None:
     assert likelihood_interval(0, 50) == (0.0, pytest.approx(0.0377, abs=1e-3))
     low, high = likelihood_interval(50, 0)
     assert high == 1.0 and low == pytest.approx(1 - 0.0377, abs=1e-3)
-    nothing = estimate(Reading([], [Tally.of_passes([(4, 0)] * 5, "file")]), Known())
-    everything = estimate(Reading([], [Tally.of_passes([(4, 4)] * 5, "file")]), Known())
+    nothing = estimate(Reading([], [Tally.of_passes([(4, 0)] * 5, "file")]))
+    everything = estimate(Reading([], [Tally.of_passes([(4, 4)] * 5, "file")]))
     assert nothing is not None and nothing.alpha == 0 and everything is not None and everything.alpha == 1
 
 
@@ -208,7 +208,7 @@ def test_the_best_gamma_is_that_of_the_theory() -> None:
 def test_a_difference_is_shown_where_there_is_one() -> None:
     def of(accepted: int, rejections: int) -> Estimate:
         passes = [(1, 1)] * accepted + [(1, 0)] * rejections
-        result = estimate(Reading([], [Tally.of_passes(passes, "file")]), Known())
+        result = estimate(Reading([], [Tally.of_passes(passes, "file")]))
         assert result is not None
         return result
 
@@ -325,7 +325,7 @@ def test_requests_of_tensorrt_llm_need_gamma(phases: bool, tmp_path: Path) -> No
     text = made.trtllm_requests(phases=phases)
     name, _, without = found(tmp_path, text)
     assert name == "tensorrt-llm-requests" and without.requests == 3 and without.alpha is None
-    _, _, result = found(tmp_path, text, Known(gamma=made.GAMMA))
+    _, _, result = found(tmp_path, text, made.GAMMA)
     assert result.passes == len(RAW) and result.rate == pytest.approx(sum(RAW) / made.GAMMA / len(RAW))
 
 
@@ -370,15 +370,15 @@ def test_below_ten_requests_the_interval_is_no_narrower_than_that_of_one() -> No
     """Two requests alike give a bootstrap next to no width."""
     passes = [(4, n) for n in (4, 2, 0, 4, 1, 3, 4, 0, 2, 4)]
     one = Tally.of_passes(passes, "file")
-    alone = estimate(Reading([], [one], by_request=True), Known())
-    both = estimate(Reading([], [one, one], by_request=True), Known())
+    alone = estimate(Reading([], [one], by_request=True))
+    both = estimate(Reading([], [one, one], by_request=True))
     sums = [Tally(one.accepted, one.drafted, one.passes)] * 2
-    moments = estimate(Reading([], sums, by_request=True), Known())
+    moments = estimate(Reading([], sums, by_request=True))
     assert alone is not None and both is not None and moments is not None
     for result in (both, moments):
         assert result.low is not None and result.high is not None and result.high - result.low > 0.1
         assert result.interval is not None and "fewer than 10" in result.interval
-    many = estimate(Reading([], [one] * 10, by_request=True), Known())
+    many = estimate(Reading([], [one] * 10, by_request=True))
     assert many is not None and many.interval == "bootstrap over 10 requests" and many.low == many.high
 
 
@@ -464,7 +464,7 @@ def test_memory_does_not_grow_with_the_file(name: str, tmp_path: Path, small_pie
     passes = []
 
     def work() -> None:
-        result = estimate(read(file)[1], Known())
+        result = estimate(read(file)[1])
         assert result is not None
         passes.append(result.passes)
 

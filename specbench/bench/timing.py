@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.stats import Interval, bootstrap, ratio_of_ratios
 
@@ -20,17 +20,18 @@ class Timing:
         return self.seconds / len(self.tokens)
 
 
+K = TypeVar("K")  # the name of a way
 Decoder = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
 
 
-def in_turn(ways: dict[str, Decoder], prompts: int, repeats: int) -> dict[str, list[Timing]]:
+def in_turn(ways: dict[K, Decoder], prompts: int, repeats: int) -> dict[K, list[Timing]]:
     """Each decoder on each prompt, `repeats` times, after an untimed round; the order rotates."""
     names = list(ways)
     for name in names:
         ways[name](0)
-    found: dict[str, list[Timing]] = {name: [] for name in names}
+    found: dict[K, list[Timing]] = {name: [] for name in names}
     for prompt in range(prompts):
-        seen: dict[str, list[tuple[float, list[int]]]] = {name: [] for name in names}
+        seen: dict[K, list[tuple[float, list[int]]]] = {name: [] for name in names}
         for repeat in range(repeats):
             first = (prompt + repeat) % len(names)
             for name in names[first:] + names[:first]:

@@ -7,7 +7,7 @@ the models' weights and one chunk of distributions (`analysis.acceptance.agreeme
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -24,8 +24,8 @@ from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, a
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
-from specbench.choose.candidates import LoadedCandidate
-from specbench.choose.sample import Sample, target_sample
+from specbench.choose.candidates import LoadedCandidate, Scored
+from specbench.choose.sample import target_sample
 from specbench.choose.skips import with_skips
 from specbench.config.model import name_of, own_weights
 from specbench.config.rules import rule_of
@@ -60,43 +60,22 @@ TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens,
 SHORT = 8  # tokens; completions of a whole task are longer on average
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The candidates of one sampling setting, scored along a sample: `agreement[draft][i]` is of completion i."""
-
-    candidates: list[LoadedCandidate]
-    sample: Sample
-    agreement: dict[str, list[Agreement]]
-    seconds: float  # that all drafts took
-
-    @property
-    def config(self) -> ChooseConfig:
-        """The config of the first; all share its keys but draft and rule."""
-        return self.candidates[0].config
-
-    def agreements_by_candidate(self) -> dict[str, list[Agreement]]:
-        """The agreement of each candidate under its rule, by the candidate's name."""
-        return {one.name: [one.under_rule(text) for text in self.agreement[one.draft]] for one in self.candidates}
-
-
-def settled(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
+def resolve_all(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
     """`configs` with every key that is known before models are loaded; `note` receives what a user must know."""
-    resolved = []
-    for config in configs:
-        run = resolve(config, note)
-        assert isinstance(run, ChooseConfig)
+    return [
         # Rows are not read beyond what the sample could need.
-        resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
-    return resolved
+        replace(one, limit=max(FEWEST_ROWS, budget(one) // SHORT)) if one.limit is None else one
+        for one in (resolve(config, note) for config in configs)
+    ]
 
 
 def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
     """The resolved configs and their parts; models are loaded here."""
     notes: list[str] = []
-    resolved = settled(configs, notes.append)
+    resolved = resolve_all(configs, notes.append)
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
-    for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
+    for _, group in groupby(sorted(resolved, key=_temperature), key=_temperature):
         require_distinct([(candidate_name(config), rule_of(config.accept).label()) for config in group])
     # Trees get their shape from the sample: no prompts are set aside for a probe.
     built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
@@ -133,18 +112,15 @@ def score(
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
     ahead = max(ahead, levels)
-    every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
+    spacing = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     stores = [one for draft in drafts.values() for one in growing(draft)]
     for store in stores:
         store.forget_texts()
     for index, text in enumerate(sample.texts):
+        generators = {draft: generator_for(config.seed, index, "ranks", parts.device) for draft in drafts}
         readers = [
-            RankReader(
-                sampling, generator_for(config.seed, index, "ranks", parts.device), every, most, levels, k_seq[draft]
-            )
-            if one
-            else None
-            for draft, one in grows.items()
+            RankReader(sampling, generators[draft], spacing, most, levels, k_seq[draft]) if grows[draft] else None
+            for draft in drafts
         ]
         scores = agreements(
             parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead, readers
@@ -196,8 +172,8 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
         configs = with_skips([replace(config, device=str(device)) for config in configs], progress)
-        candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
-        for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
+        candidates = sorted(prepare(configs, progress), key=lambda candidate: _temperature(candidate.config))
+        for _, group in groupby(candidates, key=lambda candidate: _temperature(candidate.config)):
             began, before = time.perf_counter(), core_times()
             scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
@@ -242,29 +218,24 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                f"{one:g}": _under(config, texts, f"{one:g}").to_json()
-                for one in config.leniences if f"{one:g}" in texts[0].under
+                name: _mean(config, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
+                for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        match, onehot = (_alpha(config, [text.at(rule) for text in texts]) for rule in ("match", "onehot"))
-        row["alpha_match"], row["alpha_match_low"], row["alpha_match_high"] = match.value, match.low, match.high
-        row["alpha_onehot"], row["alpha_onehot_low"], row["alpha_onehot_high"] = onehot.value, onehot.low, onehot.high
+        for rule in ("match", "onehot"):
+            row |= _bounded(f"alpha_{rule}", _alpha(config, [text.at(rule) for text in texts]))
         if candidate.own_alpha is not None:
-            ruled = _alpha(config, [candidate.under_rule(text) for text in texts])
-            row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
+            row |= _bounded("alpha_rule", _alpha(config, [candidate.under_rule(text) for text in texts]))
         if candidate.lossy is not None:
             varied = [a.total_variation[candidate.rule] for a in texts]
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
         if texts[0].matched:
-            row = cast(AlphaRow, {**row, **vocabulary_facts(candidate.parts.draft_vocabulary)})
-            matched = _mean(config, [(sum(a.matched), len(a.beta)) for a in texts])
+            row |= cast(AlphaRow, vocabulary_facts(candidate.parts.draft_vocabulary))
             row["shared_mass"] = sum(sum(a.shared) for a in texts) / row["tokens"]
-            row["alpha_matched"], row["alpha_matched_low"] = matched.value, matched.low
-            row["alpha_matched_high"] = matched.high
-        silent = [(sum(text.silent), len(text.silent)) for text in texts]
-        row["silent"] = _mean(config, silent).value
+            row |= _bounded("alpha_matched", _mean(config, [(sum(a.matched), len(a.beta)) for a in texts]))
+        row["silent"] = _mean(config, [(sum(text.silent), len(text.silent)) for text in texts]).value
         row["alpha_by_position"] = _by_position(config, texts)
         ranks = [text.ranks for text in texts if text.ranks is not None]
         if ranks and ranks[0].ahead:
@@ -275,11 +246,15 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
         if ranks:
             row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
-            row["acceptance_of_children"] = _each(
-                config, [one.of_children for one in ranks], [one.places for one in ranks]
-            )
+            counts = [one.places for one in ranks]
+            row["acceptance_of_children"] = _each(config, [one.of_children for one in ranks], counts)
         rows.append(row)
     return rows
+
+
+def _bounded(name: str, one: Interval) -> AlphaRow:
+    """The three keys of a row that hold an interval."""
+    return cast(AlphaRow, {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high})
 
 
 def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
@@ -304,10 +279,6 @@ def _each(
 
 def _alpha(config: ChooseConfig, texts: Sequence[Agreement]) -> Interval:
     return _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
-
-
-def _under(config: ChooseConfig, texts: Sequence[Agreement], rule: str) -> Interval:
-    return _mean(config, [(sum(a.under[rule]), len(a.beta)) for a in texts])
 
 
 def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interval:
@@ -345,15 +316,16 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
         "score_s": scored.seconds,
         "wall_s": wall_s,
         "disturbed_by": signs,
-        "drafts": {name: [_plain(a) for a in texts] for name, texts in scored.agreement.items()},
+        "drafts": {name: [_agreement_record(a) for a in texts] for name, texts in scored.agreement.items()},
     }
 
 
-def _plain(along: Agreement) -> Row:
+def _agreement_record(agreement: Agreement) -> Row:
     """An agreement as it is recorded: of the ranks the sums, and not each token's."""
-    ranks = along.ranks and Ranks(along.ranks.accepted, {}, along.ranks.of_children, along.ranks.places)
-    return asdict(replace(along, ranks=ranks))
+    ranks = agreement.ranks
+    sums = ranks and Ranks(ranks.accepted, {}, ranks.of_children, ranks.places)
+    return asdict(replace(agreement, ranks=sums))
 
 
-def _setting(config: ChooseConfig) -> float:
+def _temperature(config: ChooseConfig) -> float:
     return config.sampling.temperature

@@ -6,18 +6,34 @@
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
 - `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
   own completions. Completions under the rule would soon differ, so this is an estimate.
+
+The shape of a tree, and the passes that completions need with it, come from the ranks of a draft's children along the
+target's sample.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from specbench.algorithm.acceptance.base import TokenRule
+import numpy as np
+
+from specbench.algorithm.acceptance.base import Children, TokenRule
+from specbench.algorithm.gamma import DraftingPlan
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
-from specbench.analysis.costs.probe import Candidate
+from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
+from specbench.analysis.costs.probe import Candidate, WrittenText
+from specbench.analysis.forecast.predict import Grown
+from specbench.analysis.forecast.trees import forecast_passes
+from specbench.choose.sample import Sample
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
+from specbench.errors import UserError
 from specbench.experiment.build import Parts
+from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
 from specbench.loading.compatibility import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
+from specbench.theory.trees import FixedShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 
 @dataclass(frozen=True)
@@ -49,10 +65,8 @@ class LoadedCandidate:
     @property
     def name(self) -> str:
         """The draft, its tree if it drafts one, and its rule if that is not Algorithm 1; a lossy rule is marked."""
-        said = [self.draft, *([] if self.tree is None else [self.tree])]
-        if self.rule != "exact":
-            said.append(self.rule + (" (lossy)" if self.lossy is not None else ""))
-        return ", ".join(said)
+        rule = None if self.rule == "exact" else self.rule + (" (lossy)" if self.lossy is not None else "")
+        return ", ".join(part for part in (self.draft, self.tree, rule) if part is not None)
 
     @property
     def tree(self) -> str | None:
@@ -81,3 +95,92 @@ class LoadedCandidate:
         if (how := vocabulary_facts(self.parts.draft_vocabulary).get("vocabulary")) is not None:
             names["vocabulary"] = how
         return names
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The candidates of one sampling setting, scored along a sample: `agreement[draft][i]` is of completion i."""
+
+    candidates: list[LoadedCandidate]
+    sample: Sample
+    agreement: dict[str, list[Agreement]]
+    seconds: float  # that all drafts took
+
+    @property
+    def config(self) -> ChooseConfig:
+        """The config of the first; all share its keys but draft and rule."""
+        return self.candidates[0].config
+
+    @property
+    def gammas(self) -> list[int]:
+        return sorted(set(self.config.gammas))
+
+    @property
+    def texts(self) -> list[WrittenText]:
+        """The prompts of the sample, each with the target's completion."""
+        return list(zip(self.candidates[0].parts.prompts, self.sample.texts, strict=False))
+
+    def agreements_by_candidate(self) -> dict[str, list[Agreement]]:
+        """The agreement of each candidate under its rule, by the candidate's name."""
+        return {one.name: [one.under_rule(text) for text in self.agreement[one.draft]] for one in self.candidates}
+
+
+def with_trees(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
+    """`scored` whose candidates with a tree draft it, and the expected tokens and passes, by candidate."""
+    candidates, trees = list[LoadedCandidate](), dict[str, Grown]()
+    for candidate in scored.candidates:
+        if candidate.tree is not None:
+            agreements = scored.agreement[candidate.draft]
+            candidate, trees[candidate.name] = _with_tree(candidate, agreements, scored.sample.texts)
+        candidates.append(candidate)
+    return replace(scored, candidates=candidates), trees
+
+
+def _with_tree(
+    candidate: LoadedCandidate, agreements: Sequence[Agreement], texts: Sequence[Sequence[int]]
+) -> tuple[LoadedCandidate, Grown]:
+    config, bare = candidate.config, candidate.parts
+    children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
+    ranks = [one.ranks for one in agreements if one.ranks is not None]
+    prompts = bare.prompts[: len(texts)]
+    k_seq, widths = bare.spec.verification.k_sequential, config.tree.widths
+    acceptance = config.tree.acceptance
+    if k_seq and ranks and widths is not None:
+        acceptance = k_seq_acceptance(ranks, widths)
+    elif acceptance is None:
+        acceptance = acceptance_vector(ranks, children) if ranks else measured_acceptance(config, bare, prompts, texts)
+    plan = plan_of(config, acceptance)
+    choice = DraftingPlan(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
+    parts = with_tree(config, bare, choice)
+    assert isinstance(parts.draft, TreeDraft)
+    passes = []
+    for prompt, text, one in zip(prompts, texts, agreements, strict=True):
+        counted = forecast_passes(
+            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.found_in_text, k_seq
+        )  # fmt: skip
+        if counted is None:
+            raise UserError(
+                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it does "
+                "not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
+            )
+        passes.append(counted)
+    # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
+    one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
+    if isinstance(plan, FixedShape) and ranks and one_acceptance_per_rank:
+        tokens = expected_tree_tokens(plan.shape, acceptance)
+    else:
+        tokens = sum(map(len, texts)) / float(np.sum(passes))
+    grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)
+    return replace(candidate, parts=parts, levels=plan.depth), grown
+
+
+def as_shaped(config: ChooseConfig, trees: Mapping[str, Grown], name: str) -> ChooseConfig:
+    """`config` with the very tree that was ranked, so that a run of it probes no other."""
+    if name not in trees or not config.tree.is_probed:
+        return config
+    acceptance = trees[name].acceptance
+    levels = by_level(acceptance, len(acceptance))
+    rounded: list[Any] = [[round(share, 4) for share in ranks] for ranks in levels]
+    return replace(
+        config, tree=replace(config.tree, acceptance=rounded[0] if is_same_at_every_level(acceptance) else rounded)
+    )

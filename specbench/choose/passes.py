@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from specbench import theory
 from specbench.analysis.costs.probe import Round, already_collected, probe, probe_rows
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
-from specbench.choose.alpha import Scored, prepare, score
+from specbench.choose.alpha import prepare, score
+from specbench.choose.candidates import Scored
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.verbs import ChooseConfig
-from specbench.engine.session import Prompt
 from specbench.experiment.core_time import undisturbed
 from specbench.experiment.runner import Progress
 from specbench.methods.cascade.config import CascadeConfig
@@ -18,39 +18,33 @@ from specbench.records.documents import RoundRecord
 
 def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
     """Timed passes of so many completions at once."""
-    if batch > 1:
-        progress.say(f"batch={batch}")
     with already_collected():
-        return time_passes(scored, 0, scored.config.rounds) if batch == 1 else time_rows(scored, batch)
+        if batch == 1:
+            return time_passes(scored, 0, scored.config.rounds)
+        progress.say(f"batch={batch}")
+        return probe_rows(
+            scored.candidates[0].parts.target,
+            {one.name: one.timed for one in scored.candidates},
+            scored.gammas,
+            scored.texts,
+            batch,
+            rounds=scored.config.rounds,
+            seed=scored.config.seed,
+            timing=undisturbed,
+        )
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample."""
-    config, parts = scored.config, scored.candidates[0].parts
-    texts: list[tuple[Prompt, list[int]]] = list(zip(parts.prompts, scored.sample.texts, strict=False))
+    config, texts = scored.config, scored.texts
     return probe(
-        parts.target,
+        scored.candidates[0].parts.target,
         {one.name: one.timed for one in scored.candidates},
-        sorted(set(config.gammas)),
+        scored.gammas,
         [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
         rounds=rounds,
         seed=config.seed,
         first=first,
-        timing=undisturbed,
-    )
-
-
-def time_rows(scored: Scored, batch: int) -> list[Round]:
-    """As `time_passes`, of so many completions at once."""
-    config, parts = scored.config, scored.candidates[0].parts
-    return probe_rows(
-        parts.target,
-        {one.name: one.timed for one in scored.candidates},
-        sorted(set(config.gammas)),
-        list(zip(parts.prompts, scored.sample.texts, strict=False)),
-        batch,
-        rounds=config.rounds,
-        seed=config.seed,
         timing=undisturbed,
     )
 
@@ -95,28 +89,28 @@ def round_record(one: Round) -> RoundRecord:
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What is within a cascade: its inner length, and the ranking of its inner draft on its middle model."""
+class InnerRanking:
+    """The inner length of a cascade, and the ranking of its inner draft on its middle model."""
 
     length: int
     table: Predictions
 
 
-def inside_cascades(configs: Sequence[ChooseConfig], progress: Progress) -> dict[str, Inside]:
+def rank_inner_drafts(configs: Sequence[ChooseConfig], progress: Progress) -> dict[str, InnerRanking]:
     """Of each vertical cascade, by its name, the ranking of its inner draft on its middle model."""
-    found = dict[str, Inside]()
+    found = dict[str, InnerRanking]()
     for config in configs:
         name, draft = config.draft.label(), config.draft
         exact = config.accept.rule == "exact"  # as inside a cascade, whatever the rule outside
         if name not in found and exact and isinstance(draft, CascadeConfig) and config.tree.shape == "none":
-            inner = _inside(config, draft)
+            inner = _inner_config(config, draft)
             progress.say(f"inside {name}: {inner.draft.label()} on {name_of(inner.target)}")
             scored = score(prepare([inner], progress), (), progress, max(inner.gammas))
-            found[name] = Inside(draft.inner_gamma, predictions(scored, timed(scored, 1, progress)))
+            found[name] = InnerRanking(draft.inner_gamma, predictions(scored, timed(scored, 1, progress)))
     return found
 
 
-def _inside(config: ChooseConfig, draft: CascadeConfig) -> ChooseConfig:
+def _inner_config(config: ChooseConfig, draft: CascadeConfig) -> ChooseConfig:
     """`config` with the cascade's middle model as the target, and its inner draft as the draft."""
     assert isinstance(draft.via, ModelConfig) and draft.inner is not None
     middle = {one.name: getattr(draft.via, one.name) for one in fields(ModelConfig)}
@@ -124,28 +118,28 @@ def _inside(config: ChooseConfig, draft: CascadeConfig) -> ChooseConfig:
     return replace(config, target=replace(config.target, **middle), draft=inner)
 
 
-def of_cascades(table: Predictions, cascades: Mapping[str, Inside]) -> list[str]:
+def of_cascades(table: Predictions, cascades: Mapping[str, InnerRanking]) -> list[str]:
     """A sentence for each of `cascades`, which are named as in `table`: the best lengths by theory."""
     lines = []
     for name, one in cascades.items():
         chains = [chain for chain in table.ranked if chain.draft == name]
         if chains and one.table.ranked:
-            lines.append(_said(name, chains, one.length, one.table.ranked))
+            lines.append(_cascade_lengths(name, chains, one.length, one.table.ranked))
     return lines
 
 
-def _said(name: str, chains: Sequence[Prediction], length: int, inner: Sequence[Prediction]) -> str:
+def _cascade_lengths(name: str, chains: Sequence[Prediction], length: int, inner: Sequence[Prediction]) -> str:
     speedups = {one.gamma: one.calibrated for one in sorted(inner, key=lambda one: one.gamma)}
     best = max(inner, key=lambda one: one.calibrated)
     found = ", ".join(f"{value:.2f}× with {gamma}" for gamma, value in speedups.items())
-    said = (
+    about = (
         f"inside {name}: α={best.alpha.value:.2f}, c={best.cost.c:.3f}; by theory (Theorem 3.8 with v) its middle "
         f"model would draft at {found} inner tokens; "
     )
     if best.calibrated <= 1:
-        return f"{said}no inner draft helps: draft with the middle model alone"
+        return f"{about}no inner draft helps: draft with the middle model alone"
     if length not in speedups:
-        return f"{said}give draft.inner_gamma={best.gamma}"
+        return f"{about}give draft.inner_gamma={best.gamma}"
     # c of the cascade was measured at its own inner length.
     factor = speedups[length] / best.calibrated
     outer = {
@@ -157,6 +151,6 @@ def _said(name: str, chains: Sequence[Prediction], length: int, inner: Sequence[
     gamma = max(sorted(outer), key=lambda gamma: outer[gamma])
     c = next(one.cost.c for one in chains if one.gamma == gamma)
     return (
-        f"{said}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× expected "
+        f"{about}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× expected "
         f"with c={c * factor:.3f} (c={c:.3f} measured at draft.inner_gamma={length})"
     )

@@ -8,16 +8,16 @@ compared with the best fixed gamma on the same prompts.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from specbench.algorithm.decoding import Trace, autoregressive, speculative
+from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.analysis.costs.probe import Round, already_collected
-from specbench.analysis.proof.departures import difference
-from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.candidates import LoadedCandidate
+from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.candidates import LoadedCandidate, Scored
 from specbench.choose.passes import predictions, round_record, time_passes
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
@@ -28,7 +28,7 @@ from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
-from specbench.experiment.measure import generator_for, prove_greedily
+from specbench.experiment.measure import decode_baseline, decode_with_draft, prove_greedily, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
@@ -79,28 +79,13 @@ class Decoded:
 
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
     """The baseline, every candidate at every gamma, and its policies: each decodes the prompt of a number."""
-    config = scored.config
-
-    def baseline(index: int) -> Trace:
-        parts = scored.candidates[0].parts
-        generator = generator_for(config.seed, index, "baseline", parts.device)
-        return autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
-
-    def decoding(candidate: LoadedCandidate, gamma: Gamma) -> Decode:
-        parts = candidate.parts
-        spec = replace(parts.spec, gamma=gamma)
-
-        def decode(index: int) -> Trace:
-            generator = generator_for(config.seed, index, "speculative", parts.device)
-            return speculative(parts.target, parts.draft, parts.prompts[index], spec, generator)
-
-        return decode
-
-    decoders: dict[Name, Decode] = {BASELINE: baseline}
+    first = scored.candidates[0].parts
+    decoders: dict[Name, Decode] = {BASELINE: partial(decode_baseline, first, first.spec)}
     for candidate in scored.candidates:
-        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(config.gammas))}
+        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in scored.gammas}
         for gamma, chosen in (fixed | dict(policies[candidate.name])).items():
-            decoders[candidate.name, gamma] = decoding(candidate, chosen)
+            spec = replace(candidate.parts.spec, gamma=chosen)
+            decoders[candidate.name, gamma] = partial(decode_with_draft, candidate.parts, spec)
     return decoders
 
 
@@ -143,17 +128,14 @@ def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
     if scored.config.sampling.temperature > 0:
         return set()
     own = decoded[BASELINE].texts
-    found = set()
-    for candidate in scored.candidates:
-        parts = candidate.parts
-        for name, one in decoded.items():
-            if name[0] != candidate.name or candidate.lossy is not None:
-                continue
-            for prompt, right, text in zip(parts.prompts, own, one.texts, strict=False):
-                differing = difference(parts.target, prompt, right, text, parts.spec.max_new_tokens)
-                if differing is not None and (parts.invariant or not differing.is_rounding):
-                    found.add(name)
-    return found
+    lossless = {candidate.name: candidate.parts for candidate in scored.candidates if candidate.lossy is None}
+    return {
+        name
+        for name, one in decoded.items()
+        if (parts := lossless.get(name[0])) is not None
+        for index, (right, text) in enumerate(zip(own, one.texts, strict=True))
+        if unexplained_difference(parts, index, right, text) is not None
+    }
 
 
 def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:

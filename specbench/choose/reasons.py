@@ -260,8 +260,9 @@ def of_batches(tables: Mapping[int, Predictions]) -> list[str]:
             f"batch={batch}: {label(best)} is best, {best.estimated.value:.2f} times the target alone at the same "
             f"batch (c {best.cost.c:.3f}, v {best.cost.verify_cost:.2f})"
         )
-    pays = {batch: bool(table.ranked) and table.ranked[0].estimated.value > 1 for batch, table in tables.items()}
-    loses = [batch for batch, does in pays.items() if not any(p for b, p in pays.items() if b >= batch)]
-    last = max(tables)
-    lines.append(f"from batch={min(loses)} on no draft pays" if loses else f"a draft pays at every batch up to {last}")
+    paying = [batch for batch, table in tables.items() if table.ranked and table.ranked[0].estimated.value > 1]
+    losing = [batch for batch in tables if batch > max(paying, default=0)]
+    lines.append(
+        f"from batch={min(losing)} on no draft pays" if losing else f"a draft pays at every batch up to {max(tables)}"
+    )
     return lines

@@ -11,17 +11,20 @@ from typing import cast
 
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
-from specbench.analysis.forecast.predict import Grown, Prediction
-from specbench.choose.alpha import Scored, alpha_rows, prepare, score, settled
-from specbench.choose.candidates import LoadedCandidate
-from specbench.choose.passes import inside_cascades, of_cascades, predictions, round_record, timed
+from specbench.analysis.forecast.predict import Prediction
+from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
+from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees
+from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
+<<<<<<< HEAD
 from specbench.choose.trees import as_shaped, grow
+=======
+from specbench.config.drafts import task_label
+>>>>>>> seven
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
-from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -80,15 +83,12 @@ def _network(model: object) -> object:
 def rounds_of(engines: Engines, scored: Scored) -> list[Round]:
     """Timed steps and passes of the engines, at places spread over the sample."""
     config = scored.config
-    texts = list(zip(scored.candidates[0].parts.prompts, scored.sample.texts, strict=False))
-    return time_engine(
-        engines, sorted(set(config.gammas)), texts, config.max_new_tokens, config.rounds, config.seed
-    )  # fmt: skip
+    return time_engine(engines, scored.gammas, scored.texts, config.max_new_tokens, config.rounds, config.seed)
 
 
 def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list[Verified]:
     """The engine's measured speedup over the prompts of the sample, for each of the `best`, with the prediction."""
-    prompts: list[Prompt] = scored.candidates[0].parts.prompts[: len(scored.sample.texts)]
+    prompts = [prompt for prompt, _ in scored.texts]
     names = {one.name: one.names() for one in scored.candidates}
     asked = [(one.draft, one.gamma) for one in best]
     proofs, waited = least_disturbed(lambda: prove(engines, asked, prompts, scored.config.seed))
@@ -96,21 +96,32 @@ def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list
     rows = list[Verified]()
     for one in best:
         proof = proofs[one.draft, one.gamma]
-        measured, called = proof.speedup, names[one.draft]
-        if measured is None:
+        if (measured := proof.speedup) is None:
             raise UserError(
                 f"{one.draft}: only {proof.equal_share:.0%} of the completions are as without a draft: no speedup"
             )
-        rows.append({
-            "draft": called["draft"], "accept": called["accept"], "lossy": called["lossy"],
-            "candidate": called["candidate"], "gamma": one.gamma, "run_id": None, "reused": False,
-            "estimated": one.estimated.to_json(),
-            "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
-            "off": None if signs else one.estimated.value / measured.value - 1, "disturbed_by": signs,
-            "alike": proof.equal_share,
-            "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
-        })  # fmt: skip
+        row = _verified(one, names[one.draft], measured.value, measured.low, measured.high, signs)
+        row["alike"] = proof.equal_share
+        rows.append(row)
     return rows
+
+
+def _verified(
+    one: Prediction,
+    names: CandidateNames,
+    measured: float | None,
+    low: float | None,
+    high: float | None,
+    signs: str | None,
+) -> Verified:
+    """A prediction beside the measured speedup; `signs` that other work disturbed it leave it without an error."""
+    return {
+        "draft": names["draft"], "accept": names["accept"], "lossy": names["lossy"], "candidate": names["candidate"],
+        "gamma": one.gamma, "run_id": None, "reused": False, "estimated": one.estimated.to_json(),
+        "measured": measured, "measured_low": low, "measured_high": high,
+        "off": one.estimated.value / measured - 1 if measured and not signs else None, "disturbed_by": signs,
+        "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,18 +150,19 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
-        asked = settled(placed, lambda line: None)
+        asked = resolve_all(placed, lambda line: None)
         named = [] if other is None else [engine_name()]
         if not resolved.force and (saved := _saved(asked, configs[0].limit, named)) is not None:
             progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")
             return saved
         # Inner drafts are timed alone, so that they say nothing of a batch.
-        inner_tables = inside_cascades(placed, progress) if other is None and placed[0].batches == [1] else {}
-        scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
+        inner_rankings = rank_inner_drafts(placed, progress) if other is None and placed[0].batches == [1] else {}
+        scored, trees = with_trees(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
         engines = None if other is None else other(scored.candidates)
-        progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}" + _and_of(trees))
+        of_trees = f" and of {len(trees)} trees" if trees else ""
+        progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}{of_trees}")
         batches = sorted(set(scored.config.batches))
         if batches != [1] and (trees or engines is not None):
             raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
@@ -187,7 +199,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     total_variations = {
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
-    engine = scored.candidates[0].parts.engine if engines is None else _name(engines)
+    engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
     rows: list[RankedRow] = [
         {**one.to_json(), **candidates[one.draft].names(), "batch": batch}
         for batch, ranked in tables.items()
@@ -207,7 +219,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "rows": rows,
         "reasons": [
             *reasons(table),
-            *of_cascades(table, inner_tables),
+            *of_cascades(table, inner_rankings),
             *of_batches(tables),
             *of_lossy(table, total_variations),
         ],
@@ -259,42 +271,16 @@ def _file(results: str, recommend_id: str) -> Path:
     return Path(results) / "recommend" / f"{recommend_id}.json"
 
 
-def _and_of(trees: Mapping[str, Grown]) -> str:
-    return f" and of {len(trees)} trees" if trees else ""
-
-
-def _name(engines: Engines) -> str:
-    """The engine's name."""
-    return next(iter(engines.values())).name
-
-
 def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress, batch: int) -> Verified:
     """A real run of a candidate and gamma at this batch size, with its prediction."""
     progress.say(f"running {label(one)}")
     result = execute(as_run(config, None if one.tree else one.gamma, batch), progress)
     summary = result.record["summary"]
-    measured = summary["speedup_measured"]
-    undisturbed = None if summary.get("disturbed") else measured
-    return {
-        "draft": names["draft"],
-        "accept": names["accept"],
-        "lossy": names["lossy"],
-        "candidate": names["candidate"],
-        "gamma": one.gamma,
-        "batch": batch,
-        "tree": one.tree,
-        "run_id": result.record["run_id"],
-        "reused": result.reused,
-        "estimated": one.estimated.to_json(),
-        "measured": measured,
-        "measured_low": summary["speedup_low"],
-        "measured_high": summary["speedup_high"],
-        "off": one.estimated.value / undisturbed - 1 if undisturbed else None,
-        "disturbed_by": summary.get("disturbed_by"),
-        "unproved": why_unproved(dict(summary)),
-        "tokens_per_pass": summary["tokens_per_pass"],
-        "alpha": summary["alpha"],
-        "c": summary["c"],
-        "verify_cost": summary["verify_cost"],
+    measured, low, high = summary["speedup_measured"], summary["speedup_low"], summary["speedup_high"]
+    row = _verified(one, names, measured, low, high, summary.get("disturbed_by"))
+    return row | {
+        "batch": batch, "tree": one.tree, "run_id": result.record["run_id"], "reused": result.reused,
+        "unproved": why_unproved(dict(summary)), "tokens_per_pass": summary["tokens_per_pass"],
+        "alpha": summary["alpha"], "c": summary["c"], "verify_cost": summary["verify_cost"],
         "overhead": summary["overhead"],
-    }
+    }  # fmt: skip

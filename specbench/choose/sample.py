@@ -13,13 +13,11 @@ from typing import TypedDict
 
 import torch
 
-from specbench.algorithm.decoding import autoregressive
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
-from specbench.engine.session import Prompt
 from specbench.escaping import file_name
 from specbench.experiment.build import Parts
-from specbench.experiment.measure import generator_for
+from specbench.experiment.measure import decode_baseline
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.loading.model_loader import files_of
@@ -57,11 +55,12 @@ def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progre
         for index, prompt in enumerate(parts.prompts):
             if sum(len(entry["tokens"]) for entry in entries) >= tokens:
                 break
-            name = _name(index, prompt)
+            name = json_digest([index, prompt.source, prompt.prefix], 16)
             if name in known:
                 reused += 1
             else:
-                known[name] = _write_text(config, parts, index)
+                trace = decode_baseline(parts, parts.spec, index)
+                known[name] = {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
                 written += 1
             entries.append(known[name])
             progress.advance(min(tokens, sum(len(entry["tokens"]) for entry in entries)), tokens)
@@ -88,16 +87,6 @@ def sample_file(config: RunConfig) -> tuple[Path, Config]:
     }
     name = file_name(name_of(config.target), f"-T{config.sampling.temperature:g}-{json_digest(key, 12)}")
     return Path(config.results) / "samples" / f"{name}.json", key
-
-
-def _name(index: int, prompt: Prompt) -> str:
-    return json_digest([index, prompt.source, prompt.prefix], 16)
-
-
-def _write_text(config: RunConfig, parts: Parts, index: int) -> SampleText:
-    generator = generator_for(config.seed, index, "baseline", parts.device)
-    trace = autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
-    return {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
 
 
 def _read(file: Path) -> dict[str, SampleText]:

@@ -17,9 +17,15 @@ from torch import Tensor
 from specbench.choose.sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
+<<<<<<< HEAD
 from specbench.engine.eager.parts import decoder_layers, part_without, sublayers
 from specbench.engine.session import Prompt
 from specbench.experiment.build import build, resolve
+=======
+from specbench.engine.eager.parts import decoder_layers, sublayers
+from specbench.engine.session import Prompt, without
+from specbench.experiment.build import build_each, resolve
+>>>>>>> seven
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig
@@ -131,11 +137,9 @@ def _read(file: Path) -> Search | None:
 
 
 def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
-    resolved = resolve(config)
-    assert isinstance(resolved, ChooseConfig)
     # The target alone: any draft that needs nothing of its own will do.
-    plain = replace(resolved, draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
-    parts = build(replace(plain, limit=plain.limit or config.search_tokens), progress.say)
+    plain = replace(resolve(config), draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
+    (parts,) = build_each([replace(plain, limit=plain.limit or config.search_tokens)], progress.say)
     sampling = parts.spec.sampling
     progress.say(f"the target writes completions for the search (T={sampling.temperature:g})")
     sample = target_sample(plain, parts, config.search_tokens, progress)

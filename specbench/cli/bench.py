@@ -50,12 +50,12 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     folder = Path(config.results) / verb
     require_writable(folder)
     check_own_rows(config.task, config.limit, later_turns=False)
-    from specbench.experiment.build import build, resolve
+    from specbench.experiment.build import build_each, resolve
     from specbench.experiment.runner import translated_errors
 
     run = resolve(config, to_stderr)
     with translated_errors(run):
-        return Prepared(folder, run, build(run, to_stderr))
+        return Prepared(folder, run, build_each([run], to_stderr)[0])
 
 
 ABOUT = """

@@ -59,10 +59,10 @@ def main(argv: list[str]) -> int:
     if [*arguments.files, arguments.since].count(STDIN) > 1:
         raise UserError("-: the standard input can be read only once; give files")
     since = None if arguments.since is None else readings.Document.read(Path(arguments.since))
-    known, sources = readings.Known(arguments.gamma, since), []
+    sources = []
     for file in arguments.files:
-        form, reading = readings.read(Path(file), known, arguments.form)
-        found = readings.estimate(reading, known)
+        form, reading = readings.read(Path(file), since, arguments.form)
+        found = readings.estimate(reading, arguments.gamma)
         best = None
         if arguments.c is not None and found is not None and found.alpha is not None:
             best = readings.best_gamma(found.alpha, arguments.c, arguments.v or 1.0, found.gamma or 1.0)

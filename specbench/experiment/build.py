@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar, cast
 
 import torch
 
@@ -26,6 +27,8 @@ from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinne
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
+
+AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class Parts:
         return sum(model.warmup_s for model in self.models)
 
 
-def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
+def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
     """The config with every 'auto' and dependent default resolved for this machine, and every hub model at a commit.
 
     `note` receives the keys that pin each model.
     """
-    config = pinned(config, note)
+    config = cast(AnyRunConfig, pinned(config, note))
     device = _device(config.device)
     task = config.task
     if task.source_field is None and task.prompt_words is None:
@@ -80,13 +83,7 @@ def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
         task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
     dtype = _dtype(config, device, note or (lambda _: None))
     accept = AcceptKeys() if rule_of(config.accept).is_exact else config.accept  # so that both are one run
-    return replace(
-        config,
-        device=str(device),
-        dtype=dtype,
-        task=task,
-        accept=accept,
-    )
+    return replace(config, device=str(device), dtype=dtype, task=task, accept=accept)
 
 
 def _device(name: str) -> torch.device:
@@ -111,30 +108,6 @@ def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
     return "bfloat16" if device.type == "cpu" and computes_bf16() else "float32"
 
 
-def build(
-    config: RunConfig,
-    say: Say,
-    note: Say | None = None,
-    heading: str = "",
-    loader: ModelLoader | None = None,
-    later_turns: bool = False,
-) -> Parts:
-    """The parts of a resolved config.
-
-    Args:
-        config: the resolved config.
-        say: receives each long step.
-        note: receives the task and facts about its prompts; None: `say`.
-        heading: begins the first of these lines.
-        loader: loads the models.
-        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
-
-    Raises:
-        UserError, MachineError: as `engine.weights.load` and `tasks`.
-    """
-    return build_each([config], say, note, heading, loader, later_turns)[0]
-
-
 def build_each(
     configs: Sequence[RunConfig],
     say: Say,
@@ -147,6 +120,17 @@ def build_each(
 
     The target and every draft are loaded once and remain in memory together; every pair is checked before any weight is
     loaded. Sets torch's threads to those of the first config.
+
+    Args:
+        configs: the resolved configs.
+        say: receives each long step.
+        note: receives the task and facts about its prompts; None: `say`.
+        heading: begins the first of these lines.
+        loader: loads the models.
+        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
+
+    Raises:
+        UserError, MachineError: as `engine.weights.load` and `tasks`.
     """
     first, loader = configs[0], loader or ModelLoader()
     if first.threads is not None:
@@ -173,35 +157,20 @@ def build_each(
             model.eos_ids = frozenset()
     found = []
     for config, task in zip(configs, encoded, strict=True):
-        if config.tree.shape != "none":
-            for model in (target, *builders[_key(config)].models):
-                model.require_trees()
         making = builders[_key(config)]
+        if config.tree.shape != "none":
+            for model in (target, *making.models):
+                model.require_trees()
         making.require_room([*task.prompts, *task.probe_prompts])
-        numerics = target.invariant, _batched(config) or target.not_invariant
-        draft, models = drafts[_key(config)], (target, *making.models)
-        found.append(
-            Parts(
-                config,
-                *task,
-                vocabulary,
-                target,
-                draft,
-                device,
-                models,
-                *numerics,
-                build_spec(config),
-                making.vocabulary,
-            )
-        )
+        not_invariant = target.not_invariant
+        if config.batch > 1 and config.numerics == "invariant":
+            not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
+        draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
+        found.append(Parts(
+            config, *task, vocabulary, target, draft, device, models, target.invariant, not_invariant, spec,
+            making.vocabulary,
+        ))  # fmt: skip
     return found
-
-
-def _batched(config: RunConfig) -> str | None:
-    """Why a batch is decoded with fast numerics where others were asked for."""
-    if config.batch == 1 or config.numerics != "invariant":
-        return None
-    return f"rows of a batch are not proved to be invariant (batch={config.batch})"
 
 
 def _key(config: RunConfig) -> str:

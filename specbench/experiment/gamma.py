@@ -51,10 +51,6 @@ def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[
     return parts.probe_prompts[: len(texts)], texts
 
 
-def unsaid(line: str) -> None:
-    """Takes a line that nobody reads."""
-
-
 TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
 
 
@@ -63,18 +59,22 @@ def _best_shape(acceptance: str, size: int, depth: int) -> TreeShape:
     return best_shape(json.loads(acceptance), size, depth)
 
 
-def choose_tree(config: RunConfig, parts: Parts, note: Say = unsaid) -> DraftingPlan:
+def choose_tree(config: RunConfig, parts: Parts, note: Say = lambda line: None) -> DraftingPlan:
     """The tree of a config, with the acceptance by rank that its shape is made from; `note`: as in `with_gamma`."""
     tree = config.tree
     acceptance = tree.acceptance
-    if not tree.is_probed:
-        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
-    prompts, texts = own_texts(config, parts)
-    acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
+    if tree.is_probed:
+        prompts, texts = own_texts(config, parts)
+        acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
     if tree.size != AUTO:
         return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+<<<<<<< HEAD
     assert tree.depth is not None
     grower = _grower(config, parts, best_shape(acceptance, TIMED_SIZE, tree.depth))
+=======
+    assert tree.depth is not None and acceptance is not None
+    grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
+>>>>>>> seven
     middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
     costs, waited = least_disturbed(
         lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
@@ -97,6 +97,7 @@ def measured_acceptance(
     At each level of the tree, if the draft's acceptance falls with the position.
     """
     if config.draft.scores_children:
+<<<<<<< HEAD
         return acceptance_vector(
             [ranks_along(config, parts, len(parts.prompts) + index, *one)
              for index, one in enumerate(zip(prompts, texts, strict=True))],
@@ -105,6 +106,16 @@ def measured_acceptance(
     one_level = _grower(config, parts, TreeShape.of_widths([MOST_RANKS]))
     generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
     return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, generator)
+=======
+        ranks = [
+            ranks_along(config, parts, index, prompt, text)
+            for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True), len(parts.prompts))
+        ]
+        return acceptance_vector(ranks, cast(Children, config.tree.children))
+    one_level = _grower(config, parts, FixedShape(TreeShape.of_widths([MOST_RANKS])))
+    generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
+    return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator)
+>>>>>>> seven
 
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
@@ -118,8 +129,7 @@ def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, tex
 def with_tree(config: RunConfig, parts: Parts, choice: DraftingPlan) -> Parts:
     """`parts` whose draft proposes trees."""
     if choice.size is not None:
-        tree = replace(config.tree, size=choice.size, depth=choice.most)
-        config = replace(config, tree=tree)
+        config = replace(config, tree=replace(config.tree, size=choice.size, depth=choice.most))
     return replace(parts, draft=_grower(config, parts, plan_of(config, choice.acceptance)))
 
 
@@ -149,7 +159,7 @@ RESAMPLES = 200
 
 
 def with_gamma(
-    config: RunConfig, parts: Parts, before: DraftingPlan | None, note: Say = unsaid
+    config: RunConfig, parts: Parts, before: DraftingPlan | None, note: Say = lambda line: None
 ) -> tuple[Parts, DraftingPlan]:
     """`parts` with the policy of the config, and the choice: `before`, or made now.
 
@@ -164,7 +174,7 @@ def with_gamma(
     return replace(parts, spec=replace(parts.spec, gamma=choice.policy)), choice
 
 
-def choose_gamma(config: RunConfig, parts: Parts, note: Say = unsaid) -> DraftingPlan:
+def choose_gamma(config: RunConfig, parts: Parts, note: Say = lambda line: None) -> DraftingPlan:
     """The gamma of a config: a number as it is given, or from a probe."""
     confidence = config.draft.confidence_bound()
     if isinstance(config.gamma, int) and confidence is None:

@@ -1,5 +1,6 @@
 """The id of a run: equal if and only if the resolved config and the files that the run reads are equal."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ def identify(config: RunConfig) -> str:
     for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
-    _without_unset(frozen["draft"])
-    if not config.draft.learns:
-        _without_online(frozen["draft"])
-    _with_removed_keys(frozen["draft"])
+    for draft in list(_dictionaries(frozen["draft"])):  # as runs were called before drafts had, or lost, these keys
+        if draft.get("top_tokens", 0) is None:
+            del draft["top_tokens"]
+        if not config.draft.learns:
+            for key in [key for key in draft if key.startswith(ONLINE)]:
+                del draft[key]
+        draft.update(REMOVED_DEFAULTS.get(draft.get("kind", ""), {}))
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
@@ -41,30 +45,12 @@ def identify(config: RunConfig) -> str:
     return file_name(names, f"-{setting}-{json_digest(frozen)}")
 
 
-def _without_online(draft: dict[str, Any]) -> None:
-    """Remove the keys of online learning from `draft` and its parts, so that older runs keep their ids."""
-    for key, value in list(draft.items()):
-        if key.startswith(ONLINE):
-            del draft[key]
-        elif isinstance(value, dict):
-            _without_online(value)
-
-
-def _with_removed_keys(draft: dict[str, Any]) -> None:
-    """Add to `draft` and its parts the keys that their kinds once had, so that older runs keep their ids."""
-    draft.update(REMOVED_DEFAULTS.get(draft.get("kind", ""), {}))  # other keys hold dictionaries, too
+def _dictionaries(draft: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The keys of a draft, and those of its parts."""
+    yield draft
     for value in draft.values():
         if isinstance(value, dict):
-            _with_removed_keys(value)
-
-
-def _without_unset(draft: dict[str, Any]) -> None:
-    """Remove keys that drafts did not have once, where they are unset."""
-    if draft.get("top_tokens", 0) is None:
-        del draft["top_tokens"]
-    for value in draft.values():
-        if isinstance(value, dict):
-            _without_unset(value)
+            yield from _dictionaries(value)
 
 
 def _gamma(config: RunConfig) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
-from specbench.analysis.proof.departures import difference
+from specbench.analysis.proof.departures import Difference, difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
@@ -80,15 +79,20 @@ def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None
     Raises:
         MachineError: they are not.
     """
-    limit = parts.spec.max_new_tokens
-    found = difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens, limit)
-    if found is not None and (parts.invariant or not found.is_rounding):
+    found = unexplained_difference(parts, index, baseline.tokens, ours.tokens)
+    if found is not None:
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
             f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
             f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
             f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
         )
+
+
+def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
+    """The difference of two greedy completions of a prompt; None if they are equal, or if rounding explains it."""
+    found = difference(parts.target, parts.prompts[index], baseline, ours, parts.spec.max_new_tokens)
+    return None if found is None or (found.is_rounding and not parts.invariant) else found
 
 
 def measure_prompt(parts: Parts, index: int) -> PromptRecord:
@@ -162,12 +166,17 @@ def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], r
     k_seq = parts.spec.verification.traits.k_sequential
     most, finds = parts.config.max_new_tokens, parts.config.draft.found_in_text
     passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
-    way: str = draft.children
+    children: str = draft.children
     if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
+<<<<<<< HEAD
         assert isinstance(draft.plan, TreeShape), "K-SEQ requires tree=widths"
         way = k_seq_of(draft.plan.children[0])
+=======
+        assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
+        children = k_seq_of(draft.plan.shape.children[0])
+>>>>>>> seven
     return {
-        "accepted": None if ranks is None else ranks.accepted_for(way),
+        "accepted": None if ranks is None else ranks.accepted_for(children),
         "passes": None if passes is None else float(passes.sum()),
     }
 
@@ -177,15 +186,23 @@ def decode_both(parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Tr
 
     Which goes first alternates, so that a machine that slows down or speeds up favours neither.
     """
-    prompt, seed = parts.prompts[index], parts.config.seed
-    alone, drafted = (generator_for(seed, index, stream, parts.device) for stream in ("baseline", "speculative"))
-    baseline = partial(autoregressive, parts.target, prompt, spec, alone)
-    ours = partial(speculative, parts.target, parts.draft, prompt, spec, drafted)
     if index % 2 == 0:
-        first = baseline()
-        return first, ours()
-    second = ours()
-    return baseline(), second
+        baseline = decode_baseline(parts, spec, index)
+        return baseline, decode_with_draft(parts, spec, index)
+    ours = decode_with_draft(parts, spec, index)
+    return decode_baseline(parts, spec, index), ours
+
+
+def decode_baseline(parts: Parts, spec: DecodingSpec, index: int) -> Trace:
+    """The standard decoding of a prompt by the target alone."""
+    generator = generator_for(parts.config.seed, index, "baseline", parts.device)
+    return autoregressive(parts.target, parts.prompts[index], spec, generator)
+
+
+def decode_with_draft(parts: Parts, spec: DecodingSpec, index: int) -> Trace:
+    """The speculative decoding of a prompt."""
+    generator = generator_for(parts.config.seed, index, "speculative", parts.device)
+    return speculative(parts.target, parts.draft, parts.prompts[index], spec, generator)
 
 
 def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:
@@ -266,8 +283,8 @@ def decode_rows(parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequ
         generator = generator_for(parts.config.seed, place, "speculative", parts.device)
         return speculate(rows.target, rows.draft, parts.prompts[place], spec, generator)
 
-    def decode(way: Callable[[int], Decoding]) -> list[Trace]:
-        return together(map(way, places), rows.number, rows.target)
+    def decode(begin: Callable[[int], Decoding]) -> list[Trace]:
+        return together(map(begin, places), rows.number, rows.target)
 
     if places[0] // (BATCHES * rows.number) % 2 == 0:
         first = decode(baseline)

@@ -47,10 +47,10 @@ def make_record(
     `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
     from all of them. `probed` is the probe by which dtype=auto chose the dtype.
     """
-    settled = processes[-1]["gamma"]
+    plan = processes[-1]["gamma"]
     measured = summarise(
         prompts,
-        gamma=settled["gamma"],
+        gamma=plan["gamma"],
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
         max_new_tokens=config.max_new_tokens,
@@ -66,8 +66,8 @@ def make_record(
         "draft": draft_name(config.draft, parts.draft_vocabulary),
         **vocabulary_facts(parts.draft_vocabulary),
         **_learning(config),
-        "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
-        "gamma_requested": settled["requested"],
+        "gamma": plan["gamma"],  # None: adaptive; each pass says what it drafted
+        "gamma_requested": plan["requested"],
         "accept": rule_of(config.accept).label(),
         "tree": None if config.tree.shape == "none" else config.tree.label(),
         "prompts_cut": sum(prompt.truncated for prompt in parts.prompts),  # to task.max_source_tokens
@@ -94,7 +94,7 @@ def make_record(
         "run_id": run_id,
         "summary": summary,
         "config": asdict(replace(config, force=False)),
-        "gamma": settled,
+        "gamma": plan,
         "environment": surroundings,
         "processes": processes,
         "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},

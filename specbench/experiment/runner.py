@@ -18,7 +18,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.session import Model, Prompt, get_ready
 from specbench.errors import MachineError, UserError
-from specbench.experiment.build import Parts, build, resolve
+from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
@@ -161,8 +161,11 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
         try:
             with translated_errors(config):
                 placed = replace(config, device=str(device))
-                parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader, config.batch == 1)
-                parts, choice = with_gamma(config, parts, _choice_before(journal), progress.note)
+                (parts,) = build_each(
+                    [placed], progress.say, progress.note, f"run {run_id}: ", loader, later_turns=config.batch == 1
+                )
+                before = DraftingPlan.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
+                parts, choice = with_gamma(config, parts, before, progress.note)
                 _decode_missing(parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
@@ -170,7 +173,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
         except UserError:  # a slip to be typed again is no run
             raise
         except Exception as error:
-            _note(file, config, run_id, error)
+            _write_failure(file, config, run_id, error)
             raise
         store.write(config.results, record)
         journal.remove()
@@ -188,16 +191,12 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
         if agree(False):
             return
         placed = replace(config, device=str(device))
-        parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
+        (parts,) = build_each([placed], progress.say, loader=loader, later_turns=config.batch == 1)
+        parts, _ = with_gamma(config, parts, None)
         missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
         if missing:
             _restore(parts, texts, answers)
             _decode_in_turn(parts, missing, answers, lambda prompt: None)
-
-
-def _choice_before(journal: Journal) -> DraftingPlan | None:
-    """The gamma that this run chose before it was interrupted."""
-    return DraftingPlan.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
 
 
 def _reused(file: Path) -> Result:
@@ -217,7 +216,7 @@ def _finished(file: Path, progress: Progress) -> RunRecord | None:
         return None
 
 
-def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
+def _write_failure(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
     """Write the record of a failed run, unless a successful record exists."""
     with contextlib.suppress(ValueError, KeyError):
         if file.exists() and not store.read_head(file).failed:

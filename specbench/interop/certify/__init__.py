@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -27,7 +28,7 @@ from specbench.interop.certify.outputs import Output, Outputs, read_outputs
 from specbench.loading.compatibility import require_range
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
-from specbench.records.schema import EvidenceRecord
+from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling, standardise
 
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
@@ -53,7 +54,7 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Setup:
     """The target, and the settings of its readings."""
 
     config: CertifyConfig
@@ -74,16 +75,16 @@ def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
     """
     run = resolve(certify_run(config))
     with translated_errors(run):
-        judge = _load(config, run, say)
-        name, target = name_of(config.target), judge.target
-        found = read_outputs(path, judge.vocabulary, target.eos_ids, target.longest, config.limit, name)
+        setup = _load(config, run, say)
+        name, target = name_of(config.target), setup.target
+        found = read_outputs(path, setup.vocabulary, target.eos_ids, target.longest, config.limit, name)
         say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
-        greedy = judge.sampling.temperature == 0
-        certificate, where = (_greedy if greedy else _sampled)(judge, found)
+        greedy = setup.sampling.temperature == 0
+        certificate, where = (_greedy if greedy else _sampled)(setup, found)
     return Certified(
         certificate,
         name,
-        judge.sampling,
+        setup.sampling,
         run.dtype,
         len(found.rows),
         found.left_out,
@@ -93,7 +94,7 @@ def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
     )
 
 
-def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
+def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Setup:
     if run.threads is not None:
         torch.set_num_threads(run.threads)
     device, loader = torch.device(run.device), ModelLoader()
@@ -104,20 +105,24 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
     request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
     target = loader.load(request, say)
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
-    return _Judge(config, run, vocabulary, target, builder.load(target, say), sampling, device)
+    return _Setup(config, run, vocabulary, target, builder.load(target, say), sampling, device)
 
 
-def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+def _greedy(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
     """Of each row the departures that matter: all that rounding explains, or the first that it does not."""
     where: list[tuple[str, Departure]] = []
     tokens = 0
     _drop_copies(found, lambda row: True)
-    _with_ends(judge, found)
+    _with_ends(setup, found)
     for row in found.rows:
-        differing, read = _departures(judge, row)
-        tokens += read
+        differing, tested = _departures(setup, row)
+        tokens += tested
         where += [(row.where, one) for one in differing]
+<<<<<<< HEAD
     return greedy_certificate(tokens, [one.is_rounding for _, one in where], judge.config.within), where
+=======
+    return greedy_certificate(tokens, [one for _, one in where], setup.config.within), where
+>>>>>>> seven
 
 
 def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:
@@ -137,18 +142,18 @@ def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:
     found.rows[:] = rows
 
 
-def _log_probability(judge: _Judge, row: Output) -> float:
+def _log_probability(setup: _Setup, row: Output) -> float:
     """The log-probability (natural) of a completion under the target."""
     tokens, first = [*row.prompt.prefix, *row.tokens], len(row.prompt.prefix)
     total = 0.0
-    for start, logits_LV in logits_along(judge.target.start(row.prompt), tokens, first):
-        p_LV = standardise(logits_LV, judge.sampling, judge.target.vocabulary_size)
+    for start, logits_LV in logits_along(setup.target.start(row.prompt), tokens, first):
+        p_LV = standardise(logits_LV, setup.sampling, setup.target.vocabulary_size)
         chosen = torch.tensor(tokens[start : start + len(p_LV)], device=p_LV.device)
         total += float(p_LV.gather(1, chosen[:, None]).double().log().sum())
     return total
 
 
-def _with_ends(judge: _Judge, found: Outputs) -> None:
+def _with_ends(setup: _Setup, found: Outputs) -> None:
     """Append an end to rows that ended with one of several and do not say which.
 
     At T = 0 it is the end that the target prefers: if that is not its choice, no other end is. At T > 0 it is drawn
@@ -157,32 +162,34 @@ def _with_ends(judge: _Judge, found: Outputs) -> None:
     for place, row in enumerate(found.rows):
         if not row.ends:
             continue
-        session = judge.target.start(row.prompt)
+        session = setup.target.start(row.prompt)
         logits_V = session.extend([*row.prompt.prefix, *row.tokens][session.length :])[-1]
-        p_E = standardise(logits_V[None], judge.sampling, judge.target.vocabulary_size)[0, list(row.ends)].double()
-        if judge.sampling.temperature and float(p_E.sum()) > 0:
-            chosen = int(torch.multinomial(p_E, 1, generator=_generator(judge, place)))
+        p_E = standardise(logits_V[None], setup.sampling, setup.target.vocabulary_size)[0, list(row.ends)].double()
+        if setup.sampling.temperature and float(p_E.sum()) > 0:
+            chosen = int(torch.multinomial(p_E, 1, generator=_generator(setup, place)))
         else:
             chosen = int(logits_V[list(row.ends)].argmax())
         found.rows[place] = replace(row, tokens=[*row.tokens, row.ends[chosen]], ends=())
 
 
-def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
+def _departures(setup: _Setup, row: Output) -> tuple[list[Departure], int]:
     """The departures of a row and how many of its tokens were tested.
 
     A row whose own tokens depart is compared as text: the target may have written it in other tokens.
     """
-    target, noise = judge.target, judge.config.noise
-    round_trips = row.text is None or judge.vocabulary.text(row.tokens) == row.text
+    target, noise = setup.target, setup.config.noise
+    round_trips = row.text is None or setup.vocabulary.text(row.tokens) == row.text
     differing = departures(target, row.prompt, row.tokens, noise) if round_trips else []
     if row.text is None or (round_trips and all(one.is_rounding for one in differing)):
-        return differing, _read(differing, row)
-    own, whole, complete = _own_text(judge, row)
+        # All tokens were compared, or those up to the first departure that rounding does not explain.
+        faulty = bool(differing) and not differing[-1].is_rounding
+        return differing, differing[-1].position + 1 if faulty else len(row.tokens)
+    own, whole, complete = _own_text(setup, row)
     ended = row.tokens[-1] in target.eos_ids
     if whole == row.text if ended and complete else whole.startswith(row.text) or not complete:
         return [], min(len(own), len(row.tokens))
     shared = next(
-        (count for count in range(len(own), -1, -1) if row.text.startswith(judge.vocabulary.text(own[:count]))), 0
+        (count for count in range(len(own), -1, -1) if row.text.startswith(setup.vocabulary.text(own[:count]))), 0
     )
     if shared == len(own) and own[-1] in target.eos_ids:
         shared -= 1  # the target ended its text here, and the row continues
@@ -193,68 +200,58 @@ def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
     return [Departure(shared, -1, best, found.margin, moved)], shared + 1
 
 
-def _own_text(judge: _Judge, row: Output) -> tuple[list[int], str, bool]:
+def _own_text(setup: _Setup, row: Output) -> tuple[list[int], str, bool]:
     """The target's completion of a row's prompt as tokens and text.
 
     It stops when it ends, exceeds the row's text, or differs from it. The third value is False if the target's
     positions end before that.
     """
     assert row.text is not None
-    most = None if judge.target.longest is None else judge.target.longest - len(row.prompt.prefix)
+    most = None if setup.target.longest is None else setup.target.longest - len(row.prompt.prefix)
     room = len(row.tokens) + BEYOND
     while True:
         room = room if most is None else min(room, most)
-        own = autoregressive(judge.target, row.prompt, _spec(judge.sampling, room), _generator(judge, 0)).tokens
-        whole = judge.vocabulary.text(own)
+        own = autoregressive(setup.target, row.prompt, _spec(setup.sampling, room), _generator(setup, 0)).tokens
+        whole = setup.vocabulary.text(own)
         begins = row.text.startswith(whole) and len(whole) < len(row.text)
-        if not begins or own[-1] in judge.target.eos_ids:
+        if not begins or own[-1] in setup.target.eos_ids:
             return own, whole, True
         if room == most:
             return own, whole, False
         room *= 2  # the tokenizer needs fewer tokens for this text than the target
 
 
-def _suspect(judge: _Judge) -> str:
-    """The draft that the user named, whose faults the tests detect; '' for the default."""
-    return "" if judge.config.draft.kind == CertifyConfig().draft.kind else judge.config.draft.kind
-
-
-def _read(differing: Sequence[Departure], row: Output) -> int:
-    """Tokens of a row that were compared: all, or those up to the first that rounding does not explain."""
-    return differing[-1].position + 1 if differing and not differing[-1].is_rounding else len(row.tokens)
-
-
-def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
-    _drop_copies(found, lambda row: _log_probability(judge, row) < IMPLAUSIBLE)
-    _with_ends(judge, found)
+def _sampled(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    _drop_copies(found, lambda row: _log_probability(setup, row) < IMPLAUSIBLE)
+    _with_ends(setup, found)
     rows = []
     for row in found.rows:
-        if row.text is not None and judge.vocabulary.text(row.tokens) != row.text:
+        if row.text is not None and setup.vocabulary.text(row.tokens) != row.text:
             found.left_out[NOT_ROUND] += 1
         else:
             rows.append(row)
     found.rows[:] = rows
-    raw: list[dict[str, EvidenceRecord]] = [
-        {"proof": evidence(judge.target, judge.draft, row.prompt, row.tokens, judge.sampling).to_json()} for row in rows
-    ]
-    certificate = sampled_certificate(prove(raw), judge.config.within, suspect=_suspect(judge))  # type: ignore[arg-type]
-    if certificate.verdict == "not the target's" and any(row.text is not None for row in rows):
-        other = _written_otherwise(judge, rows)
-        if other:
-            certificate = sampled_certificate(prove(raw), judge.config.within, other)  # type: ignore[arg-type]
+    proof = prove(cast(list[PromptRecord], [
+        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling).to_json()} for row in rows
+    ]))  # fmt: skip
+    kind = setup.config.draft.kind
+    suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
+    certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
+    from_text = any(row.text is not None for row in rows)
+    if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
+        certificate = sampled_certificate(proof, setup.config.within, retokenised)
     return certificate, []
 
 
-def _written_otherwise(judge: _Judge, rows: Sequence[Output]) -> str:
+def _retokenised(setup: _Setup, rows: Sequence[Output]) -> str:
     """How many of the target's own completions the tokenizer would split differently, in words; '' if none."""
-    other = asked = 0
+    other, asked = 0, min(OWN_TEXTS, len(rows))
     for number, row in enumerate(rows[:OWN_TEXTS]):
-        spec = _spec(judge.sampling, len(row.tokens))
-        own = autoregressive(judge.target, row.prompt, spec, _generator(judge, number)).tokens
-        text = judge.vocabulary.text(own)
-        kept = [token for token in own if token not in judge.target.eos_ids]
-        asked += 1
-        other += judge.vocabulary.continuation(text) != kept
+        spec = _spec(setup.sampling, len(row.tokens))
+        own = autoregressive(setup.target, row.prompt, spec, _generator(setup, number)).tokens
+        text = setup.vocabulary.text(own)
+        kept = [token for token in own if token not in setup.target.eos_ids]
+        other += setup.vocabulary.continuation(text) != kept
     if not other:
         return ""
     return (
@@ -267,5 +264,5 @@ def _spec(sampling: Sampling, tokens: int) -> DecodingSpec:
     return DecodingSpec(sampling, max(1, tokens), Verification(accept_exact, sampling))
 
 
-def _generator(judge: _Judge, number: int) -> torch.Generator:
-    return torch.Generator(judge.device).manual_seed(judge.config.seed * 1_000_003 + number)
+def _generator(setup: _Setup, number: int) -> torch.Generator:
+    return torch.Generator(setup.device).manual_seed(setup.config.seed * 1_000_003 + number)

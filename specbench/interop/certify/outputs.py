@@ -7,6 +7,7 @@ a completion cut by length. The prompt is the whole input of the server; `tokens
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,43 +54,33 @@ def read_outputs(
 ) -> Outputs:
     """The rows of a file. Raises UserError at a row that has no prompt or no text, or tokens that the target lacks."""
     found = Outputs()
-    read = 0
-    for row in read_rows(path):
-        if limit is not None and read >= limit:
-            break
-        read += 1
-        _add(found, row, vocabulary, eos_ids, longest, target)
-    if not read:
+    for row in islice(read_rows(path), limit):
+        prompt = _prompt(row, vocabulary, target)
+        tokens, text = _tokens(row, vocabulary, target)
+        reason, stopped = _finish(row)
+        ends: tuple[int, ...] = ()
+        if vocabulary.is_encoder_decoder and tokens[:1] == [vocabulary.start]:
+            tokens = tokens[1:]
+        end = next((place for place, token in enumerate(tokens, 1) if token in eos_ids), None)
+        if end is not None:
+            found.after_end += len(tokens) - end
+            tokens = tokens[:end]
+        elif reason in ENDED and tokens:
+            # Servers leave the end out of what they return. A stop string, or a stop token of the request, is no end.
+            possible = sorted(eos_ids) if stopped is None else [end for end in eos_ids if end == stopped]
+            if len(possible) == 1:
+                tokens = [*tokens, *possible]
+            else:
+                ends = tuple(possible)
+        if not tokens:
+            found.left_out["nothing was written"] += 1
+        elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
+            found.left_out[f"longer than the {longest} positions of the target"] += 1
+        else:
+            found.rows.append(Output(row.where, prompt, tokens, text, ends))
+    if not found.rows and not found.left_out:
         raise UserError(f"{path}: it has no rows")
     return found
-
-
-def _add(
-    found: Outputs, row: Row, vocabulary: Vocabulary, eos_ids: frozenset[int], longest: int | None, target: str
-) -> None:
-    prompt = _prompt(row, vocabulary, target)
-    tokens, text = _tokens(row, vocabulary, target)
-    reason, stopped = _finish(row)
-    ends: tuple[int, ...] = ()
-    if vocabulary.is_encoder_decoder and tokens[:1] == [vocabulary.start]:
-        tokens = tokens[1:]
-    end = next((place for place, token in enumerate(tokens, 1) if token in eos_ids), None)
-    if end is not None:
-        found.after_end += len(tokens) - end
-        tokens = tokens[:end]
-    elif reason in ENDED and tokens:
-        # Servers leave the end out of what they return. A stop string, or a stop token of the request, is no end.
-        possible = sorted(eos_ids) if stopped is None else [end for end in eos_ids if end == stopped]
-        if len(possible) == 1:
-            tokens = [*tokens, *possible]
-        else:
-            ends = tuple(possible)
-    if not tokens:
-        found.left_out["nothing was written"] += 1
-    elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
-        found.left_out[f"longer than the {longest} positions of the target"] += 1
-    else:
-        found.rows.append(Output(row.where, prompt, tokens, text, ends))
 
 
 def _finish(row: Row) -> tuple[object, object]:
@@ -135,7 +126,7 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
     """A field of token ids. Raises UserError where one is none of the target's."""
-    values: Any = row.fields[name]
+    values: list[Any] = row.fields[name]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
@@ -144,4 +135,4 @@ def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
                 f"{row.where}: token {value} in '{name}', and target={target} has {vocabulary.size} tokens: these "
                 "completions are of another vocabulary; name their target"
             )
-    return list(values)
+    return values

@@ -1,14 +1,15 @@
 """Acceptance numbers of other engines: `read` detects the format of a file and reads it.
 
-A format is two functions of this room, `fits` and `read`, and a line in `FORMATS`. Plain Python; torch is not needed.
+A format is a `read` function of this room and its entry in `FORMATS`. Plain Python; torch is not needed.
 """
 
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 from specbench.errors import UserError
 from specbench.interop.readings import bench, llamacpp, passes, prometheus, sglang, tensorrt, vllm
-from specbench.interop.readings.base import Format, Known, Printed, Reading
+from specbench.interop.readings.base import PASSES, Format, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
 
@@ -19,7 +20,6 @@ __all__ = [
     "Document",
     "Estimate",
     "Format",
-    "Known",
     "Printed",
     "Reading",
     "best_gamma",
@@ -34,110 +34,127 @@ _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt"
 _TENSORRT = "https://github.com/NVIDIA/TensorRT-LLM/blob/main"
 # The first that fits is taken, so that the narrower come first.
 FORMATS = (
-    Format("specbench", "specbench", "a record of specbench run", "docs/sweeps.md", "0.1", passes.fits, passes.read),
+    Format(
+        "specbench", "specbench", "a record of specbench run", "docs/sweeps.md", "0.1",
+        lambda file: file.holds_all("run_id", "speculative"), passes.read,
+    ),
     Format(
         "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",
-        f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32", vllm.fits_vllm, vllm.read_vllm,
+        f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32",
+        lambda file: file.holds_all(vllm.VLLM, vllm.NAMES[PASSES]), vllm.read_vllm,
     ),
     Format(
         "aiperf", "AIPerf", "profile_export.jsonl of --export-level records",
         "https://docs.nvidia.com/aiperf/reference/per-request-speculative-decoding-acceptance", "0.13",
-        vllm.fits_aiperf, vllm.read_aiperf,
+        lambda file: file.holds(vllm.AIPERF)
+        or (file.holds("metadata") and file.holds("x_request_id", "benchmark_phase")), vllm.read_aiperf,
     ),
     Format(
         "sglang", "SGLang", "responses with meta_info, JSON or a line each", f"{_SGLANG}/managers/tokenizer_manager.py",
-        "0.5", sglang.fits, sglang.read,
+        "0.5", lambda file: file.holds("meta_info"), sglang.read,
     ),
     Format(
         "llamacpp-timings", "llama.cpp", "responses of llama-server with timings",
-        f"{_LLAMACPP}/tools/server/README.md", "2026-06", llamacpp.fits_timings, llamacpp.read_timings,
+        f"{_LLAMACPP}/tools/server/README.md", "2026-06",
+        lambda file: file.holds_all("timings", "predicted_n"), llamacpp.read_timings,
     ),
     Format(
         "tensorrt-llm", "TensorRT-LLM", "iteration statistics with specDecodingStats, JSON or a line each",
         "https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/include/tensorrt_llm/executor/types.h", "1.0",
-        tensorrt.fits, tensorrt.read,
+        lambda file: file.holds(*tensorrt.KEYS, "inflightBatchingStats"), tensorrt.read,
     ),
     Format(
         "tensorrt-llm-requests", "TensorRT-LLM", "requests of /perf_metrics, JSON or a line each",
-        f"{_TENSORRT}/tensorrt_llm/serve/openai_server.py", "main of 2026", tensorrt.fits_requests,
-        tensorrt.read_requests,
+        f"{_TENSORRT}/tensorrt_llm/serve/openai_server.py", "main of 2026",
+        lambda file: file.holds_all("timing_metrics", "kv_cache_metrics"), tensorrt.read_requests,
     ),
     Format(
         "trtllm-bench", "TensorRT-LLM", "a report of trtllm-bench, --report_json or as printed",
-        f"{_TENSORRT}/tensorrt_llm/bench/dataclasses/reporting.py", "2787769ca", bench.fits_tensorrt,
+        f"{_TENSORRT}/tensorrt_llm/bench/dataclasses/reporting.py", "2787769ca", bench.is_tensorrt,
         bench.read_tensorrt,
     ),
     Format(
         "vllm-bench", "vLLM", "results of vllm bench serve, JSON or a line each",
-        "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026", bench.fits_vllm_json,
-        bench.read_vllm_json,
+        "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026",
+        lambda file: file.holds(bench.VLLM + bench.NAMES[PASSES])
+        or (file.holds_all("mean_ttft_ms", "tokenizer_id") and not file.holds("accept_length")), bench.read_vllm_json,
     ),
     Format(
         "sglang-bench", "SGLang", "results of sglang.bench_serving, JSON or a line each",
         "https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py", "0.5",
-        bench.fits_sglang_json, bench.read_sglang_json,
+        lambda file: file.holds("accept_length") and file.holds("mean_ttft_ms", "mean_e2e_latency_ms"),
+        bench.read_sglang_json,
     ),
     Format(
         "transformers", "transformers", "a line each pass, written as docs/acceptance.md shows",
-        "https://huggingface.co/docs/transformers/assisted_decoding", "5.23", passes.fits_lines,
-        passes.read_lines,
+        "https://huggingface.co/docs/transformers/assisted_decoding", "5.23",
+        lambda file: file.holds_all(*passes.FIELDS) and not file.holds("run_id"), passes.read_lines,
     ),
     Format(
         "vllm-metrics", "vLLM", "/metrics (Prometheus text)", f"{_VLLM}/usage/metrics/", "0.11 to 0.32",
-        lambda document: prometheus.fits_prefix(document, "vllm:"), prometheus.read_vllm, counters=True,
+        lambda file: prometheus.is_page(file, "vllm:"),
+        partial(prometheus.read_counters, "vllm:", "vLLM", "start the server with --speculative-config"), counters=True,
     ),
     Format(
         "llamacpp-metrics", "llama.cpp", "/metrics (Prometheus text)", f"{_LLAMACPP}/tools/server/README.md", "2026-06",
-        lambda document: prometheus.fits_prefix(document, "llamacpp:"), prometheus.read_llamacpp, counters=True,
+        lambda file: prometheus.is_page(file, "llamacpp:"),
+        partial(
+            prometheus.read_counters, "llamacpp:", "llama.cpp",
+            "start the server with a draft (--model-draft, --spec-type)",
+        ), counters=True,
     ),
     Format(
         "sglang-metrics", "SGLang", "/metrics (Prometheus text)",
         "https://docs.sglang.io/references/production_metrics.html", "0.5",
-        lambda document: prometheus.fits_prefix(document, "sglang:"), prometheus.read_sglang,
+        lambda file: prometheus.is_page(file, "sglang:"), prometheus.read_sglang,
     ),
     Format(
         "vllm-log", "vLLM", "the server's log ('SpecDecoding metrics')",
-        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11", vllm.fits_log,
-        vllm.read_log,
+        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11",
+        lambda file: file.has(vllm.MARK), vllm.read_log,
     ),
     Format(
         "llamacpp-log", "llama.cpp", "the log of llama-server or llama-speculative ('draft acceptance')",
-        "https://github.com/ggml-org/llama.cpp/pull/24536", "2026-06", llamacpp.fits_log, llamacpp.read_log,
+        "https://github.com/ggml-org/llama.cpp/pull/24536", "2026-06", llamacpp.is_log, llamacpp.read_log,
     ),
     Format(
         "sglang-log", "SGLang", "the server's log ('Decode batch ... accept len')",
-        f"{_SGLANG}/managers/scheduler_metrics_mixin.py", "0.5", sglang.fits_log, sglang.read_log,
+        f"{_SGLANG}/managers/scheduler_metrics_mixin.py", "0.5",
+        lambda file: not file.is_json and file.has("Decode batch"), sglang.read_log,
     ),
     Format(
         "vllm-bench-text", "vLLM", "what vllm bench serve prints",
-        "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026", bench.fits_vllm_text,
+        "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026",
+        lambda file: not file.is_json and file.has(bench.TITLE) and not file.has("\nAccept length:"),
         bench.read_vllm_text,
     ),
     Format(
         "sglang-bench-text", "SGLang", "what sglang.bench_serving prints",
         "https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py", "0.5",
-        bench.fits_sglang_text, bench.read_sglang_text,
+        lambda file: not file.is_json and file.has(bench.TITLE) and file.has("\nAccept length:"),
+        bench.read_sglang_text,
     ),
 )  # fmt: skip
 
 
-def read(path: Path, known: Known | None = None, name: str | None = None) -> tuple[Format, Reading]:
-    """The format of a file, and its reading. `name` is the format that the user gives; None: it is detected.
+def read(path: Path, since: Document | None = None, name: str | None = None) -> tuple[Format, Reading]:
+    """The format of a file, and its reading.
+
+    Args:
+        path: the file; `-` is the standard input.
+        since: an earlier reading of the same counters, which is subtracted.
+        name: the format that the user gives; None: it is detected.
 
     Raises:
         UserError: no format fits, another than `name` fits, or the file is cut off.
     """
-    document, known = Document.read(path), known or Known()
+    document = Document.read(path)
     fitting = [form for form in FORMATS if form.fits(document)]
     if name is not None:
         form = next(form for form in FORMATS if form.name == name)
         if form not in fitting:
-            seems = (
-                f"it looks like {fitting[0].name}, {fitting[0].about}"
-                if fitting
-                else "it looks like none that is known"
-            )
-            raise UserError(f"{path}: is not {name}, {form.about}; {seems}")
+            seems = f"{fitting[0].name}, {fitting[0].about}" if fitting else "none that is known"
+            raise UserError(f"{path}: is not {name}, {form.about}; it looks like {seems}")
     elif not fitting:
         if document.is_json:
             deque(document.values, maxlen=0)  # a file that is cut off says so
@@ -146,10 +163,10 @@ def read(path: Path, known: Known | None = None, name: str | None = None) -> tup
         )
     else:
         form = fitting[0]
-    if known.since is not None and not (form.counters and form.fits(known.since)):
+    if since is not None and not (form.counters and form.fits(since)):
         pages = " or ".join(other.name for other in FORMATS if other.counters)
         raise UserError(
-            f"--since {known.since.path}: can be subtracted from a page of the same counters ({pages}), and {path} is "
+            f"--since {since.path}: can be subtracted from a page of the same counters ({pages}), and {path} is "
             f"{form.name}"
         )
-    return form, form.read(document, known)
+    return form, form.read(document, since) if form.counters else form.read(document)

@@ -157,8 +157,10 @@ PASSES, DRAFTED, ACCEPTED = "passes", "drafted tokens", "accepted tokens"
 RATE = "accepted / drafted"
 LENGTH = "tokens per pass"
 MARGINAL = "marginal acceptance at position {}"
-CONDITIONAL = "conditional acceptance at position {}"
-WRITTEN = "tokens written"
+BONUS: Mapping[str, Bonus] = {LENGTH: "with", RATE: "without", ACCEPTED: "without"}
+# Notes of several engines.
+LAST_PASSES = "the last pass of a completion counts as a rejection: α of short completions is too low"
+DIFFERENT_LENGTHS = "passes drafted different numbers of tokens, or positions are missing: α is by moments"
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,8 @@ class Printed:
     Attributes:
         name: the engine's name for it.
         meaning: ours.
-        bonus: whether the token that the target adds to each pass is counted; '' where the question does not arise.
+        bonus: whether the token that the target adds to each pass is counted, by the meaning; '' where the question
+            does not arise.
     """
 
     name: str
@@ -176,7 +179,10 @@ class Printed:
     meaning: str
     pooling: Pooling = "pooled"
     ends: Ends = "unknown"
-    bonus: Bonus = ""
+    bonus: Bonus = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bonus", BONUS.get(self.meaning, ""))
 
 
 @dataclass
@@ -216,7 +222,8 @@ class Format:
 
     Attributes:
         fits: whether a document is of this kind; quick, raises nothing.
-        read: the reading; raises UserError for a file that is cut off, damaged, or without speculative decoding.
+        read: the reading of a document, and of counters also an earlier document or None, which is subtracted; raises
+            UserError for a file that is cut off, damaged, or without speculative decoding.
         page: where the engine describes it.
         version: the version that it was checked against.
         counters: whether it holds counters since the server's start, so that two readings can be subtracted.
@@ -228,33 +235,14 @@ class Format:
     page: str
     version: str
     fits: Callable[[Document], bool]
-    read: Callable[[Document, "Known"], Reading] = field(repr=False)
+    read: Callable[..., Reading] = field(repr=False)
     counters: bool = False
 
 
-@dataclass(frozen=True)
-class Known:
-    """Facts that the user gives if the file lacks them.
-
-    Attributes:
-        gamma: tokens drafted in a pass.
-        since: an earlier reading of the same counters, which is subtracted.
-    """
-
-    gamma: int | None = None
-    since: Document | None = None
-
-
-def of_requests(requests: int) -> Pooling:
-    """The pooling, in words, of a number that a tool prints for each of `requests`."""
-    return "mean of requests" if requests > 1 else "one request"
-
-
-def bonus_of(meaning: str) -> Bonus:
-    """Whether a quantity includes the target's own token: tokens per pass do, accepted tokens do not."""
-    if meaning == LENGTH:
-        return "with"
-    return "without" if meaning in (RATE, ACCEPTED) else ""
+def mean_of_requests(name: str, values: Sequence[float], meaning: str, ends: Ends = "unknown") -> Printed:
+    """The mean of a number that a tool prints for each request."""
+    pooling: Pooling = "mean of requests" if len(values) > 1 else "one request"
+    return Printed(name, sum(values) / len(values), meaning, pooling, ends)
 
 
 def totals(
@@ -263,7 +251,16 @@ def totals(
     """The three counts under the engine's `names` for them, of those that it has."""
     values = {PASSES: tally.passes, DRAFTED: tally.drafted, ACCEPTED: tally.accepted}
     return [
-        Printed(name, value, meaning, pooling, ends, bonus_of(meaning))
+        Printed(name, value, meaning, pooling, ends)
         for meaning, name in names.items()
         if (value := values[meaning]) is not None
+    ]
+
+
+def marginals(name: str, accepted: Sequence[int], passes: int | None) -> list[Printed]:
+    """The acceptance at each position; `name` has {} for the position from 0. All engines count past the ends."""
+    return [
+        Printed(name.format(place), kept / passes, MARGINAL.format(place + 1), ends="in")
+        for place, kept in enumerate(accepted)
+        if passes
     ]

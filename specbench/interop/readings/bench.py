@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
     ACCEPTED,
+    DIFFERENT_LENGTHS,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Printed,
     Reading,
     Tally,
-    bonus_of,
+    marginals,
     together,
     totals,
 )
@@ -42,41 +41,15 @@ TENSORRT_LINE = re.compile(
 )
 
 
-def fits_vllm_json(document: Document) -> bool:
-    """Whether the document holds results of `vllm bench serve`."""
-    return document.holds(VLLM + NAMES[PASSES]) or (
-        document.holds("mean_ttft_ms") and document.holds("tokenizer_id") and not document.holds("accept_length")
-    )
-
-
-def fits_vllm_text(document: Document) -> bool:
-    """Whether the document is the output of `vllm bench serve`."""
-    return not document.is_json and document.has(TITLE) and not document.has("\nAccept length:")
-
-
-def fits_sglang_json(document: Document) -> bool:
-    """Whether the document holds results of `sglang.bench_serving`."""
-    return document.holds("accept_length") and document.holds("mean_ttft_ms", "mean_e2e_latency_ms")
-
-
-def fits_sglang_text(document: Document) -> bool:
-    """Whether the document is the output of `sglang.bench_serving`."""
-    return not document.is_json and document.has(TITLE) and document.has("\nAccept length:")
-
-
-def fits_tensorrt(document: Document) -> bool:
+def is_tensorrt(document: Document) -> bool:
     """Whether the document is a report of `trtllm-bench`, as JSON or as text."""
     if document.is_json:
-        return document.holds("decoding_stats") or (document.holds("request_info") and document.holds("world_info"))
+        return document.holds("decoding_stats") or document.holds_all("request_info", "world_info")
     return document.has("[DAR] AVERAGE", "= REQUEST DETAILS")
 
 
-def read_vllm_json(document: Document, known: Known) -> Reading:
-    """The reading of `--save-result` or `--append-result`.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_vllm_json(document: Document) -> Reading:
+    """The reading of `--save-result` or `--append-result`."""
     tallies = []
     for value in document.values:
         if value.fields.get(VLLM + NAMES[PASSES]) is None:
@@ -92,12 +65,8 @@ def read_vllm_json(document: Document, known: Known) -> Reading:
     return _vllm(document, tallies, {key: VLLM + name for key, name in NAMES.items()})
 
 
-def read_vllm_text(document: Document, known: Known) -> Reading:
-    """The reading of what `vllm bench serve` prints.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_vllm_text(document: Document) -> Reading:
+    """The reading of what `vllm bench serve` prints."""
     tallies, sums, rates = list[Tally](), dict[str, int](), list[float]()
 
     def ended() -> None:
@@ -121,12 +90,8 @@ def read_vllm_text(document: Document, known: Known) -> Reading:
     return _vllm(document, tallies, TEXT)
 
 
-def read_sglang_json(document: Document, known: Known) -> Reading:
-    """The reading of the mean that `sglang.bench_serving` asks the server for.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_sglang_json(document: Document) -> Reading:
+    """The reading of the mean that `sglang.bench_serving` asks the server for."""
     found = [
         number(value.fields["accept_length"], value.where, "accept_length")
         for value in document.values
@@ -135,22 +100,14 @@ def read_sglang_json(document: Document, known: Known) -> Reading:
     return _sglang(document, "accept_length", found)
 
 
-def read_sglang_text(document: Document, known: Known) -> Reading:
-    """The reading of the mean that `sglang.bench_serving` prints.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_sglang_text(document: Document) -> Reading:
+    """The reading of the mean that `sglang.bench_serving` prints."""
     found = [float(match[1]) for line in document.lines if (match := SGLANG.fullmatch(line))]
     return _sglang(document, "Accept length", found)
 
 
-def read_tensorrt(document: Document, known: Known) -> Reading:
-    """The reading of `--report_json` of `trtllm-bench`, or of what it prints.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_tensorrt(document: Document) -> Reading:
+    """The reading of `--report_json` of `trtllm-bench`, or of what it prints."""
     where = str(document.path)
     found = _tensorrt_json(document) if document.is_json else _tensorrt_text(document)
     drafted, accepted, rate, length = (found.get(name) for name in TENSORRT)
@@ -167,7 +124,7 @@ def read_tensorrt(document: Document, known: Known) -> Reading:
     names = {DRAFTED: "num_draft_tokens, average × requests", ACCEPTED: "num_accepted_draft_tokens, average × requests"}
     printed = totals(names, tally, ends="out")
     for name, value, meaning in ((TENSORRT[2], rate, RATE), (TENSORRT[3], length, LENGTH)):
-        printed.append(Printed(f"{name}, average", value, meaning, "mean of requests", "out", bonus_of(meaning)))
+        printed.append(Printed(f"{name}, average", value, meaning, "mean of requests", "out"))
     notes = [
         f"means over {count} requests: passes are tokens written less accepted, and α is by moments",
         "trtllm-bench supposes that every iteration drafted the most: where one drafted fewer tokens or none, α is "
@@ -193,18 +150,14 @@ def _vllm(document: Document, tallies: list[Tally], names: Mapping[str, str]) ->
         )
     tally = together(tallies)
     printed = totals(names, tally, ends="in")
-    printed.append(Printed("acceptance rate", tally.rate or 0.0, RATE, ends="in", bonus="without"))
-    printed.append(Printed("acceptance length", tally.length or 1.0, LENGTH, ends="in", bonus="with"))
-    printed += [
-        Printed(f"position {place - 1}", kept / tally.passes, MARGINAL.format(place), ends="in")
-        for place, kept in enumerate(tally.kept, 1)
-        if tally.passes
-    ]
+    printed.append(Printed("acceptance rate", tally.rate or 0.0, RATE, ends="in"))
+    printed.append(Printed("acceptance length", tally.length or 1.0, LENGTH, ends="in"))
+    printed += marginals("position {}", tally.kept, tally.passes)
     notes = ["what the server's counters grew by during the benchmark; other requests count, too"]
     if len(tallies) > 1:
         notes.append(f"{len(tallies)} benchmarks together")
     if tally.rejections is None:
-        notes.append("passes drafted different numbers of tokens, or positions are missing: α is by moments")
+        notes.append(DIFFERENT_LENGTHS)
     return Reading(printed, [tally], ends="in", notes=notes)
 
 
@@ -214,7 +167,7 @@ def _sglang(document: Document, name: str, found: list[float]) -> Reading:
             f"{document.path}: a benchmark of SGLang without speculative decoding; start the server with "
             "--speculative-algorithm"
         )
-    printed = [Printed(name, sum(found) / len(found), LENGTH, "pooled", "out", "with")]
+    printed = [Printed(name, sum(found) / len(found), LENGTH, ends="out")]
     notes = ["the server's mean since its start, without counts: for α read meta_info of responses"]
     return Reading(printed, notes=notes)
 

@@ -125,6 +125,10 @@ class Document:
         """Whether one of `names` stands in the text as a JSON key."""
         return self.is_json and self.has(*(f'"{name}"' for name in names))
 
+    def holds_all(self, *names: str) -> bool:
+        """Whether each of `names` stands in the text as a JSON key."""
+        return all(map(self.holds, names))
+
     def _has(self, mark: bytes) -> bool:
         if mark not in self._found:
             before = b"\n"  # so that a mark that begins with a new line fits the first line
@@ -170,10 +174,7 @@ class Document:
         for number, line in enumerate(self.lines, 1):
             if not line.strip():
                 continue
-            try:
-                one = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise self._damaged(error, f", line {number}") from error
+            one = self._parsed(line, f", line {number}")
             if isinstance(one, dict):
                 yield Value(f"{self.path}, line {number}", one)
 
@@ -181,11 +182,7 @@ class Document:
         content = self._piece(self._begin, LARGEST_VALUE + 1)
         if len(content) > LARGEST_VALUE:
             raise self._too_large_value()
-        try:
-            one = json.loads(_decoded(content))
-        except (ValueError, RecursionError) as error:
-            line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-            raise self._damaged(error, line) from error
+        one = self._parsed(_decoded(content))
         if isinstance(one, dict):
             yield Value(str(self.path), one)
 
@@ -214,11 +211,20 @@ class Document:
             if isinstance(one, dict):
                 yield Value(str(self.path), one)
 
+    def _parsed(self, text: str, line: str = "") -> Any:
+        """The JSON value of `text`; `line` is where an error is, if that is not its own line of `text`."""
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise self._damaged(error, line or f", line {error.lineno}") from error
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(error, line) from error
+
     def _damaged(self, error: ValueError | RecursionError, line: str = "") -> UserError:
         if isinstance(error, RecursionError):
             return UserError(f"{self.path}{line}: JSON that nests too deeply to be a log or a response")
-        said = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        return UserError(f"{self.path}{line}: JSON that is cut off or damaged ({said})")
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        return UserError(f"{self.path}{line}: JSON that is cut off or damaged ({reason})")
 
     def _too_large_value(self) -> UserError:
         return UserError(

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.interop.readings.base import Ends, Known, Reading, Tally, together
+from specbench.interop.readings.base import Ends, Reading, Tally, together
 from specbench.stats import FEW_PROMPTS, bootstrap, ratio
 from specbench.theory import expected_tokens, walltime_improvement
 
@@ -80,21 +80,24 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def estimate(reading: Reading, known: Known) -> Estimate | None:
-    """Estimates from the counts of `reading`; None where it has none."""
-    requests = [_with_gamma(one, known.gamma) for one in reading.requests]
+def estimate(reading: Reading, gamma: int | None = None) -> Estimate | None:
+    """Estimates from the counts of `reading`; None where it has none.
+
+    `gamma`: tokens drafted in a pass, which the user gives if the file lacks them.
+    """
+    requests = [_with_gamma(one, gamma) for one in reading.requests]
     if not requests:
         return None
     tally = together(requests)
-    gamma = tally.drafted_per_pass
-    alpha, low, high, method, interval = _alpha(requests if reading.by_request else [tally], tally, gamma)
+    mean_gamma = tally.drafted_per_pass
+    alpha, low, high, method, interval = _alpha(requests if reading.by_request else [tally], tally, mean_gamma)
     rates = [one.rate for one in requests if one.rate is not None]
     lengths = [one.length for one in requests if one.length is not None]
     several = reading.by_request and len(requests) > 1
     return Estimate(
         requests=len(requests) if reading.by_request else None,
         passes=tally.passes,
-        gamma=gamma,
+        gamma=mean_gamma,
         alpha=alpha,
         low=low,
         high=high,
@@ -105,7 +108,7 @@ def estimate(reading: Reading, known: Known) -> Estimate | None:
         length=tally.length,
         mean_rate=sum(rates) / len(rates) if several and rates else None,
         mean_length=sum(lengths) / len(lengths) if several and lengths else None,
-        predicted=1 + expected_accepted(alpha, gamma) if alpha is not None and gamma is not None else None,
+        predicted=None if alpha is None or mean_gamma is None else 1 + expected_accepted(alpha, mean_gamma),
         conditional=[kept / reached for reached, kept in zip(tally.reached, tally.kept, strict=True) if reached],
         marginal=[kept / tally.passes for kept in tally.kept if tally.passes],
     )
@@ -127,10 +130,10 @@ def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0
 
 def difference(first: Estimate, second: Estimate) -> Difference | None:
     """alpha of `first` less that of `second`, its interval from theirs (Newcombe, Statistics in Medicine 17, 1998)."""
-    if None in (first.alpha, first.low, first.high, second.alpha, second.low, second.high):
+    if first.alpha is None or first.low is None or first.high is None:
         return None
-    assert first.alpha is not None and first.low is not None and first.high is not None
-    assert second.alpha is not None and second.low is not None and second.high is not None
+    if second.alpha is None or second.low is None or second.high is None:
+        return None
     value = first.alpha - second.alpha
     below = math.hypot(first.alpha - first.low, second.high - second.alpha)
     above = math.hypot(first.high - first.alpha, second.alpha - second.low)
@@ -163,8 +166,9 @@ def _alpha(
     requests: Sequence[Tally], tally: Tally, gamma: float | None
 ) -> tuple[float | None, float | None, float | None, str | None, str | None]:
     """alpha, its bounds, how it was found and what its interval rests on."""
-    several = (BY_TOKEN, BY_FEW, BY_REQUEST.format(len(requests)))
-    said = several[0 if len(requests) == 1 else 1 if len(requests) < FEW_PROMPTS else 2]
+    interval = BY_REQUEST.format(len(requests)) if len(requests) >= FEW_PROMPTS else BY_FEW
+    if len(requests) == 1:
+        interval = BY_TOKEN
     bounds = []  # of tokens taken to be independent, and over requests
     if tally.rejections is not None and (trials := tally.accepted + tally.rejections):
         alpha, method = tally.accepted / trials, LIKELIHOOD
@@ -181,13 +185,13 @@ def _alpha(
     if len(requests) > 1:
         found = bootstrap(columns, ratio, RESAMPLES, SEED)
         assert found.low is not None and found.high is not None
-        over = (found.low, found.high)
-        bounds.append(
-            over if method == LIKELIHOOD or gamma is None else (_alpha_of(over[0], gamma), _alpha_of(over[1], gamma))
-        )
+        if method == LIKELIHOOD or gamma is None:
+            bounds.append((found.low, found.high))
+        else:
+            bounds.append((_alpha_of(found.low, gamma), _alpha_of(found.high, gamma)))
         if len(requests) >= FEW_PROMPTS:
             del bounds[0]
-    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, said
+    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, interval
 
 
 def _with_gamma(tally: Tally, gamma: int | None) -> Tally:

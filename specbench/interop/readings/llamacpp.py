@@ -14,15 +14,14 @@ from specbench.interop.readings.base import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Printed,
     Reading,
     Tally,
     contradiction,
-    of_requests,
+    marginals,
+    mean_of_requests,
     together,
     totals,
 )
@@ -40,27 +39,17 @@ PROGRAM_NAMES = ("n_draft", "n_drafted", "n_accept")
 TIMINGS = {DRAFTED: "draft_n", ACCEPTED: "draft_n_accepted"}
 
 
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of llama.cpp."""
-    return not document.is_json and (
-        document.has("draft acceptance", "#gen drafts")
-        or (document.has("n_drafted") and "n_drafted" in _sums(document))
-    )
+def is_log(document: Document) -> bool:
+    """Whether the document is a log of `llama-server`, or what `llama-speculative` prints."""
+    requests = document.has("draft acceptance", "#gen drafts")
+    return not document.is_json and (requests or (document.has("n_drafted") and "n_drafted" in _sums(document)))
 
 
-def fits_timings(document: Document) -> bool:
-    """Whether the document holds responses of llama.cpp with timings."""
-    return document.holds("timings") and document.holds("predicted_n")
-
-
-def read_log(document: Document, known: Known) -> Reading:
+def read_log(document: Document) -> Reading:
     """The reading of llama.cpp's log.
 
     It counts the lines of requests; without such lines the last statistics of each kind of draft, or else the counts at
     the program's end.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
     """
     requests, statistics, rates, lengths = list[Tally](), dict[str, Tally](), list[float](), list[float]()
     counted = Tally(0, 0, 0)  # what the statistics said before the newest request
@@ -87,7 +76,7 @@ def read_log(document: Document, known: Known) -> Reading:
             raise UserError(f"{document.path}: the statistics of llama.cpp say that nothing was drafted")
         tally = together(list(used.values()))
         names = {PASSES: "#gen drafts", DRAFTED: "#gen tokens", ACCEPTED: "#acc tokens"}
-        printed = [*totals(names, tally, ends="in"), *_marginals("#acc rate/pos", tally)]
+        printed = [*totals(names, tally, ends="in"), *marginals("#acc rate/pos", tally.kept, tally.passes)]
         return Reading(
             printed, [tally], ends="in", notes=[f"sums since the start of: {', '.join(used)}", *_notes(tally)]
         )
@@ -104,22 +93,15 @@ def read_log(document: Document, known: Known) -> Reading:
     if not lengths and not tally.kept and tally.passes is not None:
         names = {PASSES: "#gen drafts", **names}
         notes = ["passes are the drafts that the statistics count; positions are not in it: α is by moments"]
-    pooling = of_requests(len(requests))
-    printed = totals(names, tally, ends="in")
-    printed.append(Printed("draft acceptance", sum(rates) / len(rates), RATE, pooling, "in", "without"))
+    printed = [*totals(names, tally, ends="in"), mean_of_requests("draft acceptance", rates, RATE, "in")]
     if lengths:
-        length = sum(lengths) / len(lengths)
-        printed.append(Printed("mean acceptance length", length, LENGTH, pooling, "in", "with"))
-    printed += _marginals("acceptance rate per position", tally)
+        printed.append(mean_of_requests("mean acceptance length", lengths, LENGTH, "in"))
+    printed += marginals("acceptance rate per position", tally.kept, tally.passes)
     return Reading(printed, requests if by_request else [tally], by_request=by_request, ends="in", notes=notes)
 
 
-def read_timings(document: Document, known: Known) -> Reading:
-    """The reading of `timings` of responses: drafted and accepted tokens, no passes.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_timings(document: Document) -> Reading:
+    """The reading of `timings` of responses: drafted and accepted tokens, no passes."""
     tallies = []
     for value in document.values:
         timings: Mapping[str, Any] = value.fields.get("timings") or {}
@@ -131,7 +113,7 @@ def read_timings(document: Document, known: Known) -> Reading:
         raise UserError(f"{document.path}: timings of llama.cpp without draft_n; start the server with a draft")
     tally = together(tallies)
     printed = totals(TIMINGS, tally, ends="in")
-    printed.append(Printed("draft_n_accepted / draft_n", tally.rate or 0.0, RATE, ends="in", bonus="without"))
+    printed.append(Printed("draft_n_accepted / draft_n", tally.rate or 0.0, RATE, ends="in"))
     notes = ["passes are not in it: give --gamma for α, or read the server's log"]
     return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
 
@@ -147,7 +129,7 @@ def _program(document: Document) -> Reading:
     if not drafted:
         raise UserError(f"{document.path}: the log of llama.cpp says that nothing was drafted")
     printed = totals({DRAFTED: "n_drafted", ACCEPTED: "n_accept"}, tally, "one request", "in")
-    printed.append(Printed("accept", accepted / drafted, RATE, "one request", "in", "without"))
+    printed.append(Printed("accept", accepted / drafted, RATE, "one request", "in"))
     return Reading(
         printed, [tally], ends="in", notes=[f"passes are not in it: --gamma {longest} if each drafted {longest}"]
     )
@@ -200,14 +182,6 @@ def _with_passes(request: Tally, statistics: Mapping[str, Tally], before: Tally)
     if grown != (request.accepted, request.drafted):
         return request, now
     return replace(request, passes=now.passes - (before.passes or 0)), now
-
-
-def _marginals(name: str, tally: Tally) -> list[Printed]:
-    return [
-        Printed(name, kept / tally.passes, MARGINAL.format(place), ends="in")
-        for place, kept in enumerate(tally.kept, 1)
-        if tally.passes
-    ]
 
 
 def _notes(tally: Tally) -> list[str]:

@@ -16,11 +16,10 @@ from typing import Any
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
     ACCEPTED,
+    LAST_PASSES,
     LENGTH,
     PASSES,
     RATE,
-    Bonus,
-    Known,
     Printed,
     Reading,
     Tally,
@@ -29,25 +28,16 @@ from specbench.interop.readings.base import (
 )
 from specbench.interop.readings.document import Document, whole_number
 
-PRINTED: Mapping[str, tuple[str, Bonus]] = {
-    "passes": (PASSES, ""),
-    "accepted_per_drafted": (RATE, "without"),
-    "tokens_per_pass": (LENGTH, "with"),
-    "alpha": ("α, mean of β over the target's own completions (Cor 3.6)", ""),
+PRINTED = {
+    "passes": PASSES,
+    "accepted_per_drafted": RATE,
+    "tokens_per_pass": LENGTH,
+    "alpha": "α, mean of β over the target's own completions (Cor 3.6)",
 }
 
 
-def fits(document: Document) -> bool:
-    """Whether the document is a record of specbench."""
-    return document.holds("run_id") and document.holds("speculative")
-
-
-def read(document: Document, known: Known) -> Reading:
-    """The passes and alpha of a record.
-
-    Raises:
-        UserError: a damaged record, one without prompts, or one of token trees.
-    """
+def read(document: Document) -> Reading:
+    """The passes and alpha of a record."""
     values = list(islice(document.values, 2))
     if len(values) != 1 or not values[0].fields.get("prompts"):
         raise UserError(f"{document.path}: a record without its prompts; read the file in results/runs or results/kept")
@@ -57,10 +47,10 @@ def read(document: Document, known: Known) -> Reading:
         summary = record["summary"]
         if summary.get("tree"):
             raise UserError(f"{where}: a record of token trees, whose passes are no chains; read one of tree=none")
-        requests = [_request(prompt["speculative"]["passes"], where) for prompt in record["prompts"]]
+        requests = [Tally.of_passes(map(_pass, prompt["speculative"]["passes"]), where) for prompt in record["prompts"]]
         printed = [
-            Printed(name, float(value), meaning, ends="out", bonus=bonus)
-            for name, (meaning, bonus) in PRINTED.items()
+            Printed(name, float(value), meaning, ends="out")
+            for name, meaning in PRINTED.items()
             if (value := summary.get(name)) is not None
         ]
     except (KeyError, TypeError) as error:
@@ -68,12 +58,8 @@ def read(document: Document, known: Known) -> Reading:
     return Reading(printed, [one for one in requests if one.passes], by_request=True, ends="censored")
 
 
-def _request(passes: list[Mapping[str, Any]], where: str) -> Tally:
-    """A pass that ended a text drafted, for this purpose, what came before the end."""
-    return Tally.of_passes([_pass(one) for one in passes], where)
-
-
 def _pass(one: Mapping[str, Any]) -> tuple[int, int]:
+    """Drafted and accepted tokens; a pass that ended a text drafted, for this purpose, what came before the end."""
     ended = one["emitted"] <= one["accepted"]
     accepted = min(one["accepted"], one["emitted"])
     return (accepted if ended else one["drafted"]), accepted
@@ -82,17 +68,8 @@ def _pass(one: Mapping[str, Any]) -> tuple[int, int]:
 FIELDS = ("request", "drafted", "accepted")
 
 
-def fits_lines(document: Document) -> bool:
-    """Whether the document holds lines of passes of `transformers`."""
-    return all(document.holds(name) for name in FIELDS) and not document.holds("run_id")
-
-
-def read_lines(document: Document, known: Known) -> Reading:
-    """The reading of a line a pass of `transformers`.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_lines(document: Document) -> Reading:
+    """The reading of a line a pass of `transformers`."""
     requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for value in document.values:
         request, drafted, accepted = (whole_number(value.fields.get(name), value.where, name) for name in FIELDS)
@@ -104,7 +81,6 @@ def read_lines(document: Document, known: Known) -> Reading:
         raise UserError(f"{document.path}: no pass that drafted a token")
     tally = together(tallies)
     printed = totals({ACCEPTED: "n_matches, summed"}, tally, ends="out")
-    printed.append(Printed("n_matches / candidates", tally.rate or 0.0, RATE, ends="out", bonus="without"))
-    printed.append(Printed("mean n_matches + 1", tally.length or 1.0, LENGTH, ends="out", bonus="with"))
-    notes = ["the last pass of a completion counts as a rejection: α of short completions is too low"]
-    return Reading(printed, tallies, by_request=True, ends="out", notes=notes)
+    printed.append(Printed("n_matches / candidates", tally.rate or 0.0, RATE, ends="out"))
+    printed.append(Printed("mean n_matches + 1", tally.length or 1.0, LENGTH, ends="out"))
+    return Reading(printed, tallies, by_request=True, ends="out", notes=[LAST_PASSES])

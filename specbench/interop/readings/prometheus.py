@@ -13,16 +13,15 @@ from typing import NamedTuple
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
     ACCEPTED,
+    DIFFERENT_LENGTHS,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Printed,
     Reading,
     Tally,
-    bonus_of,
+    marginals,
     totals,
 )
 from specbench.interop.readings.document import Document
@@ -53,7 +52,7 @@ class Samples:
     series: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def fits_prefix(document: Document, prefix: str) -> bool:
+def is_page(document: Document, prefix: str) -> bool:
     """Whether the document holds metrics whose names begin with `prefix`."""
     return not document.is_json and document.has(*(f"\n{before}{prefix}" for before in ("", "# HELP ", "# TYPE ")))
 
@@ -85,35 +84,28 @@ def samples(document: Document, prefix: str) -> Samples:
     return found
 
 
-def read_counters(document: Document, known: Known, prefix: str, engine: str, way_out: str) -> Reading:
-    """The reading of the counters `<prefix>spec_decode_num_*`.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
-    now = _counters(document, prefix, engine, way_out)
-    if known.since is not None:
-        now = _grown(now, _counters(known.since, prefix, engine, way_out), document, known.since)
+def read_counters(prefix: str, engine: str, remedy: str, document: Document, since: Document | None) -> Reading:
+    """The reading of the counters `<prefix>spec_decode_num_*`."""
+    now = _counters(document, prefix, engine, remedy)
+    if since is not None:
+        now = _grown(now, _counters(since, prefix, engine, remedy), document, since)
     passes, drafted, accepted, at_position, series = now
     if not passes:
         raise UserError(f"{document.path}: no pass has been counted yet; read it again after some requests")
     tally = Tally.of_sums(accepted, drafted, passes, str(document.path), at_position)
     base = f"{prefix}{FAMILY}"
     printed = totals({key: f"{base}{name}_total" for key, name in NAMES.items()}, tally, ends="in")
-    printed += [
-        Printed(f"{base}{PER_POSITION}_total{{{place}}} / drafts", kept / passes, MARGINAL.format(place + 1), ends="in")
-        for place, kept in enumerate(at_position)
-    ]
-    printed.append(Printed("accepted_tokens / draft_tokens", accepted / drafted, RATE, ends="in", bonus="without"))
-    printed.append(Printed("1 + accepted_tokens / drafts", 1 + accepted / passes, LENGTH, ends="in", bonus="with"))
-    if known.since is None:
+    printed += marginals(base + PER_POSITION + "_total{{{}}} / drafts", at_position, passes)
+    printed.append(Printed("accepted_tokens / draft_tokens", accepted / drafted, RATE, ends="in"))
+    printed.append(Printed("1 + accepted_tokens / drafts", 1 + accepted / passes, LENGTH, ends="in"))
+    if since is None:
         notes = ["counters since the server started: --since EARLIER leaves out what was counted before, as a warm-up"]
     else:
-        notes = [f"what the counters grew by since {known.since.path}"]
+        notes = [f"what the counters grew by since {since.path}"]
     if series > 1:
         notes.append(f"summed over {series} engines or models")
     if tally.rejections is None:
-        notes.append("passes drafted different numbers of tokens, or positions are missing: α is by moments")
+        notes.append(DIFFERENT_LENGTHS)
     return Reading(printed, [tally], ends="in", notes=notes)
 
 
@@ -131,13 +123,13 @@ def _grown(now: Counters, before: Counters, document: Document, earlier: Documen
     return Counters(passes, drafted, accepted, positions, now.series)
 
 
-def _counters(document: Document, prefix: str, engine: str, way_out: str) -> Counters:
+def _counters(document: Document, prefix: str, engine: str, remedy: str) -> Counters:
     """The counters of a page. Raises UserError where the page is damaged, or without speculative decoding."""
     found = samples(document, prefix)
     values = {key: found.by_name.get(FAMILY + name) for key, name in NAMES.items()}
     absent = [NAMES[key] for key, value in values.items() if value is None]
     if len(absent) == len(NAMES):
-        raise UserError(f"{document.path}: metrics of {engine} without speculative decoding ({FAMILY}*); {way_out}")
+        raise UserError(f"{document.path}: metrics of {engine} without speculative decoding ({FAMILY}*); {remedy}")
     if absent:
         raise UserError(f"{document.path}: no {prefix}{FAMILY}{absent[0]}; the file is cut off or not the whole page")
     if not all(map(math.isfinite, [*found.by_position.values(), *(value or 0.0 for value in values.values())])):
@@ -152,43 +144,12 @@ def _counters(document: Document, prefix: str, engine: str, way_out: str) -> Cou
     return Counters(passes, drafted, accepted, at_position, found.series[FAMILY + "drafts"])
 
 
-def read_vllm(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's metrics.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
-    return read_counters(document, known, "vllm:", "vLLM", "start the server with --speculative-config")
-
-
-def read_llamacpp(document: Document, known: Known) -> Reading:
-    """The reading of llama.cpp's metrics.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
-    return read_counters(
-        document, known, "llamacpp:", "llama.cpp", "start the server with a draft (--model-draft, --spec-type)"
-    )
-
-
-def read_sglang(document: Document, known: Known) -> Reading:
-    """The reading of two gauges of the last interval; no counts.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_sglang(document: Document) -> Reading:
+    """The reading of two gauges of the last interval; no counts."""
     found = samples(document, "sglang:")
     gauges = {"spec_accept_length": LENGTH, "spec_accept_rate": RATE}
     printed = [
-        Printed(
-            f"sglang:{name}",
-            found.by_name[name] / found.series[name],
-            meaning,
-            "mean of windows",
-            "out",
-            bonus_of(meaning),
-        )
+        Printed(f"sglang:{name}", found.by_name[name] / found.series[name], meaning, "mean of windows", "out")
         for name, meaning in gauges.items()
         if found.series.get(name)
     ]

@@ -14,16 +14,15 @@ from specbench.errors import UserError
 from specbench.interop.readings.base import (
     ACCEPTED,
     DRAFTED,
+    LAST_PASSES,
     LENGTH,
     PASSES,
     RATE,
-    Known,
     Mean,
     Printed,
     Reading,
     Tally,
-    bonus_of,
-    of_requests,
+    mean_of_requests,
     together,
     totals,
 )
@@ -36,22 +35,8 @@ STEPS = "spec_verify_ct"
 LINE = re.compile(r"accept len: (\d+(?:\.\d+)?)(?:, accept rate: (\d+(?:\.\d+)?))?")
 
 
-def fits(document: Document) -> bool:
-    """Whether the document holds responses of SGLang."""
-    return document.holds("meta_info")
-
-
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of SGLang."""
-    return not document.is_json and document.has("Decode batch")
-
-
-def read(document: Document, known: Known) -> Reading:
-    """The reading of SGLang's responses.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read(document: Document) -> Reading:
+    """The reading of SGLang's responses."""
     requests = ((value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta)
     tallies, lengths, rates, notes = [], list[float](), list[float](), list[str]()
     names = {PASSES: STEPS, DRAFTED: DRAFTED_NAMES[0], ACCEPTED: ACCEPTED_NAMES[0]}
@@ -71,20 +56,15 @@ def read(document: Document, known: Known) -> Reading:
     printed = totals(names, tally, ends="out")
     for name, values, meaning in (("spec_accept_length", lengths, LENGTH), ("spec_accept_rate", rates, RATE)):
         if any(values):
-            mean = sum(values) / len(values)
-            printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "out", bonus_of(meaning)))
-    notes = ["the last pass of a completion counts as a rejection: α of short completions is too low"]
+            printed.append(mean_of_requests(name, values, meaning, "out"))
+    notes = [LAST_PASSES]
     if tally.rejections is None:
         notes.append("no histogram: α is by moments" if tally.drafted else "tokens drafted are not in it: give --gamma")
     return Reading(printed, tallies, by_request=True, ends="out", notes=notes)
 
 
-def read_log(document: Document, known: Known) -> Reading:
-    """The reading of SGLang's log: means of the last interval, no counts.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_log(document: Document) -> Reading:
+    """The reading of SGLang's log: means of the last interval, no counts."""
     lengths, rates = Mean(), Mean()
     for line in document.lines:
         if "Decode batch" in line and (match := LINE.search(line)):
@@ -96,9 +76,9 @@ def read_log(document: Document, known: Known) -> Reading:
             f"{document.path}: 'Decode batch' lines of SGLang without 'accept len'; start the server with "
             "--speculative-algorithm"
         )
-    printed = [Printed("accept len", lengths.value, LENGTH, "mean of windows", "out", "with")]
+    printed = [Printed("accept len", lengths.value, LENGTH, "mean of windows", "out")]
     if rates.count:
-        printed.append(Printed("accept rate", rates.value, RATE, "mean of windows", "out", "without"))
+        printed.append(Printed("accept rate", rates.value, RATE, "mean of windows", "out"))
     return Reading(printed, notes=[f"{lengths.count} lines, without counts: for α read meta_info of responses"])
 
 

@@ -14,13 +14,12 @@ from specbench.interop.readings.base import (
     LENGTH,
     PASSES,
     RATE,
-    Known,
     Mean,
     Printed,
     Reading,
     Tally,
     gathered,
-    of_requests,
+    mean_of_requests,
     together,
     totals,
 )
@@ -31,17 +30,8 @@ NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPT
 OF_REQUEST = {DRAFTED: "total_draft_tokens", ACCEPTED: "total_accepted_draft_tokens"}
 
 
-def fits(document: Document) -> bool:
-    """Whether the document holds iteration statistics of TensorRT-LLM."""
-    return document.holds(*KEYS) or document.holds("inflightBatchingStats")
-
-
-def read(document: Document, known: Known) -> Reading:
-    """The reading of TensorRT-LLM's iteration statistics.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read(document: Document) -> Reading:
+    """The reading of TensorRT-LLM's iteration statistics."""
     lengths, singles = Mean(), Counter[tuple[int, int]]()
     tally = gathered(_iterations(document, lengths, singles))
     if not lengths.count:
@@ -52,8 +42,8 @@ def read(document: Document, known: Known) -> Reading:
     if singles.total() == lengths.count:
         tally = Tally.of_histogram(singles, str(document.path))
     printed = totals(NAMES, tally)
-    printed.append(Printed("acceptanceLength", lengths.value, LENGTH, "mean of windows", bonus="with"))
-    printed.append(Printed("numAcceptedTokens / numDraftTokens", tally.rate or 0.0, RATE, bonus="without"))
+    printed.append(Printed("acceptanceLength", lengths.value, LENGTH, "mean of windows"))
+    printed.append(Printed("numAcceptedTokens / numDraftTokens", tally.rate or 0.0, RATE))
     notes = [f"{lengths.count} iterations with drafted tokens"]
     if tally.rejections is None:
         notes.append("iterations of several requests give sums: α is by moments")
@@ -75,17 +65,8 @@ def _iterations(document: Document, lengths: Mean, singles: Counter[tuple[int, i
         yield Tally.of_sums(accepted, drafted, passes, value.where)
 
 
-def fits_requests(document: Document) -> bool:
-    """Whether the document holds requests of `/perf_metrics` of `trtllm-serve`, or of its JSONL."""
-    return document.holds("timing_metrics") and document.holds("kv_cache_metrics")
-
-
-def read_requests(document: Document, known: Known) -> Reading:
-    """The reading of `speculative_decoding` of each request: drafted and accepted tokens, no passes.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_requests(document: Document) -> Reading:
+    """The reading of `speculative_decoding` of each request: drafted and accepted tokens, no passes."""
     tallies, rates = [], list[float]()
     for value in document.values:
         for stats in _requests(value.fields):
@@ -100,8 +81,7 @@ def read_requests(document: Document, known: Known) -> Reading:
         )
     tally = together(tallies)
     printed = totals(OF_REQUEST, tally)
-    mean = sum(rates) / len(rates)
-    printed.append(Printed("acceptance_rate", mean, RATE, of_requests(len(rates)), bonus="without"))
+    printed.append(mean_of_requests("acceptance_rate", rates, RATE))
     notes = ["passes are not in it: give --gamma for α"]
     return Reading(printed, tallies, by_request=True, notes=notes)
 

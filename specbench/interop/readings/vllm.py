@@ -14,17 +14,15 @@ from specbench.interop.readings.base import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
-    MARGINAL,
     PASSES,
     RATE,
-    Known,
     Mean,
     Printed,
     Reading,
     Tally,
-    bonus_of,
     gathered,
-    of_requests,
+    marginals,
+    mean_of_requests,
     together,
     totals,
 )
@@ -35,35 +33,17 @@ NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_a
 BY_LENGTH, HISTOGRAM = "acceptance_histogram_by_draft_length", "acceptance_histogram"
 
 
-def fits_vllm(document: Document) -> bool:
-    """Whether the document holds responses of vLLM."""
-    return document.holds(VLLM) and document.holds(NAMES[PASSES])
-
-
-def fits_aiperf(document: Document) -> bool:
-    """Whether the document is an export of AIPerf."""
-    return document.holds(AIPERF) or (document.holds("metadata") and document.holds("x_request_id", "benchmark_phase"))
-
-
-def read_vllm(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's responses.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_vllm(document: Document) -> Reading:
+    """The reading of vLLM's responses."""
     return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
 
 
-def read_aiperf(document: Document, known: Known) -> Reading:
-    """The reading of AIPerf's export.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_aiperf(document: Document) -> Reading:
+    """The reading of AIPerf's export."""
     return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
 
 
-def _read(document: Document, key: str, way_out: str) -> Reading:
+def _read(document: Document, key: str, remedy: str) -> Reading:
     tallies, lengths, rates, rows = [], list[float](), list[float](), 0
     for rows, value in enumerate(document.values, 1):  # noqa: B007
         for stats in _inside(value, key):
@@ -73,12 +53,11 @@ def _read(document: Document, key: str, way_out: str) -> Reading:
                 lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
                 rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
     if not tallies:
-        raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {way_out}")
+        raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {remedy}")
     tally = together(tallies)
     printed = totals(NAMES, tally, ends="in")
-    for name, values, meaning in (("mean_acceptance_length", lengths, LENGTH), ("draft_acceptance_rate", rates, RATE)):
-        mean = sum(values) / len(values)
-        printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "in", bonus_of(meaning)))
+    printed.append(mean_of_requests("mean_acceptance_length", lengths, LENGTH, "in"))
+    printed.append(mean_of_requests("draft_acceptance_rate", rates, RATE, "in"))
     without = rows - len(tallies)
     notes = [f"{without} rows without passes left out"] if without else []
     if tally.rejections is None:
@@ -160,29 +139,16 @@ LOG_FIELDS = {
 ROUNDING = 0.0005  # of a rate by position, which is printed with three decimals
 
 
-def fits_log(document: Document) -> bool:
-    """Whether the document is the log of vLLM."""
-    return document.has(MARK)
-
-
-def read_log(document: Document, known: Known) -> Reading:
-    """The reading of vLLM's log, from rounded rates.
-
-    Raises:
-        UserError: a damaged document, or one without speculative decoding.
-    """
+def read_log(document: Document) -> Reading:
+    """The reading of vLLM's log, from rounded rates."""
     lengths, rates = Mean(), Mean()
     tally = gathered(_windows(document, lengths, rates))
     if not lengths.count:
         raise UserError(f"{document.path}: every line says that nothing was drafted")
     printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
-    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in", "with"))
-    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in", "without"))
-    printed += [
-        Printed("Per-position acceptance rate", kept / tally.passes, MARGINAL.format(place), "pooled", "in")
-        for place, kept in enumerate(tally.kept, 1)
-        if tally.passes
-    ]
+    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
+    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
+    printed += marginals("Per-position acceptance rate", tally.kept, tally.passes)
     notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")

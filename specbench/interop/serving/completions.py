@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 from specbench.errors import MachineError, UserError, first_line
 from specbench.interop.readings.document import Document
-from specbench.interop.readings.prometheus import FAMILY, samples
+from specbench.interop.readings.prometheus import FAMILY, NAMES, samples
 from specbench.sampling import Sampling
 
 PREFIXES = ("vllm:", "llamacpp:")  # of servers that count passes
-COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
@@ -57,9 +56,7 @@ class Counts:
     accepted: int
 
     def since(self, before: "Counts") -> "Counts":
-        return Counts(
-            self.passes - before.passes, self.drafted - before.drafted, self.accepted - before.accepted
-        )  # fmt: skip
+        return Counts(self.passes - before.passes, self.drafted - before.drafted, self.accepted - before.accepted)
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,6 @@ class Completions:
         timeout: seconds without an answer until a request is given up.
         token: sent as `Authorization: Bearer`, if the server asks for it.
         now: seconds on a clock.
-
-    Raises UserError for an address that is none.
     """
 
     def __init__(
@@ -155,8 +150,8 @@ class Completions:
                 found = samples(document, prefix).by_name
             except UserError as error:
                 raise UserError(f"{self.name}: {error}") from error
-            if all(FAMILY + name in found for name in COUNTERS):
-                return Counts(*(round(found[FAMILY + name]) for name in COUNTERS))
+            if all(FAMILY + name in found for name in NAMES.values()):
+                return Counts(*(round(found[FAMILY + name]) for name in NAMES.values()))
         return None
 
     def _request(self, address: str, body: object = None) -> bytes:

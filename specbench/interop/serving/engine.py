@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from specbench.analysis.costs.probe import GOLDEN, PASSES, STEPS, Key, Round, Timed, WrittenText
-from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
+from specbench.bench.timing import Decoder, in_turn, times_faster
 from specbench.engine.session import Prompt
 from specbench.stats import Interval
 
@@ -56,7 +56,7 @@ class Engine(Protocol):
 
 TEXTS = 4  # of a round: texts of a few passes are short, and calls are cheap
 REPEATS = 3  # of each whole text; the median, so that one hiccup of the machine does not count
-PLAIN = ""  # decoding without a draft
+PLAIN: Key = ("", 0)  # decoding without a draft
 
 
 def time_engine(
@@ -134,7 +134,7 @@ def prove(
     plain = next(iter(engines.values()))
     texts: dict[Key, list[object]] = {}
 
-    def way(key: Key, engine: Engine, gamma: int | None) -> Decoder:
+    def decoder(key: Key, engine: Engine, gamma: int | None) -> Decoder:
         def decode(index: int) -> tuple[float, list[int]]:
             found = engine.generate(prompts[index], gamma, seed + index)
             texts.setdefault(key, [None] * len(prompts))[index] = found.text
@@ -142,22 +142,11 @@ def prove(
 
         return decode
 
-    ways = {(PLAIN, 0): way((PLAIN, 0), plain, None)} | {key: way(key, engines[key[0]], key[1]) for key in keys}
-    found: dict[Key, list[Timing]] = _in_turn(ways, len(prompts))
-    own = texts[PLAIN, 0]
-    return {
-        key: Proof(
-            times_faster(found[PLAIN, 0], found[key], seed)
-            if equal == 1 or not engines[key[0]].must_be_equal
-            else None,
-            equal,
-        )
-        for key in keys
-        for equal in [sum(a == b for a, b in zip(own, texts[key], strict=True)) / len(own)]
-    }
-
-
-def _in_turn(ways: Mapping[Key, Decoder], prompts: int) -> dict[Key, list[Timing]]:
-    names = {f"{name} {gamma}": (name, gamma) for name, gamma in ways}
-    found = in_turn({name: ways[key] for name, key in names.items()}, prompts, REPEATS)
-    return {names[name]: timings for name, timings in found.items()}
+    decoders = {PLAIN: decoder(PLAIN, plain, None)} | {key: decoder(key, engines[key[0]], key[1]) for key in keys}
+    timings = in_turn(decoders, len(prompts), REPEATS)
+    proofs = dict[Key, Proof]()
+    for key in keys:
+        equal = sum(a == b for a, b in zip(texts[PLAIN], texts[key], strict=True)) / len(prompts)
+        has_speedup = equal == 1 or not engines[key[0]].must_be_equal
+        proofs[key] = Proof(times_faster(timings[PLAIN], timings[key], seed) if has_speedup else None, equal)
+    return proofs

@@ -16,9 +16,8 @@ from specbench.interop.serving.completions import Completion, Completions, Count
 from specbench.interop.serving.engine import Generated
 from specbench.sampling import Sampling
 
-REPEATS = (
-    3  # of each completion, of which the median is used, after an untimed completion, for servers that cache prefixes
-)
+# Of each completion, of which the median is used, after an untimed completion, for servers that cache prefixes.
+REPEATS = 3
 
 
 class OpenAIServer:
@@ -29,8 +28,6 @@ class OpenAIServer:
         drafting: the server with one; None where there is none to time.
         gamma: tokens that `drafting` drafts a pass, as it was started.
         max_new_tokens: of a whole text.
-
-    Raises UserError for `sampling` with a top-k, which the API does not have.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from specbench.config.paths import shipped
 from specbench.errors import UserError
@@ -46,7 +46,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
         UserError: the document lacks a field that this requires.
     """
     known = ENGINES[engine]
-    said: EngineSettings = {
+    found: EngineSettings = {
         "engine": engine, "checked": known.checked, "page": known.page, "candidate": None, "gamma": None,
         "estimated": None, "command": "", "settings": {}, "file": None, "notes": [], "refused": [],
     }  # fmt: skip
@@ -58,18 +58,19 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
                     raise NotExpressible(f"no settings of {known.title} are known here for vocabulary={how}")
                 if row.get("tree"):
                     raise NotExpressible(f"{known.title} drafts no token trees like ours")
-                settings = known.make(wanted)
+                settings = known.settings(wanted)
             except NotExpressible as reason:
-                said["refused"] = list(dict.fromkeys([*said["refused"], f"{row['candidate']}: {reason}"]))
+                found["refused"] = list(dict.fromkeys([*found["refused"], f"{row['candidate']}: {reason}"]))
                 continue
-            said["candidate"], said["gamma"] = row["candidate"], row["gamma"]
-            said["estimated"] = row["estimated"]["value"]
-            said["command"], said["settings"], said["notes"] = settings.command, settings.values, list(settings.notes)
-            said["file"] = None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]}
+            found |= {
+                "candidate": row["candidate"], "gamma": row["gamma"], "estimated": row["estimated"]["value"],
+                "command": settings.command, "settings": settings.values, "notes": list(settings.notes),
+                "file": None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]},
+            }  # fmt: skip
             break
     except (KeyError, TypeError, IndexError, StopIteration) as error:
         raise UserError(f"--from: no document of `specbench recommend` ({type(error).__name__}: {error})") from error
-    return said
+    return found
 
 
 def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] = ()) -> Recommended:
@@ -119,13 +120,10 @@ def parse_schedule(text: str) -> tuple[Span, ...]:
 
 def _weights(model: Mapping[str, Any]) -> Weights:
     """Where the weights are: the first of path, hub and shipped that is set, as a run takes them."""
-    kind: Literal["path", "hub", "shipped"] | None = next(
-        (kind for kind in ("path", "hub", "shipped") if model.get(kind)), None
-    )
-    if kind == "hub":
-        return Weights(model["hub"], model.get("revision"))
-    if kind == "shipped":
-        return Weights(str(shipped("models", model["shipped"])))
-    if kind == "path":
+    if model.get("path"):
         return Weights(model["path"])
+    if model.get("hub"):
+        return Weights(model["hub"], model.get("revision"))
+    if model.get("shipped"):
+        return Weights(str(shipped("models", model["shipped"])))
     return Weights(model.get("name") or "MODEL")

@@ -5,8 +5,8 @@ To add an engine: a function from `Recommended` to `Settings`, and a `ServingEng
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -85,14 +85,20 @@ class Settings:
     command: str
     values: Mapping[str, Any]
     file: tuple[str, str] | None = None
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class ServingEngine:
-    """An engine, and how a recommendation is said to it.
+    """An engine, and how a recommendation is expressed in its settings.
 
-    checked: the version that the names were checked against. page: its documentation. make: raises `NotExpressible`.
+    Attributes:
+        checked: the version that the names were checked against.
+        page: its documentation.
+        make: the settings for a draft model (`Recommended.draft`) or for prompt lookup.
+        rules: the acceptance rules that it has, as tables name them.
+        has_schedule: whether gamma may depend on the batch size.
+        decoder_only: what documents these settings for decoder-only models alone; '' if they hold for encoder-decoders.
     """
 
     name: str
@@ -100,26 +106,24 @@ class ServingEngine:
     checked: str
     page: str
     make: Callable[[Recommended], Settings]
+    rules: Collection[str] = ("exact",)
+    has_schedule: bool = False
+    decoder_only: str = ""
 
-
-def require_rule(wanted: Recommended, engine: str, known: Sequence[str] = ("exact",)) -> None:
-    """Raise NotExpressible for an acceptance rule that `engine` has not."""
-    if wanted.rule not in known:
-        raise NotExpressible(f"{engine} has no accept={wanted.rule}")
-
-
-def weights_of_draft(wanted: Recommended, engine: str) -> Weights:
-    """The draft's weights. Raises NotExpressible where the draft is no model that `engine` could load."""
-    if wanted.kind != "model" or wanted.draft is None:
-        raise NotExpressible(f"{engine} has no draft like {wanted.kind}")
-    return wanted.draft
-
-
-def no_schedule(wanted: Recommended, engine: str) -> list[str]:
-    """The note that a schedule by batch size was asked for and `engine` has none for these drafts."""
-    if not wanted.schedule:
-        return []
-    return [f"{engine} has no schedule by batch size for such a draft: this is γ={wanted.gamma} at every size"]
+    def settings(self, wanted: Recommended) -> Settings:
+        """The settings for a candidate. Raises NotExpressible where this engine has none."""
+        if wanted.rule not in self.rules:
+            raise NotExpressible(f"{self.title} has no accept={wanted.rule}")
+        if wanted.kind not in ("model", "lookup"):
+            raise NotExpressible(f"{self.title} has no draft like {wanted.kind}")
+        made = self.make(wanted)
+        notes = list(made.notes)
+        if wanted.schedule and not self.has_schedule:
+            all_sizes = f"this is γ={wanted.gamma} at every size"
+            notes.insert(0, f"{self.title} has no schedule by batch size for such a draft: {all_sizes}")
+        if wanted.encoder_decoder and self.decoder_only:
+            notes.append(ENCODER_DECODER.format(engine=self.decoder_only))
+        return replace(made, notes=notes)
 
 
 def shell(*parts: Sequence[str]) -> str:
@@ -138,18 +142,19 @@ LOAD = '{variable} = {auto}.from_pretrained("{place}"{revision})'
 
 def transformers(wanted: Recommended) -> Settings:
     """Keywords of `generate`, and for a draft model entries of the draft's own generation config."""
-    require_rule(wanted, "transformers")
-    call = _sampling(wanted)
+    call: dict[str, object] = {"do_sample": False}
+    if wanted.temperature > 0:
+        call = {"do_sample": True, "temperature": wanted.temperature}
+        call |= {"top_k": wanted.top_k or 0, "top_p": wanted.top_p or 1.0}
     auto = "AutoModelForSeq2SeqLM" if wanted.encoder_decoder else "AutoModelForCausalLM"
     lines = [f"from transformers import {auto}", _load("model", auto, wanted.target.place, wanted.target.revision)]
-    if wanted.kind == "lookup":
+    if (draft := wanted.draft) is None:
         call |= {"prompt_lookup_num_tokens": wanted.gamma, "max_matching_ngram_size": wanted.options.get("match", 3)}
-        notes = [*no_schedule(wanted, "transformers"), LOOKUP_DIFFERS]
+        notes = [LOOKUP_DIFFERS]
         if wanted.encoder_decoder:
             notes.append("prompt lookup searches the decoder's tokens alone, and draft=lookup the source too")
         lines.append(f"model.generate(**inputs, {_keywords(call)})")
         return Settings("\n".join(lines), {"generate": call}, notes=notes)
-    draft = weights_of_draft(wanted, "transformers")
     own = {
         "num_assistant_tokens": wanted.gamma,
         "num_assistant_tokens_schedule": "constant",
@@ -159,7 +164,6 @@ def transformers(wanted: Recommended) -> Settings:
     lines.append(f"assistant.generation_config.update({_keywords(own)})")
     lines.append(f"model.generate(**inputs, assistant_model=assistant, {_keywords(call)})")
     notes = [
-        *no_schedule(wanted, "transformers"),
         "the three are read from the draft's generation config; the defaults draft up to 20 tokens and stop below a "
         "confidence of 0.4",
         "one prompt at a time: assisted generation does not support batches",
@@ -172,14 +176,6 @@ def transformers(wanted: Recommended) -> Settings:
     return Settings("\n".join(lines), {"generate": call, "assistant.generation_config": own}, notes=notes)
 
 
-def _sampling(wanted: Recommended) -> dict[str, object]:
-    if wanted.temperature == 0:
-        return {"do_sample": False}
-    return {
-        "do_sample": True, "temperature": wanted.temperature, "top_k": wanted.top_k or 0, "top_p": wanted.top_p or 1.0,
-    }  # fmt: skip
-
-
 def _load(variable: str, auto: str, place: str, revision: str | None) -> str:
     return LOAD.format(
         variable=variable, auto=auto, place=place, revision=f', revision="{revision}"' if revision else ""
@@ -190,30 +186,19 @@ def _keywords(values: dict[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
-TRANSFORMERS = ServingEngine(
-    "transformers",
-    "transformers",
-    "5.23.0",
-    "https://huggingface.co/docs/transformers/generation_strategies",
-    transformers,
-)
-
-
 # vLLM: `--speculative-config`, a JSON object (`vllm/config/speculative.py`).
-RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
+VLLM_RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
 MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's default of concurrent sequences
 
 
 def vllm(wanted: Recommended) -> Settings:
     """`vllm serve` with its speculative config."""
-    require_rule(wanted, "vLLM", tuple(RULES))
     config: dict[str, object] = {}
     notes = []
-    if wanted.kind == "lookup":
+    if (draft := wanted.draft) is None:
         config |= {"method": "ngram", "prompt_lookup_max": wanted.options.get("match", 3), "prompt_lookup_min": 1}
         notes.append(LOOKUP_DIFFERS)
     else:
-        draft = weights_of_draft(wanted, "vLLM")
         config |= {"method": "draft_model", "model": draft.place}
         if draft.revision:
             config["revision"] = draft.revision
@@ -223,15 +208,13 @@ def vllm(wanted: Recommended) -> Settings:
             config["draft_sample_method"] = "probabilistic"
             notes.append("draft_sample_method: the default drafts the argmax, whose α at T>0 is that of accept=onehot")
     config["num_speculative_tokens"] = wanted.longest
-    if RULES[wanted.rule] != "standard":
-        config["rejection_sample_method"] = RULES[wanted.rule]
+    if VLLM_RULES[wanted.rule] != "standard":
+        config["rejection_sample_method"] = VLLM_RULES[wanted.rule]
     if wanted.schedule:
         config["num_speculative_tokens_per_batch_size"] = [
             [span.first, span.last or MOST_SEQUENCES, span.gamma] for span in wanted.schedule
         ]
         notes.append("the schedule is off under data parallelism, and documented for EAGLE drafts and DFlash")
-    if wanted.encoder_decoder:
-        notes.append(ENCODER_DECODER.format(engine="vLLM"))
     command = [["vllm", "serve", wanted.target.place]]
     if wanted.target.revision:
         command.append(["--revision", wanted.target.revision])
@@ -239,23 +222,13 @@ def vllm(wanted: Recommended) -> Settings:
     return Settings(shell(*command), {"--speculative-config": config}, notes=notes)
 
 
-VLLM = ServingEngine(
-    "vllm",
-    "vLLM",
-    "main at 002e77c1f (vllm/config/speculative.py)",
-    "https://docs.vllm.ai/en/latest/features/speculative_decoding/",
-    vllm,
-)
-
-
 # SGLang: flags of `sglang.launch_server`.
 def sglang(wanted: Recommended) -> Settings:
     """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
-    require_rule(wanted, "SGLang", ("exact", "onehot"))
     verified = wanted.gamma + 1  # the newest token is read with the drafted tokens
     values: dict[str, object]
-    notes = no_schedule(wanted, "SGLang")
-    if wanted.kind == "lookup":
+    notes = []
+    if (draft := wanted.draft) is None:
         values = {
             "--speculative-algorithm": "NGRAM",
             "--speculative-num-draft-tokens": verified,
@@ -267,7 +240,6 @@ def sglang(wanted: Recommended) -> Settings:
             "(--speculative-ngram-max-trie-depth), and its cache holds earlier requests too",
         ]
     else:
-        draft = weights_of_draft(wanted, "SGLang")
         values = {"--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": draft.place}
         if draft.revision:
             values["--speculative-draft-model-revision"] = draft.revision
@@ -281,8 +253,6 @@ def sglang(wanted: Recommended) -> Settings:
                 "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
                 "drafts alone); lossless, but its α is that of accept=onehot"
             )
-    if wanted.encoder_decoder:
-        notes.append(ENCODER_DECODER.format(engine="SGLang"))
     target = {"--model-path": wanted.target.place}
     if wanted.target.revision:
         target["--revision"] = wanted.target.revision
@@ -291,23 +261,12 @@ def sglang(wanted: Recommended) -> Settings:
     )
 
 
-SGLANG = ServingEngine(
-    "sglang",
-    "SGLang",
-    "main of 2026 (srt/arg_groups/speculative_hook.py, srt/server_args.py)",
-    "https://docs.sglang.io/advanced_features/speculative_decoding.html",
-    sglang,
-)
-
-
 # llama.cpp: flags of `llama-server`. Models are GGUF files.
 def llama_cpp(wanted: Recommended) -> Settings:
     """draft-simple for a draft model, ngram-simple for prompt lookup."""
-    require_rule(wanted, "llama.cpp", ("exact", "onehot"))
     values: dict[str, object]
-    notes = no_schedule(wanted, "llama.cpp")
-    notes += ["FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α"]
-    if wanted.kind == "lookup":
+    notes = ["FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α"]
+    if (draft := wanted.draft) is None:
         values = {
             "--spec-type": "ngram-simple",
             "--spec-ngram-simple-size-n": wanted.options.get("match", 3),
@@ -316,7 +275,6 @@ def llama_cpp(wanted: Recommended) -> Settings:
         }
         notes += [LOOKUP_DIFFERS, "ngram-simple looks for runs of that length only, not for shorter runs after it"]
     else:
-        draft = weights_of_draft(wanted, "llama.cpp")
         values = {
             "--model-draft": _gguf(draft),
             "--spec-type": "draft-simple",
@@ -330,8 +288,6 @@ def llama_cpp(wanted: Recommended) -> Settings:
                 "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
             )
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
-    if wanted.encoder_decoder:
-        notes.append(ENCODER_DECODER.format(engine="llama-server"))
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
 
@@ -341,25 +297,15 @@ def _gguf(weights: Weights) -> str:
     return f"{PurePath(weights.place).name}.gguf"
 
 
-LLAMA_CPP = ServingEngine(
-    "llama.cpp",
-    "llama.cpp",
-    "master at 00dc8057a (tools/server/README.md)",
-    "https://github.com/ggml-org/llama.cpp/blob/master/docs/speculative.md",
-    llama_cpp,
-)
-
-
 # TensorRT-LLM: `speculative_config` in the YAML file of `trtllm-serve --config`.
 FILE = "speculative.yaml"
 
 
 def tensorrt_llm(wanted: Recommended) -> Settings:
     """Draft_Target for a draft model, NGram for prompt lookup; the PyTorch backend."""
-    require_rule(wanted, "TensorRT-LLM")
     config: dict[str, object]
     notes = []
-    if wanted.kind == "lookup":
+    if (draft := wanted.draft) is None:
         config = {
             "decoding_type": "NGram",
             "max_draft_len": wanted.longest,
@@ -370,7 +316,6 @@ def tensorrt_llm(wanted: Recommended) -> Settings:
         }
         notes.append(LOOKUP_DIFFERS)
     else:
-        draft = weights_of_draft(wanted, "TensorRT-LLM")
         config = {
             "decoding_type": "Draft_Target", "max_draft_len": wanted.longest, "speculative_model": draft.place,
         }  # fmt: skip
@@ -382,8 +327,6 @@ def tensorrt_llm(wanted: Recommended) -> Settings:
             notes.append("use_rejection_sampling (a prototype; needs FlashInfer): the default compares drawn tokens")
     if wanted.schedule:
         config["draft_len_schedule"] = _schedule(wanted)
-    if wanted.encoder_decoder:
-        notes.append(ENCODER_DECODER.format(engine="TensorRT-LLM"))
     values: dict[str, object] = {"speculative_config": config}
     command = shell(["trtllm-serve", wanted.target.place], ["--config", FILE])
     return Settings(command, values, (FILE, yaml.safe_dump(values, sort_keys=False)), notes)
@@ -401,12 +344,29 @@ def _schedule(wanted: Recommended) -> dict[int, int]:
     return {span.last: span.gamma for span in wanted.schedule if span.last is not None}
 
 
-TENSORRT_LLM = ServingEngine(
-    "tensorrt-llm",
-    "TensorRT-LLM",
-    "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",
-    "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html",
-    tensorrt_llm,
-)
-
-ENGINES = {engine.name: engine for engine in (TRANSFORMERS, VLLM, SGLANG, LLAMA_CPP, TENSORRT_LLM)}
+ENGINES = {engine.name: engine for engine in (
+    ServingEngine(
+        "transformers", "transformers", "5.23.0", "https://huggingface.co/docs/transformers/generation_strategies",
+        transformers,
+    ),
+    ServingEngine(
+        "vllm", "vLLM", "main at 002e77c1f (vllm/config/speculative.py)",
+        "https://docs.vllm.ai/en/latest/features/speculative_decoding/", vllm, VLLM_RULES, has_schedule=True,
+        decoder_only="vLLM",
+    ),
+    ServingEngine(
+        "sglang", "SGLang", "main of 2026 (srt/arg_groups/speculative_hook.py, srt/server_args.py)",
+        "https://docs.sglang.io/advanced_features/speculative_decoding.html", sglang, ("exact", "onehot"),
+        decoder_only="SGLang",
+    ),
+    ServingEngine(
+        "llama.cpp", "llama.cpp", "master at 00dc8057a (tools/server/README.md)",
+        "https://github.com/ggml-org/llama.cpp/blob/master/docs/speculative.md", llama_cpp, ("exact", "onehot"),
+        decoder_only="llama-server",
+    ),
+    ServingEngine(
+        "tensorrt-llm", "TensorRT-LLM", "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",
+        "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html", tensorrt_llm, has_schedule=True,
+        decoder_only="TensorRT-LLM",
+    ),
+)}  # fmt: skip
