@@ -152,9 +152,9 @@ static void check_choice(int64_t n, int64_t s) {
     int64_t best = 0, draws[300] = {0};
     for (int64_t i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
     double uniform;
-    Choice choice = {held, s, n, n, 0, &uniform, row, 0, 0, 0};
+    Choice choice = {held, s, n, n, {0, 1, 0}, &uniform, row, 0, 0, 0};
     if (choose(&choice, 0, 0, scratch) != best) failed++, printf("argmax of %ld\n", (long)n);
-    choice.temperature = 0.7;
+    choice.how.temperature = 0.7;
     enum { DRAWS = 20000 };
     for (int i = 0; i < DRAWS; i++) { /* evenly spread numbers: the share of each token is its probability */
         uniform = (i + 0.5) / DRAWS;
@@ -171,11 +171,38 @@ static void check_choice(int64_t n, int64_t s) {
     free(logits), free(row), free(scratch), free(held);
 }
 
+static int is_before(const float *v, int64_t a, int64_t b) { return v[a] > v[b] || (v[a] == v[b] && a < b); }
+
+/* Top-k and top-p against rows sorted by insertion; logits of few values, so that many are equal. */
+static void check_kept(int64_t n, int64_t s, int64_t top_k, float top_p) {
+    float *logits = floats(n, s), *row = floats(n, 0), *plain = floats(n, 0);
+    for (int64_t i = 0; i < n; i++) logits[i] = i % 7 == 6 ? -INFINITY : roundf(logits[i] * 8) / 2;
+    void *held = weights_of(logits, n, s);
+    int64_t *order = malloc(n * sizeof(int64_t)), kept = n;
+    double total = 0, before = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = i;
+        for (; j > 0 && is_before(logits, i, order[j - 1]); j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    if (top_k > 0 && top_k < n) for (kept = top_k; kept < n && logits[order[kept]] == logits[order[top_k - 1]];) kept++;
+    Sampling off = {0.5, 1, top_k}, how = {0.5, top_p, top_k};
+    standardise(held, s, n, plain, 1, n, &off), standardise(held, s, n, row, 1, n, &how);
+    for (int64_t i = 0; i < kept; i++) total += exp(2 * (double)logits[order[i]]);
+    for (int64_t i = 0; i < n; i++)
+        compare("top-k", plain[order[i]], i < kept ? (float)(exp(2 * (double)logits[order[i]]) / total) : 0, 1e-5f, i, n);
+    total = 0;
+    for (int64_t i = 0; i < n && (top_p >= 1 || before < top_p - 1e-6); i++) total = before += plain[order[i]], kept = i + 1;
+    for (int64_t i = 0; i < n; i++) compare("top-p", row[order[i]], i < kept ? (float)(plain[order[i]] / total) : 0, 1e-5f, i, n);
+    free(logits), free(row), free(plain), free(held), free(order);
+}
+
 static void check_verdict(int64_t n, int64_t count, int has_q) {
     float *p = floats((count + 1) * n, 0), *q = floats(count * n, 0), *room = floats(n, 0), uniforms[8];
     int64_t drafted[8], token, shares[300] = {0};
     enum { DRAWS = 20000 };
-    standardise(p, 0, n, p, count + 1, n, 0.3), standardise(q, 0, n, q, count, n, 1);
+    Sampling sharp = {0.3, 1, 0}, plain = {1, 1, 0};
+    standardise(p, 0, n, p, count + 1, n, &sharp), standardise(q, 0, n, q, count, n, &plain);
     for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails: */
     const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
     while (has_q && law[drafted[count - 1]] >= from[drafted[count - 1]]) drafted[count - 1] = rand() % n;
@@ -211,6 +238,11 @@ int main(void) {
     }
     for (int64_t s = 0; s < 2; s++) check_parts(s, 2, 3), check_parts(s, 3, 16);
     for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
+    int64_t ks[] = {0, 1, 3, 50, 299, 1000};
+    float ps[] = {0.05f, 0.37f, 0.9f, 1};
+    for (int64_t s = 0; s < 2; s++)
+        for (int k = 0; k < 6; k++)
+            for (int i = 0; i < 4; i++) check_kept(1, s, ks[k], ps[i]), check_kept(9, s, ks[k], ps[i]), check_kept(300, s, ks[k], ps[i]);
     for (int64_t count = 1; count < 4; count++)
         check_verdict(7, count, 0), check_verdict(65, count, 1), check_verdict(300, count, 1);
     printf("%s: vectors of %d bytes, %d differences\n", failed ? "failed" : "passed", BYTES, failed);

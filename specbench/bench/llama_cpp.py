@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
+MULTIPLE = 256  # slots of a context
 TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels
 
 
@@ -125,3 +126,35 @@ class Llama:
             if token in ends or len(written) == max_new_tokens:
                 return time.perf_counter() - began, written
             read = [token]
+
+
+class PromptLookup:
+    """A GGUF file in llama.cpp, decoded speculatively as its Python package does: by prompt lookup, without a model.
+
+    It drafts what followed the last `match` tokens, or fewer, where they first occur in prompt and completion.
+    """
+
+    def __init__(self, file: str, longest: int, threads: int, match: int) -> None:
+        """`longest` is the most tokens of a prompt and its completion."""
+        engine: Any = import_module("llama_cpp")
+        self._draft: Any = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding(max_ngram_size=match)
+        # llama.cpp rounds a context up to a multiple, up to which the package drafts, beyond the arrays that it made.
+        slots = (-(-longest // MULTIPLE) + 1) * MULTIPLE
+        self._engine: Any = engine.Llama(
+            file, n_ctx=slots, n_batch=slots, n_ubatch=slots, n_threads=threads, n_threads_batch=threads,
+            n_gpu_layers=0, logits_all=True, draft_model=self._draft, verbose=False,
+        )  # fmt: skip
+
+    def decode(
+        self, prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int, gamma: int
+    ) -> tuple[float, list[int]]:
+        """Seconds and tokens of one greedy completion with `gamma` drafted tokens a pass, prefill included."""
+        self._draft.num_pred_tokens = gamma
+        written = list[int]()
+        began = time.perf_counter()
+        self._engine.reset()  # else it finds the prompt of the last repetition in its cache
+        for token in self._engine.generate(list(prompt), temp=0.0, repeat_penalty=1.0):
+            written.append(int(token))
+            if token in ends or len(written) == max_new_tokens:
+                break
+        return time.perf_counter() - began, written

@@ -6,7 +6,7 @@ Each runs in a process of its own: two thread pools in one process wait for each
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoTokenizer
 
-from specbench.bench.llama_cpp import Llama, convert
+from specbench.bench.llama_cpp import Llama, PromptLookup, convert
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
+
+MATCH = 2  # tokens that a prompt lookup has to find again
 
 
 class Peer(NamedTuple):
@@ -27,6 +29,7 @@ class Peer(NamedTuple):
     what: str
     decode: Decoder
     process: ProcessPoolExecutor
+    lookup: Callable[[int], Decoder] | None = None  # its own prompt lookup, by the number of drafted tokens
 
 
 class Work(NamedTuple):
@@ -97,7 +100,14 @@ def llama_cpp(work: Work) -> Peer:
         prompt = work.prompts[index].prefix
         return process.submit(_decode_llama, prompt, sorted(work.ends), work.max_new_tokens).result()
 
-    return Peer(f"{what} in {work.wanted}", decode, process)
+    def lookup(gamma: int) -> Decoder:
+        def drafting(index: int) -> tuple[float, list[int]]:
+            prompt = work.prompts[index].prefix
+            return process.submit(_look_up_llama, prompt, sorted(work.ends), work.max_new_tokens, gamma).result()
+
+        return drafting
+
+    return Peer(f"{what} in {work.wanted}", decode, process, lookup)
 
 
 PEERS = {"ctranslate2": ctranslate2, "llama.cpp": llama_cpp}
@@ -110,6 +120,7 @@ def _process() -> ProcessPoolExecutor:
 # In the other processes. One converts, for torch's threads, once they have run, are in the way of the engine's.
 
 _model: Any = None
+_lookup: Any = None
 
 
 def _convert(folder: str, converted: str) -> None:
@@ -129,13 +140,21 @@ def _load(converted: str, kind: str, dtype: str, device: str, threads: int) -> s
 
 
 def _load_llama(file: str, longest: int, threads: int) -> str:
-    global _model
+    global _model, _lookup
     _model = Llama(file, longest, threads)
+    _lookup = PromptLookup(file, longest, threads, MATCH)
     return str(_model.what)
 
 
 def _decode_llama(prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int) -> tuple[float, list[int]]:
     seconds, tokens = _model.decode(prompt, ends, max_new_tokens)
+    return seconds, tokens
+
+
+def _look_up_llama(
+    prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int, gamma: int
+) -> tuple[float, list[int]]:
+    seconds, tokens = _lookup.decode(prompt, ends, max_new_tokens, gamma)
     return seconds, tokens
 
 

@@ -602,12 +602,69 @@ static float widened(const void *logits, int64_t first, int64_t short_floats, fl
     return known && most - most == 0 ? most : NAN;
 }
 
-/* The softmax of a row of logits at a temperature; NaN throughout where it is not finite. */
-static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, double temperature) {
-    float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)temperature;
+static inline double sum_of(const float *v, int64_t count) {
+    double sum = 0;
+    #pragma omp simd reduction(+:sum)
+    for (int64_t i = 0; i < count; i++) sum += v[i];
+    return sum;
+}
+
+/* How a row of logits becomes probabilities, T > 0: `top_k` 0 and `top_p` 1 are off. */
+typedef struct { double temperature, top_p; int64_t top_k; } Sampling;
+
+/* Numbers that are ordered as floats are, and back. */
+static inline uint32_t rank_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u >> 31 ? ~u : u | 0x80000000u; }
+static inline float ranked(uint32_t u) { float f; u = u >> 31 ? u & 0x7fffffffu : ~u; memcpy(&f, &u, 4); return f; }
+
+/* The highest of n numbers at which those above and itself come to `enough`; minus infinity where all of them do not.
+   Each counts 1, or with `by_mass` its own value. `above` receives what those above come to. Found digit by digit of their
+   ranks, in three passes: to sort a row would take many times as long. */
+enum { DIGITS = 3, VALUES = 1 << 11 };
+static float reached(const float *v, int64_t n, float enough, int by_mass, double *above) {
+    static const int shifts[DIGITS] = {21, 10, 0};
+    uint32_t found = 0, known = 0; /* digits, and which bits they are */
+    *above = 0;
+    for (int place = 0; place < DIGITS; place++) {
+        double sums[VALUES] = {0};
+        uint32_t digit = (place + 1 < DIGITS ? VALUES : VALUES / 2) - 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t u = rank_of(v[i]);
+            if ((u & known) == found) sums[u >> shifts[place] & digit] += by_mass ? v[i] : 1;
+        }
+        uint32_t at = digit;
+        while (at > 0 && (float)(*above + sums[at]) < enough) *above += sums[at--];
+        if (place == 0 && (float)(*above + sums[at]) < enough) return -INFINITY;
+        found |= at << shifts[place], known |= digit << shifts[place];
+    }
+    return ranked(found);
+}
+
+/* The fewest most likely tokens whose mass comes to `top_p`, renormalised; of equal tokens the first ones. */
+static void keep_nucleus(float *v, int64_t n, float top_p) {
+    double above;
+    float least = reached(v, n, top_p, 1, &above);
+    for (int64_t i = 0; i < n; i++) {
+        int is_kept = v[i] > least;
+        if (v[i] == least) above += least, is_kept = (float)above - least < top_p; /* the mass before this token */
+        if (!is_kept) v[i] = 0;
+    }
+    float mass = (float)sum_of(v, n);
+    for (int64_t i = 0; i < n; i++) v[i] /= mass;
+}
+
+/* A row of logits as probabilities; NaN throughout where it has no finite maximum. Of top-k all that equal the k-th. */
+static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
+    float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)how->temperature;
     if (most != most) {
         for (int64_t i = 0; i < n; i++) v[i] = NAN;
         return;
+    }
+    if (how->top_k > 0 && how->top_k < n) { /* logits may only become equal when they are divided */
+        double above;
+        for (int64_t i = 0; i < n; i++) v[i] /= (float)how->temperature;
+        float least = reached(v, n, how->top_k, 0, &above);
+        for (int64_t i = 0; i < n; i++) v[i] = v[i] < least ? -INFINITY : v[i];
+        most /= (float)how->temperature, factor = 1;
     }
     raise_all(v, n, most, factor);
     double mass = 0;
@@ -615,13 +672,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
     for (int64_t i = 0; i < n; i++) mass += v[i];
     factor = (float)(1 / mass);
     for (int64_t i = 0; i < n; i++) v[i] *= factor;
-}
-
-static inline double sum_of(const float *v, int64_t count) {
-    double sum = 0;
-    #pragma omp simd reduction(+:sum)
-    for (int64_t i = 0; i < count; i++) sum += v[i];
-    return sum;
+    if (how->top_p < 1) keep_nucleus(v, n, (float)how->top_p);
 }
 
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
@@ -646,9 +697,9 @@ static int64_t drawn_from(const float *v, int64_t n, double uniform) {
 
 /* Rows [rows, n] of probabilities from logits of `stride` a row. */
 void standardise(const void *logits, int64_t short_floats, int64_t stride, float *out, int64_t rows, int64_t n,
-                 double temperature) {
+                 const Sampling *how) {
     #pragma omp parallel for if (rows > 1 && rows * n > 1 << 18)
-    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, temperature);
+    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, how);
 }
 
 /* A token from each of the rows [rows, n]. */
@@ -682,18 +733,18 @@ int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t c
 }
 
 /* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
-   softmax. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
+   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
 typedef struct {
     const void *logits; int64_t short_floats, stride, vocabulary;
-    double temperature; const double *uniforms; float *rows;
+    Sampling how; const double *uniforms; float *rows; /* how: at temperature 0 the argmax */
     int64_t *tokens; const int64_t *ends; int64_t end_count;
 } Choice;
 
 static int64_t choose(const Choice *choice, int64_t row, int64_t step, float *scratch) {
     int64_t n = choice->vocabulary, first = row * choice->stride, i = 0;
-    if (choice->temperature > 0) {
+    if (choice->how.temperature > 0) {
         float *v = choice->rows + step * n;
-        soften(choice->logits, first, choice->short_floats, v, n, choice->temperature);
+        soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
     float most = widened(choice->logits, first, choice->short_floats, scratch, n);

@@ -307,10 +307,10 @@ class NativeSession(StaticSession):
         """See `RolloutSession`; a text that ends has no tokens after its end."""
         program, count, model = self.model.program, len(tokens), self.model
         one, first = program.one, program.one if count == 1 else program.several
-        sampling, end = choice.sampling, self.length + count + steps - 1
+        end = self.length + count + steps - 1
         if not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep)) or model.state_width:
             return None  # a part of the step is torch's, or a draft reads its states
-        if sampling.top_k is not None or (sampling.top_p or 1) < 1 or end > (model.longest or end) or self._tree:
+        if end > (model.longest or end) or self._tree:
             return None
         self.drop_ahead()
         self._make_room(end)

@@ -19,7 +19,7 @@ from specbench.engine.capture.nodes import finished, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.native.assemble import Assembly, Sizes
 from specbench.engine.native.instructions import Op, encoded, fused
-from specbench.kernels import library
+from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
 
 
@@ -228,7 +228,9 @@ class Call:
     def _made(self) -> tuple[Part, Step]:
         read, sizes = ctypes.addressof(self.addresses), ctypes.addressof(self._sizes)
         part = Part(read, sizes, self.texts, self.rows)
-        return part, Step(ctypes.addressof(self.program.raw), len(self.program.raw), ctypes.addressof(part), 1, self.rows)
+        return part, Step(
+            ctypes.addressof(self.program.raw), len(self.program.raw), ctypes.addressof(part), 1, self.rows
+        )
 
     def again(self) -> "Call":
         """Another call of the same, whose addresses can be set apart from this one's."""
@@ -318,7 +320,7 @@ class RawChoice(ctypes.Structure):
 
     _fields_ = [
         ("logits", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("short_floats", "stride", "vocabulary")),
-        ("temperature", ctypes.c_double), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
+        ("how", RawSampling), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
         ("end_count", ctypes.c_int64),
     ]  # fmt: skip
 
@@ -331,14 +333,14 @@ def rolled_out(
     Args:
         calls: a step each; the second and later have one token, whose address this function sets.
         ids: the number of the address of a call's tokens.
-        choice: how tokens are chosen; without top-k and top-p.
+        choice: how tokens are chosen.
         uniform_G: random numbers for the choices; None at T = 0.
         ends_E: where a text ends.
 
     Returns:
         Tokens and rows; the last token is NOT_DRAWN where its row is not finite.
     """
-    run, steps, threads = calls[0].program, len(calls), torch.get_num_threads()
+    run, steps, threads, sampling = calls[0].program, len(calls), torch.get_num_threads(), choice.sampling
     tokens_G = torch.empty(steps, dtype=torch.long)
     rows_GV = torch.empty(steps, choice.vocabulary_size) if choice.draws else None
     logits_1LV = torch.empty(1, calls[0].rows, run.widths[0], dtype=run.dtype)
@@ -351,7 +353,8 @@ def rolled_out(
     start, at = run.room(max(call.program.floats * call.rows for call in calls), scratch * threads)
     chosen = library().rollout(
         (Step * steps)(*(call.step for call in calls)), steps, ctypes.byref(RawChoice(
-            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size, choice.sampling.temperature,
+            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
+            RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
             None if uniform_G is None else uniform_G.data_ptr(), None if rows_GV is None else rows_GV.data_ptr(),
             tokens, ends_E.data_ptr(), len(ends_E),
         )), start, at, scratch, threads,
