@@ -52,10 +52,11 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
     cut off. At T = 0 the highest entry takes all, the first of equal entries, as in `argmax`. A row without a finite
     maximum becomes NaN, at T = 0 too, and `draw` raises for it.
     """
-    if sampling.temperature > 0 and sampling.top_k is None:
-        found_LV = kernels.softened(logits_LV, sampling.temperature, min(vocabulary_size, logits_LV.shape[-1]))
+    if sampling.temperature > 0:
+        size = min(vocabulary_size, logits_LV.shape[-1])
+        found_LV = kernels.standardised(logits_LV, sampling.temperature, sampling.top_k, sampling.top_p, size)
         if found_LV is not None:
-            return _nucleus(found_LV, sampling.top_p)
+            return found_LV
     logits_LV = logits_LV[..., :vocabulary_size].float()
     if sampling.temperature == 0:
         highest_L1, index_L1 = logits_LV.max(-1, keepdim=True)

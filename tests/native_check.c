@@ -62,31 +62,88 @@ static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t 
     free(x), free(w), free(b), free(more), free(short_w), free(short_b), free(packed), free(out), free(scratch);
 }
 
+/* Parts of `rows` rows, one more in each: each has its own slots, keys, values and bias. */
+enum { PARTS = 3 };
 static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots) {
-    float *q = floats(rows * heads * d, 0), *keys = floats(key_heads * slots * d, 0), *values = floats(key_heads * slots * d, 0);
-    float *bias = floats(rows * slots, 0), *out = floats(rows * heads * d, 0), *scratch = floats(3 * slots + 8, 0);
-    for (int64_t i = 0; i < rows * slots; i++) if (i % slots && rand() % 3 == 0) bias[i] = -3.3e38f;
+    int64_t all = 0, sizes[PARTS][4];
+    Part parts[PARTS];
+    void *read[PARTS][3];
+    for (int p = 0; p < PARTS; all += parts[p].rows, p++) {
+        int64_t own = slots + 3 * p, count = rows + p;
+        float *bias = floats(count * own, 0);
+        for (int64_t i = 0; i < count * own; i++) if (i % own && rand() % 3 == 0) bias[i] = -3.3e38f;
+        read[p][0] = floats(key_heads * own * d, 0), read[p][1] = floats(key_heads * own * d, 0), read[p][2] = bias;
+        sizes[p][0] = own, sizes[p][1] = sizes[p][2] = 1, sizes[p][3] = count;
+        parts[p] = (Part){read[p], sizes[p], 1, count};
+    }
+    float *q = floats(all * heads * d, 0), *out = floats(all * heads * d, 0), *scratch = floats(3 * (slots + 3 * PARTS) + 8, 0);
     Instruction it;
     memset(&it, 0, sizeof it);
     it.inner = d, it.heads = heads, it.key_heads = key_heads, it.scale = 0.3, it.x.stride = it.out.stride = heads * d;
-    for (int thread = 0; thread < 2; thread++)
-        attend(&it, q, out, keys, values, bias, slots, 0, 0, 1, 1, rows, scratch, thread, 2);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < heads; h++) {
-            const float *key = keys + h / (heads / key_heads) * slots * d, *value = values + h / (heads / key_heads) * slots * d;
-            double total = 0, mixed[64] = {0};
-            for (int64_t c = 0; c < slots; c++) {
-                if (bias[r * slots + c] < -1e30f) continue;
-                double dot = 0;
-                for (int64_t i = 0; i < d; i++) dot += (double)q[r * heads * d + h * d + i] * key[c * d + i];
-                double weight = exp(dot * 0.3 + bias[r * slots + c]);
-                total += weight;
-                for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * d + i];
+    it.bias_texts = 1, it.bias_heads = 2, it.bias_rows = 3;
+    for (int i = 0; i < 4; i++) it.outside[i] = i;
+    Step step = {&it, 1, parts, PARTS, all};
+    for (int thread = 0; thread < 2; thread++) attend(&it, &step, q, out, scratch, thread, 2);
+    float *query = q, *found = out;
+    for (int p = 0; p < PARTS; p++)
+        for (int64_t r = 0; r < parts[p].rows; r++, query += heads * d, found += heads * d)
+            for (int64_t h = 0; h < heads; h++) {
+                int64_t own = sizes[p][0], from = h / (heads / key_heads) * own * d;
+                const float *key = (float *)read[p][0] + from, *value = (float *)read[p][1] + from;
+                const float *bias = (float *)read[p][2] + r * own;
+                double total = 0, mixed[64] = {0};
+                for (int64_t c = 0; c < own; c++) {
+                    if (bias[c] < -1e30f) continue;
+                    double dot = 0;
+                    for (int64_t i = 0; i < d; i++) dot += (double)query[h * d + i] * key[c * d + i];
+                    double weight = exp(dot * 0.3 + bias[c]);
+                    total += weight;
+                    for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * d + i];
+                }
+                for (int64_t i = 0; i < d; i++)
+                    compare("attention", found[h * d + i], (float)(mixed[i] / total), 1e-4f, r, h);
             }
-            for (int64_t i = 0; i < d; i++)
-                compare("attention", out[r * heads * d + h * d + i], (float)(mixed[i] / total), 1e-4f, r, h);
-        }
-    free(q), free(keys), free(values), free(bias), free(out), free(scratch);
+    for (int p = 0; p < PARTS; p++) for (int i = 0; i < 3; i++) free(read[p][i]);
+    free(q), free(out), free(scratch);
+}
+
+/* Rows loaded, written to slots of their part's buffer, and stored, by parts of 1, 2, ... rows. */
+static void check_parts(int64_t s, int64_t heads, int64_t d) {
+    int64_t width = heads * d, all = PARTS * (PARTS + 1) / 2, number[PARTS][PARTS], slots[PARTS];
+    Part parts[PARTS];
+    void *read[PARTS][4];
+    Instruction program[3];
+    memset(program, 0, sizeof program);
+    int64_t ops[] = {LOAD, WRITE, STORE}, outside[] = {0, 1, 3};
+    for (int i = 0; i < 3; i++) {
+        program[i].op = ops[i], program[i].short_floats = s, program[i].width = program[i].period = width, program[i].barrier = 1;
+        program[i].out.stride = program[i].x.stride = width, program[i].outside[0] = outside[i];
+        program[i].heads = heads, program[i].inner = d;
+    }
+    program[1].outside[1] = 2;
+    for (int p = 0; p < PARTS; p++) {
+        slots[p] = 5 + p;
+        for (int r = 0; r <= p; r++) number[p][r] = slots[p] - 1 - r;
+        float *rows = floats((p + 1) * width, s);
+        read[p][0] = weights_of(rows, (p + 1) * width, s), read[p][1] = floats(heads * slots[p] * d, 0);
+        read[p][2] = number[p], read[p][3] = malloc((p + 1) * width * (s ? 2 : 4));
+        parts[p] = (Part){read[p], slots + p, 1, p + 1};
+        free(rows);
+    }
+    float *arena = floats(all * width, 0), *scratch = floats(16, 0);
+    Step step = {program, 3, parts, PARTS, all};
+    Barrier barrier = {0, 0};
+    run_step(&step, arena, scratch, &barrier, 0, 1);
+    for (int p = 0; p < PARTS; p++) {
+        if (memcmp(read[p][0], read[p][3], (p + 1) * width * (s ? 2 : 4))) failed++, printf("part %d is not stored\n", p);
+        for (int64_t r = 0; r <= p; r++)
+            for (int64_t i = 0; i < width; i++) {
+                float wanted = weight_at(read[p][0], r * width + i, s);
+                compare("cache", ((float *)read[p][1])[(i / d * slots[p] + number[p][r]) * d + i % d], wanted, 0, p, r);
+            }
+        free(read[p][0]), free(read[p][1]), free(read[p][3]);
+    }
+    free(arena), free(scratch);
 }
 
 static void check_choice(int64_t n, int64_t s) {
@@ -95,9 +152,9 @@ static void check_choice(int64_t n, int64_t s) {
     int64_t best = 0, draws[300] = {0};
     for (int64_t i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
     double uniform;
-    Choice choice = {held, s, n, n, 0, &uniform, row, 0, 0, 0};
+    Choice choice = {held, s, n, n, {0, 1, 0}, &uniform, row, 0, 0, 0};
     if (choose(&choice, 0, 0, scratch) != best) failed++, printf("argmax of %ld\n", (long)n);
-    choice.temperature = 0.7;
+    choice.how.temperature = 0.7;
     enum { DRAWS = 20000 };
     for (int i = 0; i < DRAWS; i++) { /* evenly spread numbers: the share of each token is its probability */
         uniform = (i + 0.5) / DRAWS;
@@ -114,11 +171,38 @@ static void check_choice(int64_t n, int64_t s) {
     free(logits), free(row), free(scratch), free(held);
 }
 
+static int is_before(const float *v, int64_t a, int64_t b) { return v[a] > v[b] || (v[a] == v[b] && a < b); }
+
+/* Top-k and top-p against rows sorted by insertion; logits of few values, so that many are equal. */
+static void check_kept(int64_t n, int64_t s, int64_t top_k, float top_p) {
+    float *logits = floats(n, s), *row = floats(n, 0), *plain = floats(n, 0);
+    for (int64_t i = 0; i < n; i++) logits[i] = i % 7 == 6 ? -INFINITY : roundf(logits[i] * 8) / 2;
+    void *held = weights_of(logits, n, s);
+    int64_t *order = malloc(n * sizeof(int64_t)), kept = n;
+    double total = 0, before = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = i;
+        for (; j > 0 && is_before(logits, i, order[j - 1]); j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    if (top_k > 0 && top_k < n) for (kept = top_k; kept < n && logits[order[kept]] == logits[order[top_k - 1]];) kept++;
+    Sampling off = {0.5, 1, top_k}, how = {0.5, top_p, top_k};
+    standardise(held, s, n, plain, 1, n, &off), standardise(held, s, n, row, 1, n, &how);
+    for (int64_t i = 0; i < kept; i++) total += exp(2 * (double)logits[order[i]]);
+    for (int64_t i = 0; i < n; i++)
+        compare("top-k", plain[order[i]], i < kept ? (float)(exp(2 * (double)logits[order[i]]) / total) : 0, 1e-5f, i, n);
+    total = 0;
+    for (int64_t i = 0; i < n && (top_p >= 1 || before < top_p - 1e-6); i++) total = before += plain[order[i]], kept = i + 1;
+    for (int64_t i = 0; i < n; i++) compare("top-p", row[order[i]], i < kept ? (float)(plain[order[i]] / total) : 0, 1e-5f, i, n);
+    free(logits), free(row), free(plain), free(held), free(order);
+}
+
 static void check_verdict(int64_t n, int64_t count, int has_q) {
     float *p = floats((count + 1) * n, 0), *q = floats(count * n, 0), *room = floats(n, 0), uniforms[8];
     int64_t drafted[8], token, shares[300] = {0};
     enum { DRAWS = 20000 };
-    standardise(p, 0, n, p, count + 1, n, 0.3), standardise(q, 0, n, q, count, n, 1);
+    Sampling sharp = {0.3, 1, 0}, plain = {1, 1, 0};
+    standardise(p, 0, n, p, count + 1, n, &sharp), standardise(q, 0, n, q, count, n, &plain);
     for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails: */
     const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
     while (has_q && law[drafted[count - 1]] >= from[drafted[count - 1]]) drafted[count - 1] = rand() % n;
@@ -152,7 +236,13 @@ int main(void) {
     for (int64_t rows = 1; rows < 6; rows++) {
         check_attention(rows, 4, 2, 64, 41), check_attention(rows, 3, 3, 20, 7), check_attention(rows, 2, 1, 33, 1);
     }
+    for (int64_t s = 0; s < 2; s++) check_parts(s, 2, 3), check_parts(s, 3, 16);
     for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
+    int64_t ks[] = {0, 1, 3, 50, 299, 1000};
+    float ps[] = {0.05f, 0.37f, 0.9f, 1};
+    for (int64_t s = 0; s < 2; s++)
+        for (int k = 0; k < 6; k++)
+            for (int i = 0; i < 4; i++) check_kept(1, s, ks[k], ps[i]), check_kept(9, s, ks[k], ps[i]), check_kept(300, s, ks[k], ps[i]);
     for (int64_t count = 1; count < 4; count++)
         check_verdict(7, count, 0), check_verdict(65, count, 1), check_verdict(300, count, 1);
     printf("%s: vectors of %d bytes, %d differences\n", failed ? "failed" : "passed", BYTES, failed);

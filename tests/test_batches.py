@@ -20,9 +20,10 @@ from specbench.algorithm.draft import Draft, in_batch
 from specbench.algorithm.gamma import Heuristic
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch, read_together
-from specbench.engine.capture.static import StaticModel
+from specbench.engine.capture.static import NativeModel, StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Read
+from specbench.kernels import is_available
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
@@ -32,7 +33,7 @@ from specbench.theory.trees import ByConfidence, TreeShape
 
 SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")
-ENGINES = {"eager": EagerModel, "static": StaticModel}
+ENGINES = {"eager": EagerModel, "static": StaticModel} | ({"native": NativeModel} if is_available() else {})
 KINDS = ("t5", "gpt2", "llama")
 LENGTHS = (1, 40, 3, 17, 8)
 
@@ -66,7 +67,7 @@ def alone(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: Decodin
 
 
 def in_rows(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: DecodingSpec, rows: int) -> list[Trace]:
-    batch, draft = Batch(target, rows), in_batch(draft, rows)
+    batch, draft = Batch.of(target, rows), in_batch(draft, rows)
     return together(
         (speculate(batch, draft, prompt, spec, generator(index)) for index, prompt in enumerate(prompts)), rows, batch
     )
@@ -93,7 +94,7 @@ def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
         spec = spec_of(Sampling(0.0), 24, gamma)
         same(in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec))
     spec = spec_of(Sampling(0.0), 24)
-    batch = Batch(target, 4)
+    batch = Batch.of(target, 4)
     ours = together((autoregress(batch, prompt, spec, generator(0)) for prompt in prompts), 4, batch)
     assert [one.tokens for one in ours] == [
         autoregressive(target, prompt, spec, generator(0)).tokens for prompt in prompts
@@ -152,7 +153,7 @@ def test_rows_of_one_run_read_a_tree_a_chain_or_nothing_each_as_alone(kind: str,
     prompts = prompts_of(kind, (4, 9, 1, 17, 3, 6, 12, 5, 8))
     reads = [([3, 4, 5, 6, 7], FORK), *BESIDE.values()]
     tolerance = 1e-2 if kind == "t5" else 1e-4  # logits of 30, and scores that are not scaled: rounding comes to .001
-    batch = Batch(target, len(prompts))
+    batch = Batch.of(target, len(prompts))
     rows, alone = [batch.start(prompt) for prompt in prompts], [exact.start(prompt) for prompt in prompts]
 
     def read(due: dict[int, tuple[list[int], list[int] | None]]) -> None:
@@ -204,8 +205,9 @@ def test_a_row_that_leaves_is_filled_by_the_last_one() -> None:
             torch.testing.assert_close(logits, session.extend([3, 4]), rtol=1e-4, atol=1e-4)
 
 
-def test_more_sessions_than_rows_are_a_fault_of_the_caller() -> None:
-    batch = Batch(EagerModel(network("gpt2", 1), SIZE, frozenset()), 1)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_more_sessions_than_rows_are_a_fault_of_the_caller(engine: str) -> None:
+    batch = Batch.of(ENGINES[engine](network("gpt2", 1), SIZE, frozenset()), 1)
     held = batch.start(Prompt((), (3, 4)))
     with pytest.raises(ValueError, match="none of 1 is free"):
         batch.start(Prompt((), (3, 4)))

@@ -55,10 +55,60 @@ def test_the_softmax_is_that_of_torch(dtype: torch.dtype, temperature: float, si
         assert standardise(logits[row : row + 1, :size].clone(), sampling, size)[0].equal(ours[row])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("top_k", [None, 1, 2, 5, 64, 999, 5000])
+def test_top_k_keeps_what_torch_keeps(dtype: torch.dtype, temperature: float, top_k: int, torch_alone) -> None:  # type: ignore[no-untyped-def]
+    """All that equal the k-th, where many do: half of the rows have few values; those of others differ by rounding."""
+    logits = noise(40, 1000, seed=1, dtype=dtype)
+    logits[::2] = logits[::2].round()
+    logits[1::4] = 7 + torch.arange(1000) % 31 * torch.finfo(dtype).eps  # of which some are equal once divided by T
+    logits[3, 100:] = -torch.inf
+    logits[4, ::3] = -0.0
+    sampling = Sampling(temperature, top_k)
+    ours = standardise(logits, sampling, 1000)
+    with torch_alone():
+        theirs = standardise(logits, sampling, 1000)
+    assert (ours > 1e-30).equal(theirs > 1e-30)  # our exp is 0 below 1e-34
+    torch.testing.assert_close(ours, theirs, rtol=5e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("top_k", [None, 20])
+@pytest.mark.parametrize("top_p", [1e-4, 0.3, 0.9, 0.999, 1.0])
+def test_the_nucleus_is_that_of_torch(dtype: torch.dtype, top_k: int | None, top_p: float, torch_alone) -> None:  # type: ignore[no-untyped-def]
+    """The same tokens, of equal tokens the first; at most one more or less where sums differ by rounding."""
+    logits = noise(60, 1000, seed=2, dtype=dtype)
+    logits[::2] = logits[::2].round()
+    sampling = Sampling(0.8, top_k, top_p)
+    ours = standardise(logits, sampling, 1000)
+    with torch_alone():
+        theirs = standardise(logits, sampling, 1000)
+    differ = (ours > 0) != (theirs > 0)
+    assert differ.sum(-1).max() <= 1 and differ.any(-1).sum() <= 1
+    same = ~differ.any(-1)
+    torch.testing.assert_close(ours[same], theirs[same], rtol=5e-5, atol=1e-30)
+
+
+def test_where_masses_are_exact_the_nucleus_ends_at_the_same_token(torch_alone) -> None:  # type: ignore[no-untyped-def]
+    """Masses are sums of powers of two: top_p is reached exactly, by one of several equal tokens."""
+    logits = torch.tensor([[0.0, 2, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0], [3, 3, 0, 0, -torch.inf, 3]]) * 0.6931471805599453
+    for top_k in (None, 2, 3):
+        for top_p in (0.1, 0.25, 0.5, 0.75, 0.9):
+            ours = standardise(logits[:, :4] if top_k is None else logits, Sampling(1.0, top_k, top_p), 6)
+            with torch_alone():
+                theirs = standardise(logits[:, :4] if top_k is None else logits, Sampling(1.0, top_k, top_p), 6)
+            assert (ours > 0).equal(theirs > 0), (top_k, top_p)
+            torch.testing.assert_close(ours, theirs)
+    kept = standardise(torch.zeros(1, 8), Sampling(1.0, top_p=0.5), 8)
+    assert kept.tolist() == [[0.25] * 4 + [0.0] * 4]
+
+
+@pytest.mark.parametrize("more", [{}, {"top_k": 2}, {"top_p": 0.9}, {"top_k": 2, "top_p": 0.9}])
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_a_row_that_is_not_finite(wrong: float) -> None:
+def test_a_row_that_is_not_finite(wrong: float, more: dict[str, float]) -> None:
     logits = torch.tensor([[0.0, wrong, 1.0], [-torch.inf] * 3, [0.0, -torch.inf, 1.0]])
-    rows = standardise(logits, Sampling(1.0), 3)
+    rows = standardise(logits, Sampling(1.0, **more), 3)  # type: ignore[arg-type]
     assert rows[:2].isnan().all() and rows[2, 1] == 0
     assert drawn(rows, torch.full((3,), 0.5, dtype=torch.float64)).tolist() == [NOT_DRAWN, NOT_DRAWN, 2]
 
@@ -128,13 +178,13 @@ def test_memory_past_the_rows_is_not_read(drafted: list[int]) -> None:
 def test_what_the_kernels_do_not_read_goes_to_torch() -> None:
     """Rows of a graph being captured, with gradients, or of half precision; no kernels is no failure."""
     logits = noise(2, 8, 0)
-    assert in_c.softened(logits.half(), 1.0, 8) is None
-    assert in_c.softened(logits.clone().requires_grad_(), 1.0, 8) is None
-    assert in_c.softened(logits.t(), 1.0, 2) is None
-    assert in_c.softened(logits[0], 1.0, 8) is None
+    assert in_c.standardised(logits.half(), 1.0, None, None, 8) is None
+    assert in_c.standardised(logits.clone().requires_grad_(), 1.0, None, None, 8) is None
+    assert in_c.standardised(logits.t(), 1.0, None, None, 2) is None
+    assert in_c.standardised(logits[0], 1.0, None, None, 8) is None
     assert in_c.drawn(logits.double(), torch.zeros(2, dtype=torch.float64)) is None
     with torch._subclasses.FakeTensorMode() as mode:
-        assert in_c.softened(mode.from_tensor(logits), 1.0, 8) is None
+        assert in_c.standardised(mode.from_tensor(logits), 1.0, None, None, 8) is None
 
 
 def test_why_there_are_no_kernels_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Native kernels: which operations become one program, rows that do not depend on their number, and no compiler."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,11 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
-from specbench.engine.native.segments import LoweredPrompt, Step, WholeStep
+from specbench.engine.native.segments import LoweredPrompt, Part, Step, WholeStep
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
+from specbench.kernels import rows as rows_in_c
 from specbench.methods.eagle import captured as eagle_program
 from specbench.methods.eagle.captured import captured as captured_eagle
 from specbench.methods.model.draft import ModelDraft
@@ -162,22 +165,83 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "mistral"])
-def test_texts_that_are_read_at_once_are_the_same_to_the_bit_as_each_alone(kind: str, dtype: torch.dtype) -> None:
-    """Of several lengths, with several numbers of new tokens, as chains and as a tree, in one native program."""
+def test_texts_that_are_read_at_once_are_the_same_to_the_bit_as_each_alone(
+    kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several lengths, with several numbers of new tokens, as chains and as trees, in one native program."""
     model = NativeModel(network(kind, seed=3).to(dtype), 64, ENDS)
-    assert calls(model._program_of_rows.one) == calls(model._program_of_rows.several) == ["native_run"]
     source = SOURCE if kind == "t5" else ()
     given = [Prompt(source[:length], (0, *range(7, 7 + length))) for length in (5, 1, 3)]
     batch, tree = Batch.of(model, 3), [-1, 0, 0, 1]
     together, alone = [batch.start(prompt) for prompt in given], [model.start(prompt) for prompt in given]
     for tokens, parents in [
-        (((9,), (12,), (40,)), None),
-        (((9, 30, 21), (12,), (40, 41)), None),
-        (((13, 8, 22, 31), (9, 30, 21, 8), (40, 5, 6, 7)), tree),
+        (((9,), (12,), (40,)), [None, None, None]),
+        (((9, 30, 21), (12,), (40, 41)), [None, None, None]),
+        ((tuple(range(2, 63)), (3,), (5, 6)), [None, None, None]),  # past the first buffers of this text alone
+        (((13, 8, 22, 31), (9,), (40, 5)), [tree, None, [-1, -1]]),
+        (((13,), (9, 11, 12), (41, 6)), [[2], None, [1, 1]]),
     ]:
-        reads = [Read(one, read, parents) for one, read in zip(together, tokens, strict=True)]
-        for found, one, read in zip(batch.extend_many(reads), alone, tokens, strict=True):
-            assert torch.equal(found, one.extend(read, parents))
+        reads = [Read(*one) for one in zip(together, tokens, parents, strict=True)]
+        with counted_runs(monkeypatch) as runs:
+            found = batch.extend_many(reads)
+        assert runs == [sum(map(len, tokens))], "one run, without padding"
+        for logits, one, read, nodes in zip(found, alone, tokens, parents, strict=True):
+            assert torch.equal(logits, one.extend(read, nodes))
+    for sessions in (together, alone):
+        sessions[0].select([0, 2, 4])
+        sessions[1].rollback(sessions[1].length - 3)
+        sessions[2].select([1, 3])
+    after = batch.extend_many([Read(one, [8, 9]) for one in together])
+    assert all(torch.equal(found, one.extend([8, 9])) for found, one in zip(after, alone, strict=True))
+
+
+@contextmanager
+def counted_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many rows each run of a native program has."""
+    runs: list[int] = []
+    run = library().run
+
+    def counting(step: Any, *rest: Any) -> None:
+        runs.append(step._obj.rows)
+        run(step, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(library(), "run", counting)
+        yield runs
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_a_batch_of_each_family_is_read_in_one_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has the logits that it has alone, and the states, where a draft reads them."""
+    model = NativeModel(made(kind), 40, ENDS)
+    given = [
+        Prompt(SOURCE[:length], (0, 5)) if kind.startswith("t5") else Prompt((), SOURCE[:length]) for length in (5, 3)
+    ]
+    batch = Batch.of(model, 2)
+    together, alone = [batch.start(prompt) for prompt in given], [model.start(prompt) for prompt in given]
+    for tokens in (((9,), (12,)), ((9, 30, 21), (12,))):
+        with counted_runs(monkeypatch) as runs:
+            found = batch.extend_many([Read(*one) for one in zip(together, tokens, strict=True)])
+        assert len(runs) == 1
+        for logits, one, read in zip(found, alone, tokens, strict=True):
+            assert torch.equal(logits, one.extend(read))
+
+
+def test_rows_of_a_batch_hold_their_own_states() -> None:
+    own = network("t5", 4)
+    model = NativeModel(own, SIZE, ENDS)
+    plain = model.start(Prompt(SOURCE, (0,))).extend([3, 4])
+    model.state_width = return_states(own, "target")
+    model = NativeModel(own, SIZE, ENDS)
+    model.state_width = WIDTH
+    batch = Batch.of(model, 2)
+    rows = [batch.start(Prompt(SOURCE[:length], (0,))) for length in (5, 2)]
+    alone = [model.start(Prompt(SOURCE[:length], (0,))) for length in (5, 2)]
+    assert plain.shape[1] < batch.extend_many([Read(rows[0], [3, 4]), Read(rows[1], [5])])[0].shape[1]
+    for row, one, read in zip(rows, alone, ([3, 4], [5]), strict=True):
+        one.extend(read)
+        found, expected = row.states(0, len(read)), one.states(0, len(read))
+        assert found is not None and expected is not None and torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -211,8 +275,8 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
     pointers = (ctypes.c_void_p * 3)(x.data_ptr(), more.data_ptr(), out.data_ptr())
     start = room.data_ptr()
     sizes = (ctypes.c_int64 * 1)()
-    read = [ctypes.addressof(one) for one in (raw, pointers, sizes)]
-    step = Step(read[0], len(program), *read[1:], 1, rows)
+    part = Part(ctypes.addressof(pointers), ctypes.addressof(sizes), 1, rows)
+    step = Step(ctypes.addressof(raw), len(program), ctypes.addressof(part), 1, rows)
     library().run(ctypes.byref(step), start, start + 4 * floats * rows, scratch, threads)
     normed = functional.layer_norm(x, [inner], scale, shift)
     exact = functional.gelu(functional.linear(normed, weight, bias)) + more
@@ -294,11 +358,20 @@ def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: st
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("temperature", [0.0, 1.0, 9.0])
-def test_a_rollout_is_its_steps(kind: str, dtype: torch.dtype, temperature: float) -> None:
-    """The same tokens from the same random numbers, after one unread token or two, up to the first end."""
+@pytest.mark.parametrize("sampling", [
+    Sampling(), Sampling(1.0), Sampling(9.0), Sampling(9.0, top_k=5), Sampling(9.0, top_p=0.6),
+    Sampling(9.0, top_k=20, top_p=0.8),
+])  # fmt: skip
+@pytest.mark.parametrize("in_torch", [False, True])
+def test_a_rollout_is_its_steps(
+    kind: str, dtype: torch.dtype, sampling: Sampling, in_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens from the same random numbers, after one unread token or two, up to the first end.
+
+    Step by step rows are standardised by the same kernel, and so the same to the bit, or by torch.
+    """
     model = NativeModel(network(kind, seed=5).to(dtype), 40, frozenset(range(1, 40, 4)))
-    draft, sampling = ModelDraft(model, 38), Sampling(temperature)
+    draft, temperature = ModelDraft(model, 38), sampling.temperature
     prompt = Prompt(SOURCE, (0,)) if kind == "t5" else Prompt((), SOURCE)
     lengths = set()
     for seed in range(12):
@@ -309,35 +382,37 @@ def test_a_rollout_is_its_steps(kind: str, dtype: torch.dtype, temperature: floa
             assert session.rolling is not None
             session.rolling = session.rolling if rolls else None
             generator = torch.Generator().manual_seed(seed)
-            first = session.propose(text, 4, generator)
-            read = session.session.length
-            text_after = [*text, *first.tokens, 5]
-            found.append((first, read, session.propose(text_after, 4, generator)))
+            with monkeypatch.context() as patched:
+                if in_torch and not rolls:
+                    patched.setattr(rows_in_c, "found", lambda: NotCompiled("not here"))
+                first = session.propose(text, 4, generator)
+                read = session.session.length
+                text_after = [*text, *first.tokens, 5]
+                found.append((first, read, session.propose(text_after, 4, generator)))
         (first, read, second), (own_first, own_read, own_second) = found
         assert (first.tokens, read, second.tokens) == (own_first.tokens, own_read, own_second.tokens)
         for rows, own_rows in ((first.q_GV, own_first.q_GV), (second.q_GV, own_second.q_GV)):
             assert (rows is None) == (own_rows is None) == (temperature == 0)
             if rows is not None and own_rows is not None:
+                assert in_torch or torch.equal(rows, own_rows)
+                assert (rows > 0).equal(own_rows > 0)
                 assert torch.allclose(rows, own_rows, atol=1e-5) and torch.allclose(rows.sum(-1), torch.ones(len(rows)))
         lengths.add(len(first.tokens))
     assert len(lengths) > 1 or temperature < 2, "no proposal ended early"
 
 
-def test_what_a_rollout_cannot_choose_is_chosen_step_by_step() -> None:
-    session = NativeModel(network("t5", seed=5), 40, ENDS).start(Prompt(SOURCE, (0,)))
-    for sampling in (Sampling(1.0, top_k=5), Sampling(1.0, top_p=0.9)):
-        assert session.rollout([0], Choice(sampling, 40), 3, torch.rand(3, dtype=torch.float64)) is None
-    assert session.length == 0
+def test_what_is_torchs_in_part_is_chosen_step_by_step() -> None:
     in_parts = NativeModel(in_torch_too(), 40, ENDS).start(Prompt((), SOURCE))
     assert in_parts.rollout([3], Choice(Sampling(), 40), 3, None) is None
+    assert in_parts.length == len(SOURCE) - 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_rollout_of_damaged_weights_draws_nothing(temperature: float) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(1.0, top_k=3), Sampling(1.0, top_p=0.5)])
+def test_a_rollout_of_damaged_weights_draws_nothing(sampling: Sampling) -> None:
     damaged = network("t5", seed=5)
     with torch.no_grad():
         damaged.decoder.block[0].layer[2].DenseReluDense.wi.weight[0, 0] = float("nan")
-    draft = ModelDraft(NativeModel(damaged, 40, ENDS), 40).start(Prompt(SOURCE, (0,)), Sampling(temperature))
+    draft = ModelDraft(NativeModel(damaged, 40, ENDS), 40).start(Prompt(SOURCE, (0,)), sampling)
     with pytest.raises(FloatingPointError, match="logits are not finite"):
         draft.propose([0], 3, torch.Generator().manual_seed(0))
 

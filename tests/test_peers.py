@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,26 @@ import pytest
 import torch
 from transformers import T5ForConditionalGeneration
 
+from specbench.algorithm.decoding.alone import autoregressive
+from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.bench.bench import Bench, bench
+<<<<<<< HEAD
 from specbench.bench.peers import Work, ctranslate2, llama_cpp, neighbouring
+=======
+from specbench.bench.llama_cpp import PromptLookup, neighbouring
+from specbench.bench.peers import MATCH, PEERS, Peer, Work, ctranslate2, llama_cpp
+>>>>>>> eight
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+<<<<<<< HEAD
 from specbench.methods.ngram.draft import UniformDraft
+=======
+from specbench.methods.random.draft import UniformDraft
+from specbench.sampling import Sampling
+>>>>>>> eight
 
 FOLDER, WORDS = str(shipped("models", "t5-mini")), 6
 PROMPT = Prompt((40, 41, 42, 1), (0,))
@@ -144,6 +158,74 @@ def test_llama_cpp_reads_decoders_on_a_processor() -> None:
             llama_cpp(refused)
 
 
+class Package:
+    """What of llama-cpp-python drafts by prompt lookup: `Llama` verifies, `LlamaPromptLookupDecoding` drafts."""
+
+    class LlamaPromptLookupDecoding:
+        num_pred_tokens = 10
+
+        def __init__(self, max_ngram_size: int) -> None:
+            assert max_ngram_size == MATCH
+
+    class Llama:
+        def __init__(self, file: str, **given: Any) -> None:
+            assert file == "model.gguf" and given["draft_model"] is not None and given["logits_all"]
+            assert given["n_ctx"] == given["n_batch"] == 512 and given["n_threads"] == given["n_threads_batch"] == 3
+            self.draft, self.cached, self.closed = given["draft_model"], False, 0
+
+        def reset(self) -> None:
+            self.cached = False
+
+        def generate(self, tokens: list[int], temp: float, repeat_penalty: float) -> Any:
+            assert not self.cached and (temp, repeat_penalty) == (0.0, 1.0)
+            self.cached = True
+            yield from [tokens[-1], self.draft.num_pred_tokens, 5, 6, 7, 1, 9]
+
+
+def test_prompt_lookup_of_llama_cpp_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy, with γ drafted tokens, up to an end or the limit, and each time from an empty cache."""
+    monkeypatch.setitem(sys.modules, "llama_cpp", Package)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "llama_cpp.llama_speculative", Package)  # type: ignore[arg-type]
+    engine = PromptLookup("model.gguf", 40, 3, MATCH)
+    for gamma in (2, 4):
+        seconds, tokens = engine.decode((8, 3), [1], 20, gamma)
+        assert tokens == [3, gamma, 5, 6, 7, 1] and seconds >= 0
+    assert engine.decode((8, 3), [1], 3, 7)[1] == [3, 7, 5]
+
+
+def test_prompt_lookup_of_a_peer_is_timed_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each γ; a peer without its own has the row of the target alone."""
+    from networks import network
+
+    from specbench.engine.choice import with_engine
+
+    target = with_engine("static", network("llama", 3), 40, frozenset({1}))
+    prompts, asked = [Prompt((), (3, 4, 5, 3, 4)), Prompt((), (7, 8, 9))], list[int]()
+    setup = Bench(target, UniformDraft(40, torch.device("cpu")), prompts, [2, 3], 6, torch.float32,
+                  torch.device("cpu"), 1, parts="", folder="x", peers=("llama.cpp",))  # fmt: skip
+    spec = DecodingSpec.algorithm_1(Sampling(), 6, 0)
+
+    def alone(index: int) -> tuple[float, list[int]]:
+        return 1.0, autoregressive(target, prompts[index], spec, torch.Generator()).tokens
+
+    def lookup(gamma: int) -> Any:
+        asked.append(gamma)
+        return alone
+
+    for theirs, expected in ((lookup, [None, 2, 3]), (None, [None])):
+        made = Peer("llama.cpp 0", alone, ProcessPoolExecutor(1), theirs)
+        monkeypatch.setitem(PEERS, "llama.cpp", lambda _, made=made: made)
+        rows = bench(setup, lambda _: None)
+        assert [row.what for row in rows] == [
+            "autoregressive against llama.cpp" if gamma is None else f"prompt lookup against llama.cpp's, γ={gamma}"
+            for gamma in expected
+        ]
+        for row in rows:
+            assert row.part == "h" and row.theirs is not None and row.ratio is not None and row.ratio > 1
+            assert row.note == "llama.cpp 0, ours in float32; same tokens in 2 of 2 completions"
+    assert asked == [2, 3]
+
+
 @pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
 def test_weights_that_llama_cpp_is_not_given_are_told(tmp_path: Path) -> None:
     linear = {"model_type": "llama", "rope_scaling": {"type": "linear"}}
@@ -171,5 +253,6 @@ def test_llama_cpp_and_our_loop_decode_the_same_tokens(kind: str, tmp_path: Path
     prompts = [Prompt((), tuple(range(first, first + 9))) for first in (3, 40)]
     setup = Bench(target, UniformDraft(128, torch.device("cpu")), prompts, [2], 12, torch.float32, torch.device("cpu"),
                   1, parts="", folder=str(tmp_path), peers=("llama.cpp",))  # fmt: skip
-    (row,) = bench(setup, lambda _: None)
-    assert row.what == "autoregressive against llama.cpp" and "same tokens in 2 of 2 completions" in row.note
+    alone, lookup = bench(setup, lambda _: None)
+    assert alone.what == "autoregressive against llama.cpp" and "same tokens in 2 of 2 completions" in alone.note
+    assert lookup.what == "prompt lookup against llama.cpp's, γ=2" and "same tokens in 2 of 2" in lookup.note

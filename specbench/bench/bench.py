@@ -14,6 +14,7 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.costs.roofline import roofline, weight_bytes
 from specbench.bench.baselines import at_fixed_gamma, generate
+<<<<<<< HEAD
 from specbench.bench.parts import (
     TooShort,
     batch_decoders,
@@ -25,6 +26,11 @@ from specbench.bench.parts import (
     take_apart,
 )
 from specbench.bench.peers import PEERS, Work
+=======
+from specbench.bench.breakdown import TooShort, take_apart
+from specbench.bench.parts import bound
+from specbench.bench.peers import MATCH, PEERS, Work
+>>>>>>> eight
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
@@ -34,8 +40,6 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.documents import BeamDocument, BenchDocument, write_document
 from specbench.sampling import Sampling
-
-MATCH = 2  # tokens that a prompt lookup has to find again
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
                 rows += part(setup)
     for name in setup.peers:
         say(f"timing {name}")
-        rows.append(_against_peer(setup, name))
+        rows += _against_peer(setup, name)
     return rows
 
 
@@ -158,16 +162,23 @@ def _against_generate(setup: Bench) -> list[Row]:
     return [_row("a", "autoregressive against generate", setup, ways)]
 
 
-def _against_peer(setup: Bench, name: str) -> Row:
-    """The target alone, in our loop and in another engine's, encoder and prefill included."""
+def _against_peer(setup: Bench, name: str) -> list[Row]:
+    """The target in our loop and in another engine's, encoder and prefill included: alone, and with prompt lookup."""
     assert setup.folder is not None
     ends = setup.target.eos_ids
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
-        ways = {"ours": _ours(setup, None), "theirs": peer.decode}
-        row = _row("h", f"autoregressive against {name}", setup, ways)
+        rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
+        for gamma in setup.gammas if peer.lookup is not None else []:
+            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": peer.lookup(gamma)}
+            rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
     ours = str(setup.dtype).removeprefix("torch.")
-    return replace(row, note=f"{peer.what}, ours in {ours}; {row.note}")
+    return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
+
+
+def _looking_up(setup: Bench) -> Bench:
+    """The same with our prompt lookup as the draft."""
+    return replace(setup, draft=LookupDraft(setup.target.vocabulary_size, setup.device, MATCH))
 
 
 def _against_assisted(setup: Bench) -> list[Row]:
@@ -249,9 +260,8 @@ def _against_lookup(setup: Bench) -> list[Row]:
     rows = []
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
-        ours = replace(setup, draft=LookupDraft(setup.target.vocabulary_size, setup.device, MATCH))
         theirs = _theirs(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
-        rows.append(_row("c", what, setup, {"ours": _ours(ours, gamma), "theirs": theirs}))
+        rows.append(_row("c", what, setup, {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}))
     return rows
 
 

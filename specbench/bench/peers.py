@@ -21,10 +21,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
+<<<<<<< HEAD
+=======
+from specbench.bench.llama_cpp import Llama, PromptLookup, convert
+>>>>>>> eight
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
 
+<<<<<<< HEAD
 KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
 TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels
 
@@ -135,6 +140,9 @@ class Llama:
             if token in ends or len(written) == max_new_tokens:
                 return time.perf_counter() - began, written
             read = [token]
+=======
+MATCH = 2  # tokens that a prompt lookup has to find again
+>>>>>>> eight
 
 
 class Peer(NamedTuple):
@@ -143,6 +151,7 @@ class Peer(NamedTuple):
     what: str
     decode: Decoder
     process: ProcessPoolExecutor
+    lookup: Callable[[int], Decoder] | None = None  # its own prompt lookup, by the number of drafted tokens
 
 
 class Work(NamedTuple):
@@ -196,7 +205,14 @@ def llama_cpp(work: Work) -> Peer:
         prompt = work.prompts[index].prefix
         return process.submit(_decode_llama, prompt, sorted(work.ends), work.max_new_tokens).result()
 
-    return Peer(f"{what} in {work.wanted}", decode, process)
+    def lookup(gamma: int) -> Decoder:
+        def drafting(index: int) -> tuple[float, list[int]]:
+            prompt = work.prompts[index].prefix
+            return process.submit(_look_up_llama, prompt, sorted(work.ends), work.max_new_tokens, gamma).result()
+
+        return drafting
+
+    return Peer(f"{what} in {work.wanted}", decode, process, lookup)
 
 
 PEERS = {"ctranslate2": ctranslate2, "llama.cpp": llama_cpp}
@@ -227,6 +243,7 @@ def _process() -> ProcessPoolExecutor:
 # In the other processes.
 
 _model: Any = None
+_lookup: Any = None
 
 
 def _convert(folder: str, converted: str, dtype: str) -> None:
@@ -246,14 +263,27 @@ def _load(converted: str, threads: int, kind: str, dtype: str, device: str) -> s
     return f"CTranslate2 {engine.__version__} in {computed}"
 
 
+<<<<<<< HEAD
 def _load_llama(file: str, threads: int, longest: int) -> str:
     global _model
+=======
+def _load_llama(file: str, longest: int, threads: int) -> str:
+    global _model, _lookup
+>>>>>>> eight
     _model = Llama(file, longest, threads)
+    _lookup = PromptLookup(file, longest, threads, MATCH)
     return str(_model.what)
 
 
 def _decode_llama(prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int) -> tuple[float, list[int]]:
     seconds, tokens = _model.decode(prompt, ends, max_new_tokens)
+    return seconds, tokens
+
+
+def _look_up_llama(
+    prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int, gamma: int
+) -> tuple[float, list[int]]:
+    seconds, tokens = _lookup.decode(prompt, ends, max_new_tokens, gamma)
     return seconds, tokens
 
 

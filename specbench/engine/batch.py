@@ -10,12 +10,12 @@ Shapes: B rows of a run, L tokens of the longest read, V logits.
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from specbench.engine.batch_steps import BatchableModel
+from specbench.engine.batch_steps import BatchableModel, ReadsAtOnce
 from specbench.engine.buffers import Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
@@ -33,15 +33,18 @@ class Batch:
     """
 
     def __init__(self, model: BatchableModel, rows: int) -> None:
-        self.model, self.rows = model, rows
-        self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
-        self.operations, self.now, self.device = model.operations, model.now, model.device
-        self.mark: Marking | None = getattr(model, "mark", None)
+        self._begin(model, rows)
         self._steps = model.steps_of_rows(rows)
         self._sessions: list[weakref.ref[RowSession] | None] = [None] * rows
         self._source_lengths = [1] * rows  # of a free row, too: a row that sees nothing would be NaN
         self._own = self._of_source = Buffers([], [])
         self._numbers_1C = self._positions_1C = torch.empty(1, 0, dtype=torch.long, device=self.device)
+
+    def _begin(self, model: BatchableModel, rows: int) -> None:
+        self.model, self.rows = model, rows
+        self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
+        self.operations, self.now, self.device = model.operations, model.now, model.device
+        self.mark: Marking | None = getattr(model, "mark", None)
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
@@ -50,7 +53,8 @@ class Batch:
         Raises:
             UserError: its network cannot read rows of several lengths.
         """
-        return Batch(cast(BatchableModel, model), rows)
+        at_once = isinstance(model, ReadsAtOnce) and model.reads_at_once
+        return (BatchOfSessions if at_once else Batch)(cast(BatchableModel, model), rows)
 
     @torch.inference_mode()
     def start(self, prompt: Prompt) -> "RowSession":
@@ -182,6 +186,29 @@ class Batch:
         return new
 
 
+class BatchOfSessions(Batch):
+    """Sessions of the model itself, each with buffers of its own, whose reads are parts of one run.
+
+    So a row is as it is alone: nothing is padded, and rows are neither aligned nor moved.
+    """
+
+    def __init__(self, model: BatchableModel, rows: int) -> None:
+        self._begin(model, rows)
+        cast(ReadsAtOnce, model).require_batches(rows)
+        self._started = weakref.WeakSet[Session]()
+
+    def start(self, prompt: Prompt) -> Session:  # type: ignore[override]
+        if len(self._started) >= self.rows:
+            raise ValueError(f"rows: none of {self.rows} is free")
+        session: Any = cast(Model, self.model).start(prompt)
+        session.batch = self
+        self._started.add(session)
+        return cast(Session, session)
+
+    def extend_many(self, reads: Sequence[Read]) -> list[Tensor]:
+        return cast(ReadsAtOnce, self.model).read_at_once(reads)
+
+
 def bytes_of_row(model: Model, tokens: int, source: int) -> float:
     """The most bytes that a row takes with so many tokens and a source of this length.
 
@@ -255,13 +282,12 @@ def read_together(reads: Sequence[Read]) -> list[Tensor]:
     batches: dict[Batch, list[int]] = {}
     due, finish = list(reads), dict[int, Callable[[Tensor], Tensor]]()
     for index, read in enumerate(reads):
-        if isinstance(read.session, ReadsThrough) and isinstance(read.session.session, RowSession):
+        if isinstance(read.session, ReadsThrough) and batch_of(read.session) is not None:
             due[index], finish[index] = read.session.through(read.tokens, read.parents)
-        session = due[index].session
-        if isinstance(session, RowSession):
-            batches.setdefault(session.batch, []).append(index)
+        if (batch := batch_of(due[index].session)) is not None:
+            batches.setdefault(batch, []).append(index)
         else:
-            answers[index] = session.extend(read.tokens, read.parents)
+            answers[index] = due[index].session.extend(read.tokens, read.parents)
     for batch, indices in batches.items():
         for index, logits_LV in zip(indices, batch.extend_many([due[index] for index in indices]), strict=True):
             answers[index] = finish[index](logits_LV) if index in finish else logits_LV
@@ -272,4 +298,5 @@ def batch_of(session: Session) -> Batch | None:
     """The batch that `session` is a row of, or reads through."""
     if isinstance(session, ReadsThrough):
         session = session.session
-    return session.batch if isinstance(session, RowSession) else None
+    batch: Batch | None = getattr(session, "batch", None)
+    return batch

@@ -5,7 +5,7 @@ logits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from specbench.engine.buffers import TensorCache
 from specbench.engine.capture.placement import Placement, cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
 from specbench.engine.layout import Layout
+from specbench.engine.session import Read
 
 
 class StepsOfRows(Protocol):
@@ -63,6 +64,22 @@ class BatchableModel(Protocol):
 
     def require_trees(self) -> None:
         """Raise UserError where the model cannot read a tree."""
+        ...
+
+
+@runtime_checkable
+class ReadsAtOnce(Protocol):
+    """A model that reads for several of its own sessions in one run, where `reads_at_once`."""
+
+    @property
+    def reads_at_once(self) -> bool: ...
+
+    def require_batches(self, rows: int) -> None:
+        """Raise UserError where the model cannot read rows of several lengths."""
+        ...
+
+    def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
+        """The results of `Session.extend` for each of `reads`, of different sessions: the same to the bit."""
         ...
 
 

@@ -29,6 +29,17 @@ PATIENCE_S = 120
 DIGEST = 64  # the last characters of a library: a digest of all before them
 
 
+class RawSampling(ctypes.Structure):
+    """`Sampling` of kernels.c."""
+
+    _fields_ = [("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)]
+
+    @staticmethod
+    def of(temperature: float, top_k: int | None, top_p: float | None) -> "RawSampling":
+        """With None for what is off."""
+        return RawSampling(temperature, 1.0 if top_p is None else top_p, top_k or 0)
+
+
 class NotCompiled(RuntimeError):
     """Why there are no native kernels on this machine."""
 
@@ -78,7 +89,7 @@ def _loaded() -> ctypes.PyDLL:
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
     loaded.rollout.restype = number
     loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]
-    loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, real]
+    loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, pointer]
     loaded.draw.argtypes = [pointer, number, number, pointer, pointer]
     loaded.verify.restype = number
     loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]

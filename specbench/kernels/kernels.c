@@ -408,19 +408,41 @@ static void mix(const float *restrict weights, const float *restrict value, cons
     }
 }
 
+/* What consecutive rows of a step read from outside: tensors' data, and numbers of slots, texts, heads and rows. Its rows
+   are the new tokens of one text after another's, as many of each. */
+typedef struct { void *const *outside; const int64_t *sizes; int64_t texts, rows; } Part;
+
+/* A program and what one call of it reads: sequences of their own lengths and buffers are a part each. */
+typedef struct { const Instruction *program; int64_t count; const Part *parts; int64_t part_count, rows; } Step;
+
+/* For each `part`, whose first row is number `first_row`. */
+#define EACH_PART(step)                                                                                                \
+    int64_t first_row = 0;                                                                                             \
+    for (const Part *part = (step)->parts; part < (step)->parts + (step)->part_count; first_row += part->rows, part++)
+
 /* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are gathered first, in
    order, so that a sum does not depend on the slots between them: a path of a tree is summed as a chain is, and a text
-   among others as it is alone. Each text has its own keys, values and, with `bias_texts`, bias. */
-static void attend(const Instruction *it, const float *q, float *out, const float *keys, const float *values,
-                   const float *bias, int64_t slots, int bias_texts, int bias_heads, int bias_rows, int64_t texts,
-                   int64_t rows, float *weights, int thread, int threads) {
-    int64_t d = it->inner, group = it->heads / it->key_heads, units = it->heads * rows, tokens = rows / texts;
-    int64_t heads_added = bias_heads ? it->heads : 1, rows_added = bias_rows ? tokens : 1;
-    int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
+   among others as it is alone. Each text has its own keys, values and, with more than one at `bias_texts`, bias. */
+static void attend(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, int thread,
+                   int threads) {
+    int64_t d = it->inner, group = it->heads / it->key_heads, rows = step->rows, units = it->heads * rows;
+    const Part *part = step->parts;
+    int64_t first = 0; /* row of the part */
     for (int64_t unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
-        int64_t h = unit / rows, r = unit % rows, text = r / tokens, count = 0;
-        int64_t at = (text * it->key_heads + h / group) * slots * d, head = bias_heads ? h : 0, row = bias_rows ? r % tokens : 0;
-        const float *added = bias ? bias + (((bias_texts ? text : 0) * heads_added + head) * rows_added + row) * slots : 0;
+        int64_t h = unit / rows, r = unit % rows, count = 0;
+        if (r < first) part = step->parts, first = 0;
+        while (r >= first + part->rows) first += part->rows, part++;
+        const int64_t *sizes = part->sizes;
+        int64_t slots = sizes[it->slots], tokens = part->rows / part->texts, text = (r - first) / tokens;
+        const float *keys = part->outside[it->outside[0]], *values = part->outside[it->outside[1]], *added = 0;
+        if (it->outside[2] >= 0) { /* the bias' axes for texts, heads and rows may each have one entry for all */
+            int64_t head = text * (sizes[it->bias_texts] > 1), row = (r - first) % tokens * (sizes[it->bias_rows] > 1);
+            head = sizes[it->bias_heads] > 1 ? head * it->heads + h : head;
+            added = (const float *)part->outside[it->outside[2]] + (head * sizes[it->bias_rows] + row) * slots;
+        }
+        int64_t at = (text * it->key_heads + h / group) * slots * d;
+        float *weights = scratch;
+        int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
         for (int64_t c = 0; c < slots; c++) {
             seen[count] = c, weights[count] = added ? added[c] : 0;
             count += !added || added[c] >= -1e30f;
@@ -459,12 +481,6 @@ static void wait_for_all(Barrier *barrier, int threads) {
     }
 }
 
-/* A program and what one call of it reads: `outside` are tensors' data, `sizes` numbers of slots, texts, heads and rows.
-   Rows are the new tokens of one text after another's, as many of each. */
-typedef struct {
-    const Instruction *program; int64_t count; void *const *outside; const int64_t *sizes; int64_t texts, rows;
-} Step;
-
 /* Fetch the first weights that this thread reads of the next linear map. */
 static void fetch_next(const Instruction *it, const Instruction *end, int thread, int threads) {
     while (it < end && it->op != LINEAR) it++;
@@ -476,7 +492,7 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
 }
 
 static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
-    int64_t rows = step->rows, tokens = rows / step->texts;
+    int64_t rows = step->rows;
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
         int64_t s = it->short_floats, width = it->width;
         float *out = arena + it->out.at * rows + it->out.column;
@@ -488,23 +504,29 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
             x = scratch, stride = it->inner;
         }
         switch (it->op) {
-        case EMBED: case LOAD: /* rows of a table, or of a tensor */
-            for (int64_t r = 0; r < rows; r++) {
-                int64_t row = it->op == LOAD ? r : ((const int64_t *)step->outside[it->outside[0]])[r];
-                const char *from = it->op == LOAD ? step->outside[it->outside[0]] : it->weight;
-                from += (row * width + first) * (s ? 2 : 4);
-                float *to = out + r * it->out.stride + first;
-                if (s) widen_all((const uint16_t *)from, to, end - first);
-                else memcpy(to, from, (end - first) * sizeof(float));
-            }
+        case EMBED: case LOAD: { /* rows of a table, or of a tensor */
+            EACH_PART(step)
+                for (int64_t r = 0; r < part->rows; r++) {
+                    const void *read = part->outside[it->outside[0]];
+                    int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
+                    const char *from = it->op == LOAD ? read : it->weight;
+                    from += (row * width + first) * (s ? 2 : 4);
+                    float *to = out + (first_row + r) * it->out.stride + first;
+                    if (s) widen_all((const uint16_t *)from, to, end - first);
+                    else memcpy(to, from, (end - first) * sizeof(float));
+                }
             break;
-        case STORE:
-            for (int64_t r = 0; r < rows; r++) {
-                const float *from = x + r * stride + first;
-                if (s) shorten_all(from, (uint16_t *)step->outside[it->outside[0]] + r * width + first, end - first);
-                else memcpy((float *)step->outside[it->outside[0]] + r * width + first, from, (end - first) * sizeof(float));
-            }
+        }
+        case STORE: {
+            EACH_PART(step)
+                for (int64_t r = 0; r < part->rows; r++) {
+                    const float *from = x + (first_row + r) * stride + first;
+                    char *to = (char *)part->outside[it->outside[0]] + (r * width + first) * (s ? 2 : 4);
+                    if (s) shorten_all(from, (uint16_t *)to, end - first);
+                    else memcpy(to, from, (end - first) * sizeof(float));
+                }
             break;
+        }
         case NORM:
             for (int64_t u = rows * it->heads * thread / threads; u < rows * it->heads * (thread + 1) / threads; u++) {
                 int64_t r = u / it->heads, at = u % it->heads * it->inner;
@@ -529,21 +551,19 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
                     out[r * it->out.stride + i] = rounded(straight + rounded(turned * z[r * it->z.stride + j], s), s);
                 }
             break;
-        case WRITE: /* heads of states to slots of their text's buffer */
-            for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
-                for (int64_t r = 0; r < rows; r++) {
-                    int64_t slot = ((const int64_t *)step->outside[it->outside[1]])[r];
-                    int64_t head = r / tokens * it->heads + h;
-                    memcpy((float *)step->outside[it->outside[0]] + (head * step->sizes[it->slots] + slot) * it->inner,
-                           x + r * stride + h * it->inner, it->inner * sizeof(float));
-                }
+        case WRITE: { /* heads of states to slots of their text's buffer */
+            EACH_PART(step) {
+                int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
+                const int64_t *slot = part->outside[it->outside[1]];
+                for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
+                    for (int64_t r = 0; r < part->rows; r++)
+                        memcpy((float *)part->outside[it->outside[0]]
+                                   + ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner,
+                               x + (first_row + r) * stride + h * it->inner, it->inner * sizeof(float));
+            }
             break;
-        case ATTEND:
-            attend(it, x, out, step->outside[it->outside[0]], step->outside[it->outside[1]],
-                   it->outside[2] < 0 ? 0 : step->outside[it->outside[2]], step->sizes[it->slots],
-                   it->outside[2] >= 0 && step->sizes[it->bias_texts] > 1, it->outside[2] >= 0 && step->sizes[it->bias_heads] > 1,
-                   it->outside[2] >= 0 && step->sizes[it->bias_rows] > 1, step->texts, rows, scratch, thread, threads);
-            break;
+        }
+        case ATTEND: attend(it, step, x, out, scratch, thread, threads); break;
         case ADD: case MUL: case SCALE: case SHIFT: case POWER: case DIVIDE:
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
@@ -582,12 +602,69 @@ static float widened(const void *logits, int64_t first, int64_t short_floats, fl
     return known && most - most == 0 ? most : NAN;
 }
 
-/* The softmax of a row of logits at a temperature; NaN throughout where it is not finite. */
-static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, double temperature) {
-    float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)temperature;
+static inline double sum_of(const float *v, int64_t count) {
+    double sum = 0;
+    #pragma omp simd reduction(+:sum)
+    for (int64_t i = 0; i < count; i++) sum += v[i];
+    return sum;
+}
+
+/* How a row of logits becomes probabilities, T > 0: `top_k` 0 and `top_p` 1 are off. */
+typedef struct { double temperature, top_p; int64_t top_k; } Sampling;
+
+/* Numbers that are ordered as floats are, and back. */
+static inline uint32_t rank_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u >> 31 ? ~u : u | 0x80000000u; }
+static inline float ranked(uint32_t u) { float f; u = u >> 31 ? u & 0x7fffffffu : ~u; memcpy(&f, &u, 4); return f; }
+
+/* The highest of n numbers at which those above and itself come to `enough`; minus infinity where all of them do not.
+   Each counts 1, or with `by_mass` its own value. `above` receives what those above come to. Found digit by digit of their
+   ranks, in three passes: to sort a row would take many times as long. */
+enum { DIGITS = 3, VALUES = 1 << 11 };
+static float reached(const float *v, int64_t n, float enough, int by_mass, double *above) {
+    static const int shifts[DIGITS] = {21, 10, 0};
+    uint32_t found = 0, known = 0; /* digits, and which bits they are */
+    *above = 0;
+    for (int place = 0; place < DIGITS; place++) {
+        double sums[VALUES] = {0};
+        uint32_t digit = (place + 1 < DIGITS ? VALUES : VALUES / 2) - 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t u = rank_of(v[i]);
+            if ((u & known) == found) sums[u >> shifts[place] & digit] += by_mass ? v[i] : 1;
+        }
+        uint32_t at = digit;
+        while (at > 0 && (float)(*above + sums[at]) < enough) *above += sums[at--];
+        if (place == 0 && (float)(*above + sums[at]) < enough) return -INFINITY;
+        found |= at << shifts[place], known |= digit << shifts[place];
+    }
+    return ranked(found);
+}
+
+/* The fewest most likely tokens whose mass comes to `top_p`, renormalised; of equal tokens the first ones. */
+static void keep_nucleus(float *v, int64_t n, float top_p) {
+    double above;
+    float least = reached(v, n, top_p, 1, &above);
+    for (int64_t i = 0; i < n; i++) {
+        int is_kept = v[i] > least;
+        if (v[i] == least) above += least, is_kept = (float)above - least < top_p; /* the mass before this token */
+        if (!is_kept) v[i] = 0;
+    }
+    float mass = (float)sum_of(v, n);
+    for (int64_t i = 0; i < n; i++) v[i] /= mass;
+}
+
+/* A row of logits as probabilities; NaN throughout where it has no finite maximum. Of top-k all that equal the k-th. */
+static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
+    float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)how->temperature;
     if (most != most) {
         for (int64_t i = 0; i < n; i++) v[i] = NAN;
         return;
+    }
+    if (how->top_k > 0 && how->top_k < n) { /* logits may only become equal when they are divided */
+        double above;
+        for (int64_t i = 0; i < n; i++) v[i] /= (float)how->temperature;
+        float least = reached(v, n, how->top_k, 0, &above);
+        for (int64_t i = 0; i < n; i++) v[i] = v[i] < least ? -INFINITY : v[i];
+        most /= (float)how->temperature, factor = 1;
     }
     raise_all(v, n, most, factor);
     double mass = 0;
@@ -595,13 +672,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
     for (int64_t i = 0; i < n; i++) mass += v[i];
     factor = (float)(1 / mass);
     for (int64_t i = 0; i < n; i++) v[i] *= factor;
-}
-
-static inline double sum_of(const float *v, int64_t count) {
-    double sum = 0;
-    #pragma omp simd reduction(+:sum)
-    for (int64_t i = 0; i < count; i++) sum += v[i];
-    return sum;
+    if (how->top_p < 1) keep_nucleus(v, n, (float)how->top_p);
 }
 
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
@@ -626,9 +697,9 @@ static int64_t drawn_from(const float *v, int64_t n, double uniform) {
 
 /* Rows [rows, n] of probabilities from logits of `stride` a row. */
 void standardise(const void *logits, int64_t short_floats, int64_t stride, float *out, int64_t rows, int64_t n,
-                 double temperature) {
+                 const Sampling *how) {
     #pragma omp parallel for if (rows > 1 && rows * n > 1 << 18)
-    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, temperature);
+    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, how);
 }
 
 /* A token from each of the rows [rows, n]. */
@@ -662,18 +733,18 @@ int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t c
 }
 
 /* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
-   softmax. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
+   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
 typedef struct {
     const void *logits; int64_t short_floats, stride, vocabulary;
-    double temperature; const double *uniforms; float *rows;
+    Sampling how; const double *uniforms; float *rows; /* how: at temperature 0 the argmax */
     int64_t *tokens; const int64_t *ends; int64_t end_count;
 } Choice;
 
 static int64_t choose(const Choice *choice, int64_t row, int64_t step, float *scratch) {
     int64_t n = choice->vocabulary, first = row * choice->stride, i = 0;
-    if (choice->temperature > 0) {
+    if (choice->how.temperature > 0) {
         float *v = choice->rows + step * n;
-        soften(choice->logits, first, choice->short_floats, v, n, choice->temperature);
+        soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
     float most = widened(choice->logits, first, choice->short_floats, scratch, n);

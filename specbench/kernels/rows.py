@@ -1,4 +1,4 @@
-"""Softmax, draws and Algorithm 1 on rows in the CPU's memory, by `kernels.c`.
+"""Standardised rows, draws and Algorithm 1 on rows in the CPU's memory, by `kernels.c`.
 
 For a vocabulary of 8,000 torch takes 140 us to soften a row and draw from it, and 80 more to verify a proposal: as much
 as half a step of a small model. What is not for rows that the kernels read, or for a machine without them, its caller
@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
-from specbench.kernels import NotCompiled, found, is_available, library
+from specbench.kernels import NotCompiled, RawSampling, found, is_available, library
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def softened(logits_LV: Tensor, temperature: float, size: int) -> Tensor | None:
-    """The softmax [L, size] of logits over a temperature, fp32; NaN for a row without a finite maximum.
+def standardised(
+    logits_LV: Tensor, temperature: float, top_k: int | None, top_p: float | None, size: int
+) -> Tensor | None:
+    """`sampling.standardise` at T > 0: probabilities [L, size], fp32; NaN for a row without a finite maximum.
 
     None: not for these rows, or not on this machine.
     """
@@ -30,8 +32,9 @@ def softened(logits_LV: Tensor, temperature: float, size: int) -> Tensor | None:
     if isinstance(kernels := found(), NotCompiled):
         return None
     rows, is_short = len(logits_LV), logits_LV.dtype == torch.bfloat16
-    out_LV = torch.empty(rows, size)
-    kernels.standardise(logits_LV.data_ptr(), is_short, logits_LV.stride(0), out_LV.data_ptr(), rows, size, temperature)
+    out_LV, how = torch.empty(rows, size), RawSampling.of(temperature, top_k, top_p)
+    read, written = logits_LV.data_ptr(), out_LV.data_ptr()
+    kernels.standardise(read, is_short, logits_LV.stride(0), written, rows, size, ctypes.byref(how))
     return out_LV
 
 

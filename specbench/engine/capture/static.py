@@ -4,8 +4,13 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
+<<<<<<< HEAD
 from functools import cached_property, lru_cache
 from typing import Any
+=======
+from functools import cached_property, lru_cache, partial
+from typing import Any, cast
+>>>>>>> eight
 
 import torch
 from torch import Tensor
@@ -19,8 +24,16 @@ from specbench.engine.capture.program import Program, Step, captured_function, r
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.segments import Call, LoweredPrompt, Placed, WholeStep, lower_native, rolled_out
-from specbench.engine.session import Prompt, Tokens
+from specbench.engine.native.segments import (
+    Call,
+    LoweredPrompt,
+    Placed,
+    WholeStep,
+    lower_native,
+    rolled_out,
+    run_at_once,
+)
+from specbench.engine.session import Prompt, Read, Tokens
 from specbench.errors import UserError, first_line
 from specbench.sampling import Choice
 
@@ -184,15 +197,28 @@ class NativeModel(StaticModel):
             return function
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
-        """Where a part of the step over several rows is torch's, which is slow, one row after the other is faster."""
-        steps = super().steps_of_rows(rows)
-        if self.torch_is_slow:
-            if rows > 1 and not all(
-                isinstance(step.run, WholeStep) for step in (self._program_of_rows.one, self._program_of_rows.several)
-            ):
-                steps = RowByRow(self.program, self.program)
-            steps.most_of_prompt = PROMPT_ROWS
+        """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
+        if not self.torch_is_slow:
+            return super().steps_of_rows(rows)
+        self.require_batches(rows)
+        steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
+        steps.most_of_prompt = PROMPT_ROWS
         return steps
+
+    @property
+    def reads_at_once(self) -> bool:
+        """See `ReadsAtOnce`: where a step is one program, whose parts may be of any sequences."""
+        return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
+
+    @torch.inference_mode()
+    def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
+        """See `ReadsAtOnce`."""
+        step = self.program.several if any(len(read.tokens) > 1 for read in reads) else self.program.one
+        calls = [cast(NativeSession, session).due(step, tokens, parents) for session, tokens, parents in reads]
+        found = run_at_once(calls)
+        for (session, tokens, parents), logits_LV in zip(reads, found, strict=True):
+            cast(NativeSession, session).has_read(logits_LV, tokens, parents)
+        return found
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`: nothing is captured for one."""
@@ -212,6 +238,7 @@ class NativeSession(StaticSession):
     """A static session whose model can run several steps in one call, each on the token chosen in the step before."""
 
     model: NativeModel
+    batch: object = None  # that it is a row of
 
     def _collect(self) -> None:
         super()._collect()
@@ -229,12 +256,32 @@ class NativeSession(StaticSession):
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):
             return super()._step(step, tokens, rows)
-        read = (ctypes.c_int64 * rows)(*tokens)
-        call = self._call(step, rows)
-        call.addresses[step.run.ids] = ctypes.addressof(read)
+        call = self._call_on(step, tokens)
         results = step.run.run.results(1, rows)
         call.run(results)
         return results[0][0]
+
+    def due(self, step: Step, tokens: Tokens, parents: Sequence[int] | None) -> Call:
+        """The call of `step` that reads `tokens`; `has_read` counts them when it has run."""
+        self.drop_ahead()
+        if parents is not None and not self._tree:
+            self.model.require_trees()
+        self._place(tokens, parents)
+        return self._call_on(step, tokens.tolist() if isinstance(tokens, Tensor) else tokens)
+
+    def has_read(self, logits_LV: Tensor, tokens: Tokens, parents: Sequence[int] | None) -> None:
+        """Count the tokens of a call that was `due` and has run."""
+        if parents is None:
+            self.length += len(tokens)
+        self._hold(logits_LV, tokens, parents)
+
+    def _call_on(self, step: Step, tokens: Sequence[int]) -> Call:
+        """The call of `step` over `tokens` after `length`, or over these newest nodes."""
+        assert isinstance(step.run, WholeStep)
+        call = self._call(step, len(tokens))
+        call.tokens = (ctypes.c_int64 * len(tokens))(*tokens)
+        call.addresses[step.run.ids] = ctypes.addressof(call.tokens)
+        return call
 
     def _call(self, step: Step, count: int, number: int = 0) -> Call:
         """Call `number` of `step` over `count` tokens after `length`; the address of its tokens is still to be set."""
@@ -264,16 +311,14 @@ class NativeSession(StaticSession):
         """See `RolloutSession`; a text that ends has no tokens after its end."""
         program, count, model = self.model.program, len(tokens), self.model
         one, first = program.one, program.one if count == 1 else program.several
-        sampling, end = choice.sampling, self.length + count + steps - 1
+        end = self.length + count + steps - 1
         if not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep)) or model.state_width:
             return None  # a part of the step is torch's, or a draft reads its states
-        if sampling.top_k is not None or (sampling.top_p or 1) < 1 or end > (model.longest or end) or self._tree:
+        if end > (model.longest or end) or self._tree:
             return None
         self.drop_ahead()
         self._make_room(end)
-        began, read = self.length, (ctypes.c_int64 * count)(*tokens)
-        calls = [self._call(first, count)]
-        calls[0].addresses[first.run.ids] = ctypes.addressof(read)
+        began, calls = self.length, [self._call_on(first, tokens)]
         for self.length in range(began + count, end):
             calls.append(self._call(one, 1, len(calls)))
         tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _end_tokens(model.eos_ids))

@@ -19,7 +19,7 @@ from specbench.engine.capture.nodes import finished, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.native.assemble import Assembly, Sizes
 from specbench.engine.native.instructions import Op, encoded, fused
-from specbench.kernels import library
+from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
 
 
@@ -122,12 +122,20 @@ def _item(results: tuple[Tensor, ...], index: int) -> Tensor:
     return results[index]
 
 
+class Part(ctypes.Structure):
+    """`Part` of kernels.c."""
+
+    _fields_ = [
+        ("outside", ctypes.c_void_p), ("sizes", ctypes.c_void_p), ("texts", ctypes.c_int64), ("rows", ctypes.c_int64),
+    ]  # fmt: skip
+
+
 class Step(ctypes.Structure):
     """`Step` of kernels.c."""
 
     _fields_ = [
-        ("program", ctypes.c_void_p), ("count", ctypes.c_int64), ("outside", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p), ("texts", ctypes.c_int64), ("rows", ctypes.c_int64),
+        ("program", ctypes.c_void_p), ("count", ctypes.c_int64), ("parts", ctypes.c_void_p),
+        ("part_count", ctypes.c_int64), ("rows", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -176,18 +184,26 @@ class NativeRun:
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows as a linear map reads them; scores of slots, and which."""
-        needed = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 8 for number in self._slots), LINE)
-        return -(-needed // LINE) * LINE
+        return max(self.scratch_of_maps(rows), *(_lines(3 * sizes[number] + 8) for number in self._slots), LINE)
+
+    def scratch_of_maps(self, rows: int) -> int:
+        """Floats that each thread needs for rows as a linear map reads them."""
+        return _lines((2 * self._inner + 1) * rows)
 
     def room(self, arena: int, scratch: int) -> tuple[int, int]:
         """Addresses of room for so many floats each."""
-        arena = -(-arena // LINE) * LINE
+        arena = _lines(arena)
         if self._room.numel() < arena + scratch:
             self._room = torch.empty(arena + scratch)
         return self._room.data_ptr(), self._room.data_ptr() + 4 * arena
 
 
 LINE = 16  # floats of a line of the cache
+
+
+def _lines(floats: int) -> int:
+    """So many floats, rounded up to whole lines of the cache."""
+    return -(-floats // LINE) * LINE
 
 
 class Call:
@@ -197,6 +213,8 @@ class Call:
     them anew would take a quarter of a small model's step.
     """
 
+    tokens: Any = None  # those that it reads, where a session set their address
+
     def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
         self.program = run
         self.texts, self.rows = run.rows_of(outside)
@@ -205,17 +223,20 @@ class Call:
         self.scratch = run.scratch(self.rows, sizes)
         self._sizes = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in self.held])
-        self.step = self._step()
+        self.part, self.step = self._made()
 
-    def _step(self) -> "Step":
-        raw, read, sizes = (ctypes.addressof(one) for one in (self.program.raw, self.addresses, self._sizes))
-        return Step(raw, len(self.program.raw), read, sizes, self.texts, self.rows)
+    def _made(self) -> tuple[Part, Step]:
+        read, sizes = ctypes.addressof(self.addresses), ctypes.addressof(self._sizes)
+        part = Part(read, sizes, self.texts, self.rows)
+        return part, Step(
+            ctypes.addressof(self.program.raw), len(self.program.raw), ctypes.addressof(part), 1, self.rows
+        )
 
     def again(self) -> "Call":
         """Another call of the same, whose addresses can be set apart from this one's."""
         made = copy.copy(self)
         made.addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        made.step = made._step()
+        made.part, made.step = made._made()
         return made
 
     def run(self, results: Sequence[Tensor]) -> None:
@@ -226,6 +247,27 @@ class Call:
         threads = torch.get_num_threads()
         start, scratch = run.room(run.floats * self.rows, self.scratch * threads)
         library().run(ctypes.byref(self.step), start, scratch, self.scratch, threads)
+
+
+def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
+    """What each of these calls of one program returns, [L, W], from one run over the rows of all.
+
+    Weights are read once for all of them. A row is summed as in a run of its own, and so the same to the bit.
+    """
+    program, threads = calls[0].program, torch.get_num_threads()
+    counts = [call.rows for call in calls]
+    rows, (width,) = sum(counts), program.widths
+    result_RW = torch.empty(rows, width, dtype=program.dtype)
+    at, bytes_of_row = result_RW.data_ptr(), width * result_RW.itemsize
+    for call in calls:
+        call.addresses[len(call.addresses) - 1] = at
+        at += call.rows * bytes_of_row
+    parts = (Part * len(calls))(*[call.part for call in calls])
+    step = Step(ctypes.addressof(program.raw), len(program.raw), ctypes.addressof(parts), len(calls), rows)
+    scratch = max(program.scratch_of_maps(rows), *[call.scratch for call in calls])
+    start, room = program.room(program.floats * rows, scratch * threads)
+    library().run(ctypes.byref(step), start, room, scratch, threads)
+    return list(result_RW.split(counts))
 
 
 class WholeStep:
@@ -278,7 +320,7 @@ class RawChoice(ctypes.Structure):
 
     _fields_ = [
         ("logits", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("short_floats", "stride", "vocabulary")),
-        ("temperature", ctypes.c_double), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
+        ("how", RawSampling), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
         ("end_count", ctypes.c_int64),
     ]  # fmt: skip
 
@@ -291,14 +333,14 @@ def rolled_out(
     Args:
         calls: a step each; the second and later have one token, whose address this function sets.
         ids: the number of the address of a call's tokens.
-        choice: how tokens are chosen; without top-k and top-p.
+        choice: how tokens are chosen.
         uniform_G: random numbers for the choices; None at T = 0.
         ends_E: where a text ends.
 
     Returns:
         Tokens and rows; the last token is NOT_DRAWN where its row is not finite.
     """
-    run, steps, threads = calls[0].program, len(calls), torch.get_num_threads()
+    run, steps, threads, sampling = calls[0].program, len(calls), torch.get_num_threads(), choice.sampling
     tokens_G = torch.empty(steps, dtype=torch.long)
     rows_GV = torch.empty(steps, choice.vocabulary_size) if choice.draws else None
     logits_1LV = torch.empty(1, calls[0].rows, run.widths[0], dtype=run.dtype)
@@ -307,11 +349,12 @@ def rolled_out(
         call.addresses[len(call.addresses) - 1] = logits
         if index:
             call.addresses[ids] = tokens + 8 * (index - 1)
-    scratch = max(*(call.scratch for call in calls), -(-choice.vocabulary_size // LINE) * LINE)
+    scratch = max(*(call.scratch for call in calls), _lines(choice.vocabulary_size))
     start, at = run.room(max(call.program.floats * call.rows for call in calls), scratch * threads)
     chosen = library().rollout(
         (Step * steps)(*(call.step for call in calls)), steps, ctypes.byref(RawChoice(
-            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size, choice.sampling.temperature,
+            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
+            RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
             None if uniform_G is None else uniform_G.data_ptr(), None if rows_GV is None else rows_GV.data_ptr(),
             tokens, ends_E.data_ptr(), len(ends_E),
         )), start, at, scratch, threads,
