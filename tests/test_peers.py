@@ -10,28 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import T5ForConditionalGeneration
-
 from specbench.algorithm.decoding.alone import autoregressive
 from specbench.algorithm.decoding.spec import DecodingSpec
+from transformers import T5ForConditionalGeneration
+
 from specbench.bench.bench import Bench, bench
-<<<<<<< HEAD
-from specbench.bench.peers import Work, ctranslate2, llama_cpp, neighbouring
-=======
 from specbench.bench.llama_cpp import PromptLookup, neighbouring
 from specbench.bench.peers import MATCH, PEERS, Peer, Work, ctranslate2, llama_cpp
->>>>>>> eight
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-<<<<<<< HEAD
 from specbench.methods.ngram.draft import UniformDraft
-=======
-from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
->>>>>>> eight
 
 FOLDER, WORDS = str(shipped("models", "t5-mini")), 6
 PROMPT = Prompt((40, 41, 42, 1), (0,))

@@ -113,10 +113,6 @@ class ScoresAhead(Protocol):
         `score`), and zeros where no proposal is so long.
         """
 
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """As `DraftSession.score`; a row of zeros where nothing would be proposed, so that beta is 0 there."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
-
 
 def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
     """[rows, V]: `q_LV` is that of the last L positions; no proposal reached those before."""

@@ -14,7 +14,6 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.costs.roofline import roofline, weight_bytes
 from specbench.bench.baselines import at_fixed_gamma, generate
-<<<<<<< HEAD
 from specbench.bench.parts import (
     TooShort,
     batch_decoders,
@@ -25,12 +24,7 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import PEERS, Work
-=======
-from specbench.bench.breakdown import TooShort, take_apart
-from specbench.bench.parts import bound
 from specbench.bench.peers import MATCH, PEERS, Work
->>>>>>> eight
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line

@@ -33,7 +33,7 @@ from specbench.experiment.build import Parts
 from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
 from specbench.loading.compatibility import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
-from specbench.theory.trees import FixedShape, by_level, expected_tree_tokens, is_same_at_every_level
+from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _with_tree(
         passes.append(counted)
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
     one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
-    if isinstance(plan, FixedShape) and ranks and one_acceptance_per_rank:
+    if isinstance(plan, TreeShape) and ranks and one_acceptance_per_rank:
         tokens = expected_tree_tokens(plan.shape, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))

@@ -17,11 +17,6 @@ from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
-<<<<<<< HEAD
-from specbench.choose.trees import as_shaped, grow
-=======
-from specbench.config.drafts import task_label
->>>>>>> seven
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run

@@ -17,15 +17,9 @@ from torch import Tensor
 from specbench.choose.sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
-<<<<<<< HEAD
 from specbench.engine.eager.parts import decoder_layers, part_without, sublayers
 from specbench.engine.session import Prompt
-from specbench.experiment.build import build, resolve
-=======
-from specbench.engine.eager.parts import decoder_layers, sublayers
-from specbench.engine.session import Prompt, without
 from specbench.experiment.build import build_each, resolve
->>>>>>> seven
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig

@@ -68,13 +68,8 @@ def choose_tree(config: RunConfig, parts: Parts, note: Say = lambda line: None) 
         acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
     if tree.size != AUTO:
         return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
-<<<<<<< HEAD
     assert tree.depth is not None
     grower = _grower(config, parts, best_shape(acceptance, TIMED_SIZE, tree.depth))
-=======
-    assert tree.depth is not None and acceptance is not None
-    grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
->>>>>>> seven
     middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
     costs, waited = least_disturbed(
         lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
@@ -97,25 +92,14 @@ def measured_acceptance(
     At each level of the tree, if the draft's acceptance falls with the position.
     """
     if config.draft.scores_children:
-<<<<<<< HEAD
-        return acceptance_vector(
-            [ranks_along(config, parts, len(parts.prompts) + index, *one)
-             for index, one in enumerate(zip(prompts, texts, strict=True))],
-            cast(Children, config.tree.children),
-        )  # fmt: skip
-    one_level = _grower(config, parts, TreeShape.of_widths([MOST_RANKS]))
-    generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
-    return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, generator)
-=======
         ranks = [
             ranks_along(config, parts, index, prompt, text)
             for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True), len(parts.prompts))
         ]
         return acceptance_vector(ranks, cast(Children, config.tree.children))
-    one_level = _grower(config, parts, FixedShape(TreeShape.of_widths([MOST_RANKS])))
+    one_level = _grower(config, parts, TreeShape.of_widths([MOST_RANKS]))
     generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
-    return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator)
->>>>>>> seven
+    return acceptance_when_grown(parts.target, one_level, prompts, texts, parts.spec.sampling, generator)
 
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:

@@ -168,13 +168,8 @@ def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], r
     passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
     children: str = draft.children
     if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
-<<<<<<< HEAD
         assert isinstance(draft.plan, TreeShape), "K-SEQ requires tree=widths"
-        way = k_seq_of(draft.plan.children[0])
-=======
-        assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
-        children = k_seq_of(draft.plan.shape.children[0])
->>>>>>> seven
+        children = k_seq_of(draft.plan.children[0])
     return {
         "accepted": None if ranks is None else ranks.accepted_for(children),
         "passes": None if passes is None else float(passes.sum()),

@@ -6,13 +6,9 @@ from rich.markup import escape
 
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
-<<<<<<< HEAD
-from specbench.config.drafts import METRICS, alpha_is_of
-from specbench.formatting import interval, interval_of, number
-=======
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
->>>>>>> six
+from specbench.formatting import interval, interval_of, number
 from specbench.records.catalog import digest
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary

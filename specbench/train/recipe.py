@@ -32,12 +32,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
-<<<<<<< HEAD
 from specbench.environment import environment
-from specbench.markdown import markdown_table
-=======
 from specbench.formatting import markdown_table
->>>>>>> five
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.quality import bleu_metric, measure, prompts

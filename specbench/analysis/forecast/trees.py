@@ -17,60 +17,7 @@ from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
 from specbench.analysis.forecast import tree_passes
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
-<<<<<<< HEAD
 from specbench.theory.trees import ROOT, Plan, TreeShape
-
-Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
-
-
-def tree_passes(
-    given: Given, shape: TreeShape, most: int | None = None, of_count: Mapping[int, Given] | None = None
-) -> NDArray[np.float64]:
-    """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
-
-    `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
-    token i; an unbiased estimate of it serves as well. A single level stands for all; of several, missing levels have
-    no children. A completion shorter than `most` (the limit on new tokens) ended by itself; near the limit a tree has
-    fewer levels. `of_count[n]` stands for `given` at nodes of n children, for a rule whose test depends on n (K-SEQ).
-    """
-    length, depth = len(given[0]), shape.depth
-    most = length + depth + 1 if most is None else max(most, length)
-    found = np.zeros((2, depth + 1))
-    # Expected passes that begin at each token; the last entry is the end of the completion.
-    begun = np.zeros(length + 1)
-    begun[0] = 1.0
-    children = _children(shape)
-    for start in range(length):
-        if abs(begun[start]) < NEGLIGIBLE:
-            continue
-        levels = min(depth, most - start - 1)
-        found[min(start, 1), levels] += begun[start]
-        reached = {ROOT: float(begun[start])}
-        for place in range(start, min(start + levels + 1, length)):
-            below: dict[int, float] = defaultdict(float)
-            level = 0 if len(given) == 1 else place - start
-            grows = place < start + levels and level < len(given)
-            for node, chance in reached.items():
-                left = chance
-                of_node = given if of_count is None else of_count.get(len(children[node]), given)
-                ranks = of_node[level][place] if grows else ()
-                for child, accepted in zip(children[node], ranks, strict=False):
-                    below[child] += chance * accepted
-                    left -= chance * accepted
-                begun[place + 1] += left  # none of them: the completion's token is the target's own
-            reached = {node: chance for node, chance in below.items() if abs(chance) > NEGLIGIBLE}
-    return found
-
-
-def _children(shape: TreeShape) -> dict[int, list[int]]:
-    """The children of the root and of each node, by rank."""
-    found: dict[int, list[int]] = {node: [] for node in range(ROOT, len(shape.parents))}
-    for node, parent in enumerate(shape.parents):
-        found[parent].append(node)
-    return found
-=======
-from specbench.theory.trees import ROOT, FixedShape, Plan
->>>>>>> four
 
 
 def replayed_passes(
@@ -122,19 +69,10 @@ def forecast_passes(
     the draft's confidence, children `found_in_text`), from growing each tree. None where neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
-<<<<<<< HEAD
     if isinstance(draft.plan, TreeShape) and ranks is not None:
-        if k_seq:
-            of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan)}
-            return tree_passes(ranks.given_for("fixed"), draft.plan, most, of_count)
-        return tree_passes(ranks.given_for(draft.children), draft.plan, most)
-    if isinstance(draft.plan, TreeShape) and not found and sampling.temperature > 0:
-=======
-    if isinstance(draft.plan, FixedShape) and ranks is not None:
         of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan) if k_seq}
-        return tree_passes(ranks.given_for("fixed" if k_seq else draft.children), draft.plan.shape, most, of_count)
-    if isinstance(draft.plan, FixedShape) and not found_in_text and sampling.temperature > 0:
->>>>>>> four
+        return tree_passes(ranks.given_for("fixed" if k_seq else draft.children), draft.plan, most, of_count)
+    if isinstance(draft.plan, TreeShape) and not found_in_text and sampling.temperature > 0:
         return None
     return replayed_passes(target, draft, prompt, text, sampling, most)
 

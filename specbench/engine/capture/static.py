@@ -4,13 +4,8 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
-<<<<<<< HEAD
 from functools import cached_property, lru_cache
-from typing import Any
-=======
-from functools import cached_property, lru_cache, partial
 from typing import Any, cast
->>>>>>> eight
 
 import torch
 from torch import Tensor
@@ -273,7 +268,7 @@ class NativeSession(StaticSession):
         """Count the tokens of a call that was `due` and has run."""
         if parents is None:
             self.length += len(tokens)
-        self._hold(logits_LV, tokens, parents)
+        self._keep_states(logits_LV, parents is not None)
 
     def _call_on(self, step: Step, tokens: Sequence[int]) -> Call:
         """The call of `step` over `tokens` after `length`, or over these newest nodes."""

@@ -157,20 +157,8 @@ class StaticSession(NetworkSession):
             for first in range(0, len(tokens), most)
         ]
         logits_LV = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-<<<<<<< HEAD
         self._keep_states(logits_LV, parents is not None)
         return logits_LV
-=======
-        self._hold(logits_LV, tokens, parents)
-        return logits_LV
-
-    def _hold(self, logits_LV: Tensor, tokens: Tokens, parents: Sequence[int] | None) -> None:
-        """Hold the states that came with the logits of `tokens`."""
-        if parents is None:
-            self._last.put(logits_LV, self.model.state_width, self.length)
-        else:
-            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
->>>>>>> eight
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
         """Logits [L, V] of `tokens`, all read in one step; [1, V] with `last_row`."""
@@ -185,21 +173,12 @@ class StaticSession(NetworkSession):
             self.length += count
         return logits_LV if rows == count or last_row else logits_LV[:count]
 
-<<<<<<< HEAD
-=======
     def _place(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
         """Make room for `tokens`, as nodes of the tree if they have parents."""
         if parents is not None or self._tree.parents:
             self._tree.grow(tokens, parents)
         self._make_room(self.length + (len(self._tree.parents) or len(tokens)))
 
-    def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop, self.model.tap_width)
-
-    def tapped(self, start: int, stop: int) -> Tensor | None:
-        return self._last.tapped(start, stop, self.model.tap_width)
-
->>>>>>> eight
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         if "cross" not in self._held:
             return None

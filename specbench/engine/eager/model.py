@@ -99,7 +99,6 @@ class EagerModel:
         if reason := self.no_trees or self.placement.no_trees:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
 
-<<<<<<< HEAD
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the network cannot run over `rows` rows at once."""
         if reason := self.no_batches or self.placement.no_trees:
@@ -109,17 +108,6 @@ class EagerModel:
         """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
-=======
-    def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
-        self.require_batches(rows)
-        return EagerSteps(self.network, self.placement)
-
-    def require_batches(self, rows: int) -> None:
-        """Raise UserError where the network cannot read rows of several lengths."""
-        if reason := self.no_batches or self.placement.no_trees:
-            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
->>>>>>> eight
 
     def weights_changed(self) -> None:
         """The network's weights have been changed in place: drop or renew all that was computed from them."""

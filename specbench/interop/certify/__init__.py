@@ -118,11 +118,7 @@ def _greedy(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str,
         differing, tested = _departures(setup, row)
         tokens += tested
         where += [(row.where, one) for one in differing]
-<<<<<<< HEAD
-    return greedy_certificate(tokens, [one.is_rounding for _, one in where], judge.config.within), where
-=======
-    return greedy_certificate(tokens, [one for _, one in where], setup.config.within), where
->>>>>>> seven
+    return greedy_certificate(tokens, [one.is_rounding for _, one in where], setup.config.within), where
 
 
 def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:

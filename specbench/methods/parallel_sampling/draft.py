@@ -78,13 +78,8 @@ class ParallelSession(ScoresAhead):
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
-<<<<<<< HEAD
-        unverified = self.draft.positions_after(self._positions, nodes, len(drafted))
+        unverified = positions_after(self.draft.ids[: self._positions], nodes, len(drafted))
         return Proposal(drafted, q_GV, len(unverified.tokens) * self.draft.target.operations, unverified=unverified)
-=======
-        beside = positions_after(self.draft.ids[: self._positions], nodes, len(drafted))
-        return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
->>>>>>> two
 
     def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
         target = self.draft.target

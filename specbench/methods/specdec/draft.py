@@ -24,11 +24,7 @@ from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_z
 from specbench.config.draft import TrainedConfig
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-<<<<<<< HEAD
-from specbench.engine.choice import checked
-=======
 from specbench.engine.choice import checked_capture
->>>>>>> three
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
@@ -96,7 +92,7 @@ def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
     packed = None if target.invariant else target.packed
     made = as_t5(decoder, target.network)
     try:
-        return checked(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
+        return checked_capture(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
     except RuntimeError as error:
         raise UserError(f"draft=specdec: engine={target.engine}: {first_line(error)}; use engine=eager") from error
 
@@ -120,9 +116,6 @@ class ParallelSession(StaticSession):
         self._make_room(self.length + count)
         ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
         fixed = self._of_source(step, ids_1L, count)
-<<<<<<< HEAD
-        placed = self._looked_up((id(step), -queries), count, partial(self._placed, step, ids_1L, count, fixed))
-=======
         key = (id(step), "queries", queries, self.length, count, self._capacity)
 
         def compute() -> tuple[Tensor, ...]:
@@ -131,7 +124,6 @@ class ParallelSession(StaticSession):
             return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
         placed = self.model.positions.once(key, compute)
->>>>>>> three
         logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
         self.length += len(tokens)
         return logits_LV[-queries:]

@@ -13,11 +13,8 @@ import pandas as pd
 
 from specbench import theory
 from specbench.analysis.explain import Waterfall, waterfall
-<<<<<<< HEAD
 from specbench.analysis.forecast import passes_to_come
-=======
 from specbench.formatting import NONE, interval, interval_of, number, percentage
->>>>>>> five
 from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
 from specbench.records.schema import Row, StepName
 from specbench.report.explanation import NAMES, name

@@ -10,13 +10,9 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-<<<<<<< HEAD
-from specbench.config.drafts import METRICS, alpha_is_of
-from specbench.formatting import NONE, interval_of, number, share
-=======
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
->>>>>>> six
+from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
 from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
