@@ -163,9 +163,10 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
         rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
-        for gamma in setup.gammas if peer.lookup is not None else []:
-            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": peer.lookup(gamma)}
-            rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
+        if (lookup := peer.lookup) is not None:
+            for gamma in setup.gammas:
+                ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": lookup(gamma)}
+                rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
 

@@ -143,7 +143,7 @@ def _with_tree(
     children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
     ranks = [one.ranks for one in agreements if one.ranks is not None]
     prompts = bare.prompts[: len(texts)]
-    k_seq, widths = bare.spec.verification.k_sequential, config.tree.widths
+    k_seq, widths = bare.spec.verification.traits.k_sequential, config.tree.widths
     acceptance = config.tree.acceptance
     if k_seq and ranks and widths is not None:
         acceptance = k_seq_acceptance(ranks, widths)
@@ -167,7 +167,7 @@ def _with_tree(
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
     one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
     if isinstance(plan, TreeShape) and ranks and one_acceptance_per_rank:
-        tokens = expected_tree_tokens(plan.shape, acceptance)
+        tokens = expected_tree_tokens(plan, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))
     grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)

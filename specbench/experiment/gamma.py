@@ -63,9 +63,10 @@ def choose_tree(config: RunConfig, parts: Parts, note: Say = lambda line: None) 
     """The tree of a config, with the acceptance by rank that its shape is made from; `note`: as in `with_gamma`."""
     tree = config.tree
     acceptance = tree.acceptance
-    if tree.is_probed:
-        prompts, texts = own_texts(config, parts)
-        acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
+    if not tree.is_probed:
+        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    prompts, texts = own_texts(config, parts)
+    acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
     if tree.size != AUTO:
         return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
     assert tree.depth is not None

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import TemplateError
 
@@ -126,7 +126,7 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
     """A field of token ids. Raises UserError where one is none of the target's."""
-    values: list[Any] = row.fields[name]
+    values = cast(list[Any], row.fields[name])
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")

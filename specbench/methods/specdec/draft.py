@@ -119,7 +119,7 @@ class ParallelSession(StaticSession):
         key = (id(step), "queries", queries, self.length, count, self._capacity)
 
         def compute() -> tuple[Tensor, ...]:
-            layout = self._with_queries(count, queries)
+            layout = self._layout(count)
             inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
             return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
