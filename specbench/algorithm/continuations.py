@@ -28,12 +28,12 @@ from specbench.sampling import (
     uniforms,
 )
 
-Ranked = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
+RankedTokens = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
 # The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
-Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
+NextChild = Callable[[Sequence[int]], tuple[int, Tensor] | None]
 
 
-def _highest(rows_LV: Tensor, count: int, floor: float) -> list[Ranked]:
+def _highest(rows_LV: Tensor, count: int, floor: float) -> list[RankedTokens]:
     """Up to `count` tokens of each row that are above `floor`. Raises FloatingPointError if a row is not finite."""
     top = rows_LV.topk(min(count, rows_LV.shape[-1]))
     values = top.values.tolist()
@@ -107,11 +107,11 @@ class Continuations(ABC):
         """Up to `counts[i]` children of node i. Raises FloatingPointError where a distribution is not finite."""
 
     @abstractmethod
-    def ranked(self, count: int) -> list[Ranked]:
+    def ranked(self, count: int) -> list[RankedTokens]:
         """The `count` likeliest tokens after each node, or fewer. Raises as `children` does."""
 
     @abstractmethod
-    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[NextChild]:
         """The children of each node, one at a time, to be merged with those of other drafts."""
 
 
@@ -134,11 +134,11 @@ class Predicted(Continuations):
         chosen = choose(q_LV, counts, how, generator)
         return [Siblings(tokens, [row_V] * len(tokens)) for tokens, row_V in zip(chosen, q_LV, strict=True)]
 
-    def ranked(self, count: int) -> list[Ranked]:
+    def ranked(self, count: int) -> list[RankedTokens]:
         sampling = BEFORE_ARGMAX if self.sampling.temperature == 0 else self.sampling
         return _highest(standardise(self.logits_LV, sampling, self.size), count, 0.0)
 
-    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[NextChild]:
         return [partial(_draw_child, row_V, how, generator) for row_V in self._q()]
 
     def _q(self) -> Tensor:
@@ -159,7 +159,7 @@ def _draw_child(
 class Found(Continuations):
     """Tokens for each node that were looked up, not drawn, in order."""
 
-    def __init__(self, ranked: Sequence[Ranked], vocabulary_size: int, device: torch.device) -> None:
+    def __init__(self, ranked: Sequence[RankedTokens], vocabulary_size: int, device: torch.device) -> None:
         self._ranked, self.size, self.device = ranked, vocabulary_size, device
 
     def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
@@ -168,10 +168,10 @@ class Found(Continuations):
             for ranked, count in zip(self._ranked, counts, strict=True)
         ]  # fmt: skip
 
-    def ranked(self, count: int) -> list[Ranked]:
+    def ranked(self, count: int) -> list[RankedTokens]:
         return [ranked[:count] for ranked in self._ranked]
 
-    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[NextChild]:
         """Each token, drawn from a row with all mass on it, unless another draft has drawn it.
 
         So the presence of a child depends on the children before it, not on its own draw.
@@ -207,9 +207,9 @@ class Merged(Continuations):
             for next_child, count in zip(self.one_by_one(how, generator), counts, strict=True)
         ]  # fmt: skip
 
-    def ranked(self, count: int) -> list[Ranked]:
+    def ranked(self, count: int) -> list[RankedTokens]:
         """A token that several drafts rank has the highest of their confidences."""
-        merged: list[Ranked] = []
+        merged: list[RankedTokens] = []
         for of_node in zip(*(part.ranked(count) for part in self.parts), strict=True):
             best: dict[int, float] = {}
             for token, confidence in (pair for ranked in of_node for pair in ranked):
@@ -217,12 +217,12 @@ class Merged(Continuations):
             merged.append(sorted(best.items(), key=lambda pair: -pair[1])[:count])
         return merged
 
-    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[NextChild]:
         of_nodes = zip(*(part.one_by_one(how, generator) for part in self.parts), strict=True)
         return [partial(_next_in_turn, deque(drafts)) for drafts in of_nodes]
 
 
-def _next_in_turn(waiting: deque[Next], before: Sequence[int]) -> tuple[int, Tensor] | None:
+def _next_in_turn(waiting: deque[NextChild], before: Sequence[int]) -> tuple[int, Tensor] | None:
     """A child of the draft whose turn it is; a draft that has none left is dropped."""
     while waiting:
         if (found := waiting[0](before)) is not None:
@@ -232,7 +232,7 @@ def _next_in_turn(waiting: deque[Next], before: Sequence[int]) -> tuple[int, Ten
     return None
 
 
-def _chosen(next_child: Next, count: int) -> Siblings:
+def _chosen(next_child: NextChild, count: int) -> Siblings:
     """The first `count` children, each chosen after those before it; fewer where there are no more."""
     tokens: list[int] = []
     rows: list[Tensor] = []

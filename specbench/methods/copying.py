@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specbench.algorithm.continuations import Found, Ranked
+from specbench.algorithm.continuations import Found, RankedTokens
 from specbench.algorithm.draft import Stateless
 from specbench.sampling import one_hot
 
@@ -29,10 +29,10 @@ class Trie:
         self._nodes: list[dict[int, Places]] = []
         self._root = self._followers(places)
 
-    def after_root(self) -> Ranked:
+    def after_root(self) -> RankedTokens:
         return _ranked(self._root)
 
-    def after(self, tokens: Sequence[int], parents: Sequence[int]) -> list[Ranked]:
+    def after(self, tokens: Sequence[int], parents: Sequence[int]) -> list[RankedTokens]:
         """For more nodes, numbered from 0; the parent of a child of the root is -1."""
         first = len(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
@@ -51,7 +51,7 @@ class Trie:
         return found
 
 
-def _ranked(followers: dict[int, Places]) -> Ranked:
+def _ranked(followers: dict[int, Places]) -> RankedTokens:
     ranked: list[tuple[int, float]] = []
     rest, left = 1.0, dict(followers)
     for run in range(max(map(len, followers.values()), default=0)):

@@ -68,18 +68,12 @@ class SuffixIndex:
 
         None and 0 where not even a run of `known` (at least 1) tokens is found.
         """
-        shortest, longest = known, min(longest, len(context))
-        places = self._places(context[len(context) - shortest :])
-        if not places:
-            return places, 0
-        while shortest < longest:  # what is not found makes every longer run not to be found
-            middle = (shortest + longest + 1) // 2
-            found = self._places(context[len(context) - middle :])
-            if found:
-                shortest, places = middle, found
-            else:
-                longest = middle - 1
-        return (places, shortest) if shortest else (range(0), 0)
+        longer = range(known + 1, min(longest, len(context)) + 1)  # what is not found makes every longer run not found
+        length = known + bisect_left(
+            longer, True, key=lambda length: not self._places(context[len(context) - length :])
+        )
+        places = self._places(context[len(context) - length :]) if length else range(0)
+        return (places, length) if places else (range(0), 0)
 
     def counted(self, places: range, length: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.intp]]:
         """The tokens that followed a run of `length` tokens at `places`, the smallest first, and how often each did."""
