@@ -1,4 +1,7 @@
-"""Heads and look-ahead embeddings as files: their weights, their shape, and the target that they were trained on."""
+"""Heads and look-ahead embeddings as files: their weights, their shape, and the target that they were trained on.
+
+Shapes: B rows, T tokens, L look-ahead positions, D width of the embeddings.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -116,19 +119,15 @@ def fingerprint(network: Any) -> list[float]:
     return picked
 
 
-# Look-ahead embeddings: learned inputs of a network for tokens that are not known yet.
-#
-# Source: Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after those of the
-# network's own embeddings, so that every engine supports them in every layout without changes.
-#
-# Shapes: B rows, T tokens, L look-ahead positions, D width of the embeddings.
-
-
 Positions = Mapping[Path, range]  # the ids of the look-ahead positions whose embeddings are from each folder
 
 
 class LookAheadEmbeddings(SavedHeads):
-    """`number` embeddings: number j is read j positions after the last token that is known."""
+    """Learned inputs of a network for `number` tokens not known yet: number j is read j positions after the last known.
+
+    Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after those of the network's own
+    embeddings, so that every engine supports them in every layout without changes.
+    """
 
     KIND = "pass"
     RECIPE = "pass"

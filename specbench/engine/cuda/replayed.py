@@ -1,6 +1,8 @@
 """A captured step, and a captured rollout: the work, and the tensors that it reads, at constant addresses.
 
-What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
+What captures is an argument, so that everything here but `CudaCapture` runs in tests on a CPU.
+
+Shapes: L tokens that are read first, G steps, C slots of the self-attention buffers, V tokens of the vocabulary.
 """
 
 import warnings
@@ -16,16 +18,13 @@ from specbench.engine.layout import Layout, chain, ragged
 from specbench.errors import first_line
 from specbench.sampling import Choice
 
-# Several steps of a model as one piece of work: each reads the token that was chosen from the logits before it.
-#
-# Tokens, lengths and random numbers are tensors, and nothing is asked of the host, so that a draft's gamma steps, with
-# standardising and choosing, can be captured as one graph.
-#
-# Shapes: L tokens that are read first, G steps, C slots of the self-attention buffers, V tokens of the vocabulary.
-
 
 class Rollout:
-    """`steps` steps over `buffers`, the first over `count` tokens; its inputs and its rows of probabilities."""
+    """`steps` steps over `buffers`, the first over `count` tokens, each other over the token chosen before it.
+
+    Tokens, lengths and random numbers are tensors, and nothing is asked of the host, so that a draft's gamma steps,
+    with standardising and choosing, can be captured as one graph.
+    """
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class StepGraph:
 
 
 class RolloutGraph:
-    """A captured rollout (`engine.cuda.replayed`) and the tensors that it reads."""
+    """A captured rollout and the tensors that it reads."""
 
     def __init__(self, capture: Capture, rollout: Rollout) -> None:
         self.rollout = rollout

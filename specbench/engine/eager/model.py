@@ -178,7 +178,7 @@ class PrefixBatch:
 
     def _forget(self) -> None:
         self._read_RT = torch.empty(0, 0, dtype=torch.long)
-        # Without a config every layer caches all it read, see `eager_session`.
+        # Without a config every layer caches all it read, see `DecoderOnlySession`.
         self._cache: Any = DynamicCache()
         if self._model.is_encoder_decoder:
             self._cache = EncoderDecoderCache(self._cache, DynamicCache())

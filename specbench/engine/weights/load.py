@@ -168,13 +168,13 @@ def load_model(
         vocabulary: its tokenizer.
         dtype: of its weights.
         device: where it runs.
-        engine: see `engines.with_engine`.
+        engine: see `engine.choice.with_engine`.
         with_states: its sessions return the input of its head.
-        numerics: invariant | fast | auto, see `engines.with_engine`.
+        numerics: invariant | fast | auto, see `engine.choice.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
         pass_embeddings: its sessions read the look-ahead embeddings in these folders.
-        kept_tokens: it predicts these tokens alone (`short_head`).
+        kept_tokens: it predicts these tokens alone (`ShortHead`).
 
     Raises:
         UserError: the checkpoint or engine cannot be used.
