@@ -120,7 +120,7 @@ def hub_failure(
     status = next((one for one in statuses if isinstance(one, int)), None)
     if status is not None and (status == 429 or status >= 500):
         return MachineError(f"{key}: the model hub refused {repository} for now (HTTP {status}); run it again later")
-    if any(_is_cut(one) for one in chain):
+    if any(_is_interrupted(one) for one in chain):
         return MachineError(f"{key}: the download of {repository} was cut off; run the same command again")
     return None
 
@@ -131,7 +131,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_cut(error: BaseException) -> bool:
+def _is_interrupted(error: BaseException) -> bool:
     """Whether a connection broke, or a file came shorter than the hub said."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"TransportError", "IncompleteRead", "ConnectionError"}) or "Consistency check" in str(error)

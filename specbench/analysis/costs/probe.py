@@ -156,8 +156,8 @@ def _round(
     def passes(candidate: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
         spec = replace(candidate.spec, gamma=Constant(gamma), max_new_tokens=most)
         trace = speculative(target, candidate.draft, begun, spec, generator())
-        ends = [0, *accumulate(one.emitted for one in trace.passes)]
-        return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
+        emitted = accumulate((one.emitted for one in trace.passes), initial=0)
+        return [(min(gamma, most - before - 1), one) for before, one in zip(emitted, trace.passes, strict=False)]
 
     for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
         most = max(candidate.gammas(gammas))
