@@ -8,8 +8,7 @@ from specbench.report.figures.beyond import beyond, trees
 from specbench.report.figures.costs import cost, verify
 from specbench.report.figures.curves import figure2, figure3, figure4
 from specbench.report.figures.gammas import batches, gamma
-from specbench.report.figures.parts import beta, online, position
-from specbench.report.figures.parts import figure as strata
+from specbench.report.figures.parts import beta, online, position, strata
 from specbench.report.figures.sample import figure1, figure5
 from specbench.report.figures.waterfall import figure as waterfall
 from specbench.report.figures.waterfall import gap
