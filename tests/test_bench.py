@@ -102,7 +102,7 @@ def test_the_parts_of_a_pass_are_timed_where_they_happen_and_add_up() -> None:
     parts, step = take_apart(target, draft, [Prompt((), (0,))] * 3, gamma=2, tokens=30)
     assert step == 1.0
     assert (parts.drafting, parts.verifying) == (2.0, 1.0)
-    assert parts.whole == parts.overhead + 3.0 == parts.choosing + parts.judging + parts.accepting + 3.0
+    assert parts.whole == parts.overhead + 3.0 == parts.choosing + parts.scoring + parts.accepting + 3.0
     assert parts.overhead > 0  # what the models' runs do not explain
 
 
@@ -146,7 +146,7 @@ def test_a_fault_of_ours_is_not_said_to_be_of_transformers(monkeypatch: pytest.M
 
     setup = SimpleNamespace(prompts=[None], repeats=1)
     works: Decoder = lambda index: (1.0, [1])  # noqa: E731
-    row = _row("a", "what", setup, {"ours": works, "theirs": raises})  # type: ignore[arg-type]
+    row = _row("a", "what", setup, (works, raises))  # type: ignore[arg-type]
     assert row.note == "their decoding fails: no such shape"
     with pytest.raises(RuntimeError, match="no such shape"):
-        _row("a", "what", setup, {"ours": raises, "theirs": works})  # type: ignore[arg-type]
+        _row("a", "what", setup, (raises, works))  # type: ignore[arg-type]

@@ -1,6 +1,19 @@
-"""Markdown tables keep their cells as they were given, whatever stands in them."""
+"""Numbers and intervals as text; Markdown tables keep their cells as they were given, whatever stands in them."""
 
-from specbench.formatting import markdown_table
+from math import nan
+
+from specbench.formatting import interval, interval_of, markdown_table, number, percentage, share, span
+
+
+def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
+    assert number(1.234) == "1.23" and number(None) == number(nan) == share(None) == span(nan, 1) == "–"
+    assert (
+        interval(1.5, 1.25, 1.75, 1) == "1.5 [1.2, 1.8]" and interval(1.5, None, 2) == interval(1.5, nan, 2) == "1.50"
+    )
+    assert interval(-1.5, -3, 0.1, 1, "+") == "-1.5 [-3.0, +0.1]" and span(0.7, 0.8, ".1f", " to ") == "0.7 to 0.8"
+    row = {"speedup_measured": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}
+    assert interval_of(row, "speedup_measured", "speedup") == "2.00 [1.90, 2.10]" and interval_of(row, "alpha") == "–"
+    assert percentage(1.031, 0.996, 1.066, less=1) == "+3.1% [-0.4, +6.6]" and percentage(0.1, None, None, 0) == "+10%"
 
 
 def test_cells_are_not_read_as_numbers_and_bars_are_escaped() -> None:

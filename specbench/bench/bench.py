@@ -95,7 +95,7 @@ def _ours(setup: Bench, gamma: int | None) -> Decoder:
     """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
     spec = DecodingSpec.algorithm_1(Sampling(), setup.max_new_tokens, gamma or 0)
 
-    def way(index: int) -> tuple[float, list[int]]:
+    def decode(index: int) -> tuple[float, list[int]]:
         generator = torch.Generator(device=setup.device)
         began = setup.target.now()
         if gamma is None:
@@ -104,40 +104,41 @@ def _ours(setup: Bench, gamma: int | None) -> Decoder:
             trace = speculative(setup.target, setup.draft, setup.prompts[index], spec, generator)
         return setup.target.now() - began, trace.tokens
 
-    return way
+    return decode
 
 
 def _theirs(setup: Bench, **keywords: Any) -> Decoder:
-    def way(index: int) -> tuple[float, list[int]]:
+    def decode(index: int) -> tuple[float, list[int]]:
         began = setup.target.now()
         tokens = generate(_network(setup.target), setup.prompts[index], setup.max_new_tokens, **keywords)
         return setup.target.now() - began, tokens
 
-    return way
+    return decode
 
 
 class _Fails(Exception):
     """`transformers` cannot decode a prompt: it does not support some models that we run."""
 
 
-def _known_to_fail(way: Decoder) -> Decoder:
-    """`way` of `transformers`, whose faults are told from ours: those end the benchmark as any fault does."""
+def _failing_as_theirs(decode: Decoder) -> Decoder:
+    """`decode` of `transformers`, whose faults are told from ours: those end the benchmark as any fault does."""
 
-    def tried(index: int) -> tuple[float, list[int]]:
+    def attempt(index: int) -> tuple[float, list[int]]:
         try:
-            return way(index)
+            return decode(index)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
             raise _Fails(first_line(error, 100)) from error
 
-    return tried
+    return attempt
 
 
-def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: int | None = None) -> Row:
+def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], prompts: int | None = None) -> Row:
+    """Our decoder against theirs, on the first `prompts` prompts or groups of them."""
     try:
-        tried = ways | {"theirs": _known_to_fail(ways["theirs"])}
-        found = in_turn(tried, texts or len(setup.prompts), setup.repeats)
+        ours_theirs = {"ours": decoders[0], "theirs": _failing_as_theirs(decoders[1])}
+        found = in_turn(ours_theirs, prompts or len(setup.prompts), setup.repeats)
     except _Fails as error:
         return Row(part, what, unit="", note=f"their decoding fails: {error}")
     ours, theirs = found["ours"], found["theirs"]
@@ -152,8 +153,7 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
 
 
 def _against_generate(setup: Bench) -> list[Row]:
-    ways = {"ours": _ours(setup, None), "theirs": _theirs(setup)}
-    return [_row("a", "autoregressive against generate", setup, ways)]
+    return [_row("a", "autoregressive against generate", setup, (_ours(setup, None), _theirs(setup)))]
 
 
 def _against_peer(setup: Bench, name: str) -> list[Row]:
@@ -162,11 +162,15 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
     ends = setup.target.eos_ids
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
+<<<<<<< HEAD
         rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
         if (lookup := peer.lookup) is not None:
             for gamma in setup.gammas:
                 ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": lookup(gamma)}
                 rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
+=======
+        row = _row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))
+>>>>>>> five
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
 
@@ -183,8 +187,7 @@ def _against_assisted(setup: Bench) -> list[Row]:
     for gamma in setup.gammas:
         what = f"speculative against assisted generation, γ={gamma}"
         helper = at_fixed_gamma(_network(setup.draft.model), gamma)
-        ways = {"ours": _ours(setup, gamma), "theirs": _theirs(setup, assistant_model=helper)}
-        rows.append(_row("b", what, setup, ways))
+        rows.append(_row("b", what, setup, (_ours(setup, gamma), _theirs(setup, assistant_model=helper))))
     return rows
 
 
@@ -242,7 +245,7 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
             f"target over {gamma + 1} tokens, the model": parts.verifying,
             "loop overhead: all the rest": parts.overhead,
             "  drafted tokens chosen": parts.choosing,
-            "  the target's tokens chosen": parts.judging,
+            "  the target's tokens chosen": parts.scoring,
             "  accepted, rolled back": parts.accepting,
         }
         for what, seconds in shares.items():
@@ -256,7 +259,11 @@ def _against_lookup(setup: Bench) -> list[Row]:
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
         theirs = _theirs(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
+<<<<<<< HEAD
         rows.append(_row("c", what, setup, {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}))
+=======
+        rows.append(_row("c", what, setup, (_ours(ours, gamma), theirs)))
+>>>>>>> five
     return rows
 
 
@@ -304,7 +311,7 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
 }
 
 
-UNSAID = ("schema_version", "environment", "rows")  # in the document alone
+NOT_LISTED = ("schema_version", "environment", "rows")  # in the document alone
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -324,6 +331,6 @@ def write(folder: Path, name: str, document: BenchDocument | BeamDocument, shown
     """`name`.json and `name`.md in `folder`: the document, and its rows as the table `shown` with what it is of."""
     files = folder / f"{name}.json", folder / f"{name}.md"
     write_document(files[0], document, indent=1)
-    about = "\n".join(f"- {key}: {value}" for key, value in document.items() if key not in UNSAID)
+    about = "\n".join(f"- {key}: {value}" for key, value in document.items() if key not in NOT_LISTED)
     write_atomically(files[1], f"# {name}\n\n{about}\n\n{shown}\n")
     return files

@@ -75,21 +75,21 @@ def over_vocabularies(model: Model, device: torch.device) -> dict[int, float]:
     for size in VOCABULARIES:
         logits = torch.randn(2 * GAMMA + 1, size, device=device)
 
-        def judge(logits: torch.Tensor = logits, size: int = size) -> None:
+        def accept(logits: torch.Tensor = logits, size: int = size) -> None:
             q_GV = standardise(logits[:GAMMA], sampled, size)
             p_GV = standardise(logits[GAMMA:], sampled, size)
             accept_exact(p_GV, q_GV, [1, 2, 3, 4], generator)
 
-        found[size] = medians({"judge": judge}, model.now, REPEATS // 2)["judge"]
+        found[size] = medians({"accept": accept}, model.now, REPEATS // 2)["accept"]
     return found
 
 
 # Operations that only say how a tensor is seen, by the name of torch's function, operator or method.
-SEEN_OTHERWISE = {
+VIEWS = {
     "view", "reshape", "size", "sym_size", "getitem", "split_with_sizes", "transpose", "unsqueeze", "squeeze", "expand",
     "slice", "select", "permute", "t", "flatten", "unbind", "alias", "detach", "contiguous",
 }  # fmt: skip
-LOOK_UPS = {"embedding"}
+LOOKUPS = {"embedding"}
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def budget(parts: Sequence[Callable[..., Any]]) -> Budget | None:
         for node in graph.graph.nodes:
             kernels += _is_kernel(node)
             weight = constant(graph, node)
-            if weight is not None and any(_name(user) not in LOOK_UPS for user in node.users):
+            if weight is not None and any(_name(user) not in LOOKUPS for user in node.users):
                 weights[id(weight)] = weight
     return Budget(kernels, sum(weight.nbytes for weight in weights.values()))
 
@@ -134,7 +134,7 @@ def budget(parts: Sequence[Callable[..., Any]]) -> Budget | None:
 def _is_kernel(node: Node) -> bool:
     if node.op not in ("call_function", "call_method") or getattr(node.target, "__module__", None) == "_operator":
         return False  # arithmetic on sizes, an element of a tuple
-    return _name(node) not in SEEN_OTHERWISE
+    return _name(node) not in VIEWS
 
 
 def _name(node: Node) -> str:
@@ -180,7 +180,7 @@ def groups_of(prompts: list[Prompt], rows: int) -> list[list[Prompt]]:
 
 def batch_decoders(
     target: Model, network: object, groups: list[list[Prompt]], rows: int, max_new_tokens: int
-) -> dict[str, Decoder]:
+) -> tuple[Decoder, Decoder]:
     """Our batched baseline and `generate` of the same batch, with encoder and prefill, on the group of a number.
 
     Tokens are those of its completions one after another.
@@ -199,7 +199,7 @@ def batch_decoders(
         texts = generate_many(network, groups[index], max_new_tokens, target.eos_ids)
         return target.now() - began, [token for text in texts for token in text]
 
-    return {"ours": ours, "theirs": theirs}
+    return ours, theirs
 
 
 def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
@@ -223,7 +223,7 @@ class PassParts:
     drafting: float  # M_q over gamma tokens, one after the other, the model alone
     choosing: float  # the drafted tokens chosen from its logits
     verifying: float  # M_p over gamma + 1 tokens, the model alone
-    judging: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
+    scoring: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
     accepting: float  # the rule, the next token, and both caches rolled back
     overhead: float  # the rest beside the models' steps: choosing tokens for both, accepting
 
@@ -242,8 +242,8 @@ def take_apart(
     """
     generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
     spec = DecodingSpec.algorithm_1(Sampling(), tokens, gamma)
-    checking, proposing = Watched(target), Watched(draft.model)
-    watched_draft = ModelDraft(proposing, draft.vocabulary_size)
+    checking, proposing = TimedModel(target), TimedModel(draft.model)
+    timed_draft = ModelDraft(proposing, draft.vocabulary_size)
     found: list[PassParts] = []
     steps: list[float] = []
     for prompt in prompts:
@@ -252,7 +252,7 @@ def take_apart(
         steps += [seconds for _, seconds in checking.runs]
         checking.runs.clear()
         proposing.runs.clear()
-        trace = speculative(checking, watched_draft, prompt, spec, generator)
+        trace = speculative(checking, timed_draft, prompt, spec, generator)
         # Not the first pass, which prepares tensors that later passes reuse.
         found += [parts for parts, count in _by_pass(trace.passes, checking, proposing)[1:] if count == gamma]
     if not found:
@@ -260,7 +260,7 @@ def take_apart(
     return PassParts(*(median(getattr(one, field.name) for one in found) for field in fields(PassParts))), median(steps)
 
 
-def _by_pass(passes: Sequence[Pass], checking: "Watched", proposing: "Watched") -> list[tuple[PassParts, int]]:
+def _by_pass(passes: Sequence[Pass], checking: "TimedModel", proposing: "TimedModel") -> list[tuple[PassParts, int]]:
     """Each pass in parts, with the tokens that it drafted. A pass ends with the target's run."""
     found = []
     ends = [0.0, *(ended for ended, _ in checking.runs)]
@@ -269,13 +269,13 @@ def _by_pass(passes: Sequence[Pass], checking: "Watched", proposing: "Watched") 
         whole = a_pass.draft_s + a_pass.verify_s + a_pass.accept_s
         parts = PassParts(
             whole, drafting, choosing=a_pass.draft_s - drafting, verifying=verifying,
-            judging=a_pass.verify_s - verifying, accepting=a_pass.accept_s, overhead=whole - drafting - verifying,
+            scoring=a_pass.verify_s - verifying, accepting=a_pass.accept_s, overhead=whole - drafting - verifying,
         )  # fmt: skip
         found.append((parts, a_pass.drafted))
     return found
 
 
-class Watched:
+class TimedModel:
     """A model that notes when each run of its sessions ended and how long it took: (seconds on its clock, seconds)."""
 
     def __init__(self, model: Model) -> None:
@@ -301,14 +301,14 @@ class Watched:
         session = self.model.start(prompt)
         for name in ("extend", "rollout"):
             if hasattr(session, name):
-                setattr(session, name, self._watched(session, getattr(type(session), name)))
+                setattr(session, name, self._timed(session, getattr(type(session), name)))
         return session
 
-    def _watched(self, session: Session, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, session: Session, method: Callable[..., Any]) -> Callable[..., Any]:
         now, note = self.now, self.runs.append
         itself = ref(session)  # a session that holds itself would keep its buffers until Python looks for such circles
 
-        def watched(*args: Any) -> Any:
+        def timed(*args: Any) -> Any:
             began = now()
             result = method(itself(), *args)
             ended = now()
@@ -316,4 +316,4 @@ class Watched:
                 note((ended, ended - began))
             return result
 
-        return watched
+        return timed

@@ -1,4 +1,4 @@
-"""Timing several ways of doing the same, in turn, so that a machine that slows down slows all of them alike."""
+"""Timing several functions that do the same, in turn, so that a machine that slows down slows all of them alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from specbench.stats import Interval, bootstrap, ratio_of_ratios
 
 @dataclass(frozen=True)
 class Timing:
-    """One way on one prompt: the median of its times, in seconds, and the tokens it gave."""
+    """One decoder on one prompt: the median of its times, in seconds, and the tokens it gave."""
 
     seconds: float
     tokens: list[int]
@@ -24,20 +24,31 @@ K = TypeVar("K")  # the name of a way
 Decoder = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
 
 
+<<<<<<< HEAD
 def in_turn(ways: dict[K, Decoder], prompts: int, repeats: int) -> dict[K, list[Timing]]:
+=======
+def in_turn(decoders: dict[str, Decoder], prompts: int, repeats: int) -> dict[str, list[Timing]]:
+>>>>>>> five
     """Each decoder on each prompt, `repeats` times, after an untimed round; the order rotates."""
-    names = list(ways)
+    names = list(decoders)
     for name in names:
+<<<<<<< HEAD
         ways[name](0)
     found: dict[K, list[Timing]] = {name: [] for name in names}
     for prompt in range(prompts):
         seen: dict[K, list[tuple[float, list[int]]]] = {name: [] for name in names}
+=======
+        decoders[name](0)
+    found: dict[str, list[Timing]] = {name: [] for name in names}
+    for prompt in range(prompts):
+        runs: dict[str, list[tuple[float, list[int]]]] = {name: [] for name in names}
+>>>>>>> five
         for repeat in range(repeats):
             first = (prompt + repeat) % len(names)
             for name in names[first:] + names[:first]:
-                seen[name].append(ways[name](prompt))
+                runs[name].append(decoders[name](prompt))
         for name in names:
-            found[name].append(Timing(median(seconds for seconds, _ in seen[name]), seen[name][-1][1]))
+            found[name].append(Timing(median(seconds for seconds, _ in runs[name]), runs[name][-1][1]))
     return found
 
 
@@ -47,13 +58,13 @@ def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing], seed: int = 0
     return bootstrap(columns, ratio_of_ratios, resamples=2000, seed=seed)
 
 
-def medians(ways: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:
+def medians(calls: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:
     """The median seconds of each function, called in turn; `now` waits for the device."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 3):
-        for name, way in ways.items():
+        for name, call in calls.items():
             before = now()
-            way()
+            call()
             if repeat >= 3:  # the first rounds warm up
                 times[name].append(now() - before)
     return {name: median(seconds) for name, seconds in times.items()}

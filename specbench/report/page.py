@@ -97,7 +97,7 @@ def _table(table: Table) -> Row:
         "rows": [_cells(row) for block in filled for row in block],
         "folded": [
             {
-                "said": f"{len(blocks)} {verdict}" + (f": {why(verdict)}" if OF_PAPER.match(table.name) else ""),
+                "summary": f"{len(blocks)} {verdict}" + (f": {why(verdict)}" if OF_PAPER.match(table.name) else ""),
                 "rows": [_cells(row) for block in blocks for row in block],
             }
             for verdict, blocks in empty.items()

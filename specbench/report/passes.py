@@ -80,15 +80,13 @@ def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     Of the longest tenth of the prompts that fit and have a rejection, the prompt whose tokens per pass are nearest to
     the run's.
     """
-    ways = [prompt["speculative"] for prompt in record["prompts"]]
-    refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
-    fitting = [i for i, way in enumerate(ways) if refused[i] and len(way["tokens"]) <= longest] or list(
-        range(len(ways))
-    )
-    fitting.sort(key=lambda i: -len(ways[i]["tokens"]))
-    whole = sum(len(way["tokens"]) for way in ways) / sum(len(way["passes"]) for way in ways)
-    longer = fitting[: 1 + len(fitting) // 10]
-    return min(longer, key=lambda i: abs(len(ways[i]["tokens"]) / len(ways[i]["passes"]) - whole))
+    passes = [prompt["speculative"]["passes"] for prompt in record["prompts"]]
+    lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
+    rejected = [any(p["accepted"] < p["drafted"] for p in of_prompt) for of_prompt in passes]
+    fitting = [i for i, length in enumerate(lengths) if rejected[i] and length <= longest] or list(range(len(lengths)))
+    fitting.sort(key=lambda i: -lengths[i])
+    whole = sum(lengths) / sum(map(len, passes))
+    return min(fitting[: 1 + len(fitting) // 10], key=lambda i: abs(lengths[i] / len(passes[i]) - whole))
 
 
 def count(prompt: PromptRecord) -> str:

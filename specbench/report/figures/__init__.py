@@ -8,34 +8,18 @@ from specbench.report.figures.beyond import beyond, trees
 from specbench.report.figures.costs import cost, verify
 from specbench.report.figures.curves import figure2, figure3, figure4
 from specbench.report.figures.gammas import batches, gamma
-from specbench.report.figures.parts import beta, online, position
-from specbench.report.figures.parts import figure as strata
+from specbench.report.figures.parts import beta, online, position, strata
 from specbench.report.figures.sample import figure1, figure5
-from specbench.report.figures.waterfall import figure as waterfall
-from specbench.report.figures.waterfall import gap
+from specbench.report.figures.waterfall import gap, waterfall
 from specbench.report.style import styled
 from specbench.report.table import Step
 from specbench.report.table import build as make_each
 
-FIGURES: dict[str, Callable[[Records], Drawn]] = {
-    "figure1": figure1,
-    "figure2": figure2,
-    "figure3": figure3,
-    "figure4": figure4,
-    "figure5": figure5,
-    "gamma": gamma,
-    "position": position,
-    "beta": beta,
-    "cost": cost,
-    "beyond": beyond,
-    "trees": trees,
-    "verify": verify,
-    "waterfall": waterfall,
-    "gap": gap,
-    "batches": batches,
-    "strata": strata,
-    "online": online,
-}
+_ALL: tuple[Callable[[Records], Drawn], ...] = (
+    figure1, figure2, figure3, figure4, figure5, gamma, position, beta, cost, beyond, trees, verify, waterfall, gap,
+    batches, strata, online,
+)  # fmt: skip
+FIGURES = {draw.__name__: draw for draw in _ALL}
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Drawn]:

@@ -162,7 +162,7 @@ def _one_a_pair(frame: pd.DataFrame) -> pd.DataFrame:
 TITLE = "α by kind of prompt, length of context and position in the completion"
 
 
-def figure(records: Records) -> Drawn:
+def strata(records: Records) -> Drawn:
     """Draw a panel for each way to divide the prompts, and a point with its 95% interval for each part of each run.
 
     Runs whose prompts have categories come first.

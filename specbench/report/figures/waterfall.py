@@ -1,9 +1,12 @@
 """Where speed goes: of a run from the ideal gamma + 1 to the measured speedup; in the paper from EXP to EMP."""
 
+from dataclasses import replace
+
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.analysis.explain import Waterfall, waterfall
+from specbench.analysis import explain
+from specbench.analysis.explain import Waterfall
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured
 from specbench.records.schema import Row, RunRecord
 from specbench.report.explanation import name as step_name
@@ -20,16 +23,16 @@ LINE = 0.3  # inches a bar
 NAMED = 4  # sentences under the figure
 
 
-def figure(records: Records) -> Drawn:
-    """The waterfall of one record: of a draft that is a model, over the most prompts, at its fastest gamma."""
+def waterfall(records: Records) -> Drawn:
+    """Draw the waterfall of one record: of a draft that is a model, over the most prompts, at its fastest gamma."""
     timed = neural(measured(records.paper_runs)).dropna(subset=["speedup_measured"])
     if timed.empty:
         return nothing_yet("waterfall", TITLE)
     best = choose(timed, PAIR, SIZE_THEN_SPEED)
     row = best.sort_values(["prompts", "speedup_measured"], ascending=False, kind="stable").iloc[0]
     record = records.whole(row["run_id"])
-    drawn, source = draw(record, waterfall(record), "waterfall"), best[best["run_id"] == row["run_id"]]
-    return Drawn("waterfall", drawn.title, drawn.figure, drawn.points, [*drawn.notes, *captions(source, "waterfall")])
+    drawn, source = draw(record, explain.waterfall(record), "waterfall"), best[best["run_id"] == row["run_id"]]
+    return replace(drawn, notes=[*drawn.notes, *captions(source, "waterfall")])
 
 
 def draw(record: RunRecord, found: Waterfall, name: str) -> Drawn:

@@ -11,18 +11,10 @@ from specbench.report.tables.gap import gap, levers
 from specbench.report.tables.lenience import table5
 from specbench.report.tables.speedups import table1, table2, table4
 
-TABLES: dict[str, Callable[[Records], Table]] = {
-    "table1": table1,
-    "table2": table2,
-    "table3": table3,
-    "table4": table4,
-    "table5": table5,
-    "beyond": beyond,
-    "gap": gap,
-    "levers": levers,
-    "trees": trees,
-    "strata": strata,
-}
+_ALL: tuple[Callable[[Records], Table], ...] = (
+    table1, table2, table3, table4, table5, beyond, gap, levers, trees, strata,
+)  # fmt: skip
+TABLES = {make.__name__: make for make in _ALL}
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Table]:

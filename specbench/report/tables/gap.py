@@ -59,11 +59,6 @@ class Gap:
             return "below"
         return "above" if self.ratio.low > 1 else "within rounding"
 
-    @property
-    def beyond_costs(self) -> bool:
-        """Whether EMP is more than Eq. 1's tokens give even if drafting and verifying cost nothing but one step."""
-        return self.measured.low > self.tokens_expected.high
-
 
 FORMULAS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")  # of a Gap, in order
 

@@ -20,6 +20,9 @@ from specbench.report.table import Table
 from specbench.report.tables import notes
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
+KEPT = (
+    "lossy", "lossless", "simulated", "run_id", "hardware", "fitting", "chosen_for", "own_weights", "unproved",
+)  # fmt: skip
 SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
     "best γ", "record",
@@ -102,13 +105,9 @@ def _printed(p: Row) -> Row:
 
 
 def _by_theory(p: Row) -> Row:
-    return _named(p) | {
-        "whose": "theory",
-        "alpha": p["alpha"],
-        "c": p["c"],
-        "expected": theory.walltime_improvement(p["alpha"], p["gamma"], p["c"]),
-        "best_gamma": theory.optimal_gamma(p["alpha"], p["c"]),
-    }
+    alpha, c = p["alpha"], p["c"]
+    expected, best = theory.walltime_improvement(alpha, p["gamma"], c), theory.optimal_gamma(alpha, c)
+    return _named(p) | {"whose": "theory", "alpha": alpha, "c": c, "expected": expected, "best_gamma": best}
 
 
 def _missing(p: Row, name: str) -> Row:
@@ -119,16 +118,13 @@ def _ours(r: "pd.Series[Any]") -> Row:
     known = pd.notna(r["c"]) and pd.notna(r["alpha"]) and not r["falls"]
     return _named(r) | {
         "whose": "simulated" if r["simulated"] else "ours",
-        "alpha": r["alpha"], "alpha_low": r["alpha_low"], "alpha_high": r["alpha_high"],
-        "c": r["c"], "verify_cost": r["verify_cost"],
+        **{key: r[key] for key in ("alpha", "alpha_low", "alpha_high", "c", "verify_cost")},
         "expected": r["speedup_predicted"], "prediction": r["prediction"], "calibrated": r["speedup_calibrated"],
         "empirical": r["speedup_measured"], "empirical_low": r["speedup_low"], "empirical_high": r["speedup_high"],
         "end_to_end": r["speedup_end_to_end"],
         "end_to_end_low": r["speedup_end_to_end_low"], "end_to_end_high": r["speedup_end_to_end_high"],
         "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
-        "rule": rule_name(r), "lossy": r["lossy"], "lossless": r["lossless"], "simulated": r["simulated"],
-        "run_id": r["run_id"], "hardware": r["hardware"], "fitting": r["fitting"], "chosen_for": r["chosen_for"],
-        "own_weights": r["own_weights"], "unproved": r["unproved"],
+        "rule": rule_name(r), **{key: r[key] for key in KEPT},
     }  # fmt: skip
 
 
