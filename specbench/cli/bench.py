@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # What `specbench bench` and `specbench bench beam` have in common.
 
-
 T = TypeVar("T", BenchConfig, BeamConfig)
 
 
@@ -146,7 +145,6 @@ def job(form: str, config: BenchConfig) -> None:
 
 
 # `specbench bench beam`: speculative beam search against the target's own beam search, over u and gamma.
-
 
 BEAM_ABOUT = """
 Speculative beam search (A.4 of the paper): the draft searches gamma steps ahead with u beams, the target scores all of

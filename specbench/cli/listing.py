@@ -24,7 +24,6 @@ from specbench.train.schema import SHIPPED
 
 # The choices that can be picked by name, and what each still needs before it can be used on this machine.
 
-
 Content = dict[Any, Any]  # of a choice
 GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
 READ = ("target", "draft", "task")  # groups whose files say what a choice needs

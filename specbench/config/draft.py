@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar
 
-from specbench.config.keys import key, require
+from specbench.config.keys import EXISTS, key, require
 from specbench.config.model import ModelConfig, NamedConfig, check_model, name_of
 from specbench.errors import UserError
 
@@ -139,14 +138,8 @@ class TextDraftConfig(DraftConfig):
     """A draft fitted on training text."""
 
     corpus: str | None = key(
-        None, "a file or folder of text to fit on, with the task's fields; unset: the task's training text"
+        None, "a file or folder of text to fit on, with the task's fields; unset: the task's training text", EXISTS
     )
-
-    def check(self, key: str) -> None:
-        require(
-            self.corpus is None or Path(self.corpus).exists(),
-            f"{key}.corpus", self.corpus, "a file or folder; there is none of that name",
-        )  # fmt: skip
 
 
 FIRST = "the draft of a node's first child, or of a proposal's first tokens, draft@draft.first=NAME"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING
@@ -19,6 +20,9 @@ class Allowed(NamedTuple):
 
     holds: Callable[[Any], object]
     words: str
+
+
+EXISTS = Allowed(lambda path: Path(path).exists(), "a file or folder; there is none of that name")
 
 
 def at_least(low: float, end: str = "") -> Allowed:

@@ -13,7 +13,7 @@ from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import MAX_BATCH, Allowed, at_least, between, fresh, key, one_of
+from specbench.config.keys import EXISTS, MAX_BATCH, Allowed, at_least, between, fresh, key, one_of
 from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys
@@ -23,7 +23,6 @@ METRICS = {
     "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
 }  # fmt: skip
 PLACE = re.compile(r"\{\w+\}")  # of a field in a template
-ROWS = Allowed(lambda path: Path(path).exists(), "a file or folder; there is none of that name")
 
 
 @dataclass
@@ -32,9 +31,11 @@ class TaskConfig:
 
     name: str = key(MISSING, "the name in tables")
     path: str | None = key(
-        None, "your rows: FILE.jsonl, .csv, .tsv or .txt, optionally .gz, or a folder of these", ROWS
+        None, "your rows: FILE.jsonl, .csv, .tsv or .txt, optionally .gz, or a folder of these", EXISTS
     )
-    train_path: str | None = key(None, "your training text for n-gram and retrieval drafts, with the same fields", ROWS)
+    train_path: str | None = key(
+        None, "your training text for n-gram and retrieval drafts, with the same fields", EXISTS
+    )
     hub: str | None = key(None, "a data set on the hub, OWNER/NAME")
     subset: str | None = key(None, "its configuration")
     revision: str | None = key(None, "its commit")
