@@ -25,7 +25,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, whole_number
+from specbench.interop.readings.document import Document, whole_numbers
 
 REQUEST = re.compile(r"draft acceptance(?: rate)?\s*=\s*(\d\.\d+)\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)(.*)")
 MEAN = re.compile(r"mean (?:acceptance length|len)\s*=\s*(\d+\.\d+)")
@@ -107,7 +107,7 @@ def read_timings(document: Document) -> Reading:
         timings: Mapping[str, Any] = value.fields.get("timings") or {}
         if not isinstance(timings, dict) or not timings.get(TIMINGS[DRAFTED]):
             continue
-        drafted, accepted = (whole_number(timings.get(name), value.where, name) for name in TIMINGS.values())
+        drafted, accepted = whole_numbers(timings, TIMINGS.values(), value.where)
         tallies.append(Tally.of_sums(accepted, drafted, None, value.where))
     if not tallies:
         raise UserError(f"{document.path}: timings of llama.cpp without draft_n; start the server with a draft")
