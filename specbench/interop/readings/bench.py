@@ -150,7 +150,7 @@ def _vllm(document: Document, tallies: list[Tally], names: Mapping[str, str]) ->
     printed = totals(names, tally, ends="in")
     printed.append(Printed("acceptance rate", tally.rate or 0.0, RATE, ends="in"))
     printed.append(Printed("acceptance length", tally.length or 1.0, LENGTH, ends="in"))
-    printed += marginals("position {}", tally.kept, tally.passes)
+    printed += marginals("position {}", tally.accepted_at, tally.passes)
     notes = ["what the server's counters grew by during the benchmark; other requests count, too"]
     if len(tallies) > 1:
         notes.append(f"{len(tallies)} benchmarks together")

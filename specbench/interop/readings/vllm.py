@@ -71,9 +71,9 @@ def _request(stats: Mapping[str, Any], where: str) -> Tally:
 def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, where: str) -> Tally:
     if isinstance(by_length := stats.get(BY_LENGTH), dict):
         pairs = {
-            (int(length), kept): count
+            (int(length), accepted): count
             for length, row in by_length.items()
-            for kept, count in enumerate(counts(row, where, BY_LENGTH))
+            for accepted, count in enumerate(counts(row, where, BY_LENGTH))
         }
         return Tally.of_histogram(pairs, where)
     if stats.get("per_step_drafted") is not None and stats.get("per_step_accepted") is not None:
@@ -84,7 +84,7 @@ def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, w
     histogram = _dense(stats.get(HISTOGRAM), where)
     longest = stats.get("num_spec_tokens")
     if histogram and longest is not None and drafted == steps * longest:
-        return Tally.of_histogram({(longest, kept): count for kept, count in enumerate(histogram)}, where)
+        return Tally.of_histogram({(longest, accepted): count for accepted, count in enumerate(histogram)}, where)
     return Tally.of_sums(accepted, drafted, steps, where)
 
 
@@ -122,7 +122,7 @@ def read_log(document: Document) -> Reading:
     printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
     printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
     printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
-    printed += marginals("Per-position acceptance rate", tally.kept, tally.passes)
+    printed += marginals("Per-position acceptance rate", tally.accepted_at, tally.passes)
     notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")
