@@ -246,8 +246,8 @@ def _retokenised(setup: _Setup, rows: Sequence[Output]) -> str:
         spec = _spec(setup.sampling, len(row.tokens))
         own = autoregressive(setup.target, row.prompt, spec, _generator(setup, number)).tokens
         text = setup.vocabulary.text(own)
-        kept = [token for token in own if token not in setup.target.eos_ids]
-        other += setup.vocabulary.continuation(text) != kept
+        written = [token for token in own if token not in setup.target.eos_ids]
+        other += setup.vocabulary.continuation(text) != written
     if not other:
         return ""
     return (

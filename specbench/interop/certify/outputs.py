@@ -126,7 +126,11 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
     """A field of token ids. Raises UserError where one is none of the target's."""
+<<<<<<< HEAD
     values = cast(list[Any], row.fields[name])
+=======
+    values: Any = row.fields[name]
+>>>>>>> seven
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
@@ -135,4 +139,4 @@ def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
                 f"{row.where}: token {value} in '{name}', and target={target} has {vocabulary.size} tokens: these "
                 "completions are of another vocabulary; name their target"
             )
-    return values
+    return list(values)

@@ -41,13 +41,17 @@ FORMATS = (
     Format(
         "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",
         f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32",
-        lambda file: file.holds_all(vllm.VLLM, vllm.NAMES[PASSES]), vllm.read_vllm,
+        lambda file: file.holds_all(vllm.VLLM, vllm.NAMES[PASSES]),
+        partial(vllm.read_requests, vllm.VLLM, "start the server with --per-request-spec-decode-metrics summary"),
     ),
     Format(
         "aiperf", "AIPerf", "profile_export.jsonl of --export-level records",
         "https://docs.nvidia.com/aiperf/reference/per-request-speculative-decoding-acceptance", "0.13",
         lambda file: file.holds(vllm.AIPERF)
-        or (file.holds("metadata") and file.holds("x_request_id", "benchmark_phase")), vllm.read_aiperf,
+        or (file.holds("metadata") and file.holds("x_request_id", "benchmark_phase")),
+        partial(
+            vllm.read_requests, vllm.AIPERF, "the server must report acceptance by request, as vLLM does on request"
+        ),
     ),
     Format(
         "sglang", "SGLang", "responses with meta_info, JSON or a line each", f"{_SGLANG}/managers/tokenizer_manager.py",

@@ -25,16 +25,16 @@ class Tally:
     Attributes:
         passes: None where the file does not say, as `drafted`.
         rejections: passes that ended in a rejection; None where only sums are known.
-        reached, kept: how often each position was reached (drafted, and all before it accepted), and how often it was
-            accepted then; empty where not known.
+        reached_at, accepted_at: how often each position was reached (drafted, and all before it accepted), and how
+            often it was accepted then; empty where not known.
     """
 
     accepted: int
     drafted: int | None = None
     passes: int | None = None
     rejections: int | None = None
-    reached: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
+    reached_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
 
     @classmethod
     def of_passes(cls, passes: Iterable[tuple[int, int]], where: str) -> "Tally":
@@ -54,11 +54,11 @@ class Tally:
             drafted=sum(drafted * count for (drafted, _), count in histogram.items()),
             passes=sum(histogram.values()),
             rejections=sum(count for (drafted, accepted), count in histogram.items() if accepted < drafted),
-            reached=tuple(
+            reached_at=tuple(
                 sum(count for (drafted, accepted), count in histogram.items() if drafted > place <= accepted)
                 for place in range(longest)
             ),
-            kept=tuple(
+            accepted_at=tuple(
                 sum(count for (_, accepted), count in histogram.items() if accepted > place) for place in range(longest)
             ),
         )
@@ -109,7 +109,7 @@ def contradiction(where: str, accepted: int, drafted: int) -> UserError:
 
 def together(tallies: Sequence[Tally]) -> Tally:
     """All passes of `tallies`; what one of them does not know is not known of all."""
-    longest = max((len(one.reached) for one in tallies), default=0)
+    longest = max((len(one.reached_at) for one in tallies), default=0)
     exact = all(one.rejections is not None for one in tallies)
 
     def at(columns: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
@@ -121,8 +121,8 @@ def together(tallies: Sequence[Tally]) -> Tally:
         drafted=_sum(one.drafted for one in tallies),
         passes=_sum(one.passes for one in tallies),
         rejections=_sum(one.rejections for one in tallies),
-        reached=at(one.reached for one in tallies),
-        kept=at(one.kept for one in tallies),
+        reached_at=at(one.reached_at for one in tallies),
+        accepted_at=at(one.accepted_at for one in tallies),
     )
 
 
@@ -260,7 +260,7 @@ def totals(
 def marginals(name: str, accepted: Sequence[int], passes: int | None) -> list[Printed]:
     """The acceptance at each position; `name` has {} for the position from 0. All engines count past the ends."""
     return [
-        Printed(name.format(place), kept / passes, MARGINAL.format(place + 1), ends="in")
-        for place, kept in enumerate(accepted)
+        Printed(name.format(place), count / passes, MARGINAL.format(place + 1), ends="in")
+        for place, count in enumerate(accepted)
         if passes
     ]

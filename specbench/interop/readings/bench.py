@@ -24,7 +24,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, number, whole_number
+from specbench.interop.readings.document import Document, number, whole_number, whole_numbers
 
 TITLE = "Serving Benchmark Result"
 VLLM = "spec_decode_"
@@ -50,19 +50,17 @@ def is_tensorrt(document: Document) -> bool:
 
 def read_vllm_json(document: Document) -> Reading:
     """The reading of `--save-result` or `--append-result`."""
-    tallies = []
+    tallies, names = [], {key: VLLM + name for key, name in NAMES.items()}
     for value in document.values:
         if value.fields.get(VLLM + NAMES[PASSES]) is None:
             continue
-        passes, drafted, accepted = (
-            whole_number(value.fields.get(VLLM + name), value.where, VLLM + name) for name in NAMES.values()
-        )
+        passes, drafted, accepted = whole_numbers(value.fields, names.values(), value.where)
         rates = value.fields.get(VLLM + POSITIONS) or []
         if not isinstance(rates, list):
             raise UserError(f"{value.where}: {VLLM}{POSITIONS} is not a list of rates")
         rates = [number(rate, value.where, VLLM + POSITIONS) for rate in rates]
         tallies.append(_tally(accepted, drafted, passes, rates, value.where, 0.0))
-    return _vllm(document, tallies, {key: VLLM + name for key, name in NAMES.items()})
+    return _vllm(document, tallies, names)
 
 
 def read_vllm_text(document: Document) -> Reading:
@@ -152,7 +150,7 @@ def _vllm(document: Document, tallies: list[Tally], names: Mapping[str, str]) ->
     printed = totals(names, tally, ends="in")
     printed.append(Printed("acceptance rate", tally.rate or 0.0, RATE, ends="in"))
     printed.append(Printed("acceptance length", tally.length or 1.0, LENGTH, ends="in"))
-    printed += marginals("position {}", tally.kept, tally.passes)
+    printed += marginals("position {}", tally.accepted_at, tally.passes)
     notes = ["what the server's counters grew by during the benchmark; other requests count, too"]
     if len(tallies) > 1:
         notes.append(f"{len(tallies)} benchmarks together")

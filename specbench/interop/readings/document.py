@@ -247,6 +247,11 @@ def whole_number(value: object, where: str, name: str) -> int:
     raise UserError(f"{where}: {name} is {json.dumps(value)}, not a count")
 
 
+def whole_numbers(fields: Mapping[str, Any], names: Iterable[str], where: str) -> list[int]:
+    """The counts under these names. Raises UserError where one is none."""
+    return [whole_number(fields.get(name), where, name) for name in names]
+
+
 def number(value: object, where: str, name: str) -> float:
     """`value` as a finite number that is not negative. Raises UserError where it is none."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
@@ -259,6 +264,15 @@ def counts(value: object, where: str, name: str) -> list[int]:
     if not isinstance(value, list):
         raise UserError(f"{where}: {name} is not a list of counts")
     return [whole_number(one, where, name) for one in value]
+
+
+def nested(fields: Mapping[str, Any], name: str, depth: int = 4) -> Iterator[Mapping[str, Any]]:
+    """Each object of this name in `fields` and in the objects within them, up to `depth` levels down."""
+    for key, inner in fields.items():
+        if isinstance(inner, dict) and key == name:
+            yield inner
+        elif isinstance(inner, dict) and depth:
+            yield from nested(inner, name, depth - 1)
 
 
 def _spooled(path: Path, source: Iterable[bytes] | IO[bytes] | gzip.GzipFile) -> IO[bytes]:

@@ -109,8 +109,10 @@ def estimate(reading: Reading, gamma: int | None = None) -> Estimate | None:
         mean_rate=sum(rates) / len(rates) if several and rates else None,
         mean_length=sum(lengths) / len(lengths) if several and lengths else None,
         predicted=None if alpha is None or mean_gamma is None else 1 + expected_accepted(alpha, mean_gamma),
-        conditional=[kept / reached for reached, kept in zip(tally.reached, tally.kept, strict=True) if reached],
-        marginal=[kept / tally.passes for kept in tally.kept if tally.passes],
+        conditional=[
+            accepted / reached for reached, accepted in zip(tally.reached_at, tally.accepted_at, strict=True) if reached
+        ],
+        marginal=[accepted / tally.passes for accepted in tally.accepted_at if tally.passes],
     )
 
 

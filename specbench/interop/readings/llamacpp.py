@@ -25,7 +25,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, whole_number
+from specbench.interop.readings.document import Document, whole_numbers
 
 REQUEST = re.compile(r"draft acceptance(?: rate)?\s*=\s*(\d\.\d+)\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)(.*)")
 MEAN = re.compile(r"mean (?:acceptance length|len)\s*=\s*(\d+\.\d+)")
@@ -64,8 +64,8 @@ def read_log(document: Document) -> Reading:
             rates.append(float(rate))
             lengths += [float(mean[1])] if mean else []
         elif match := STATISTICS.search(line):
-            drafts, kept, drafted, accepted = (int(match[group]) for group in (2, 3, 4, 5))
-            statistics[match[1]] = _of_statistics(drafts, kept, drafted, accepted, match[6], where)
+            drafts, firsts, drafted, accepted = (int(match[group]) for group in (2, 3, 4, 5))
+            statistics[match[1]] = _of_statistics(drafts, firsts, drafted, accepted, match[6], where)
         elif "draft acceptance" in line or "#gen drafts" in line:
             raise UserError(f"{where}: a line on drafts that breaks off; the file is cut off or damaged")
     if not requests and not statistics:
@@ -76,7 +76,7 @@ def read_log(document: Document) -> Reading:
             raise UserError(f"{document.path}: the statistics of llama.cpp say that nothing was drafted")
         tally = together(list(used.values()))
         names = {PASSES: "#gen drafts", DRAFTED: "#gen tokens", ACCEPTED: "#acc tokens"}
-        printed = [*totals(names, tally, ends="in"), *marginals("#acc rate/pos", tally.kept, tally.passes)]
+        printed = [*totals(names, tally, ends="in"), *marginals("#acc rate/pos", tally.accepted_at, tally.passes)]
         return Reading(
             printed, [tally], ends="in", notes=[f"sums since the start of: {', '.join(used)}", *_notes(tally)]
         )
@@ -90,13 +90,13 @@ def read_log(document: Document) -> Reading:
     last = together(list(statistics.values()))
     if tally.passes is None and (last.drafted, last.accepted) == (tally.drafted, tally.accepted):
         tally, by_request = Tally(tally.accepted, tally.drafted, last.passes), False
-    if not lengths and not tally.kept and tally.passes is not None:
+    if not lengths and not tally.accepted_at and tally.passes is not None:
         names = {PASSES: "#gen drafts", **names}
         notes = ["passes are the drafts that the statistics count; positions are not in it: α is by moments"]
     printed = [*totals(names, tally, ends="in"), mean_of_requests("draft acceptance", rates, RATE, "in")]
     if lengths:
         printed.append(mean_of_requests("mean acceptance length", lengths, LENGTH, "in"))
-    printed += marginals("acceptance rate per position", tally.kept, tally.passes)
+    printed += marginals("acceptance rate per position", tally.accepted_at, tally.passes)
     return Reading(printed, requests if by_request else [tally], by_request=by_request, ends="in", notes=notes)
 
 
@@ -107,7 +107,7 @@ def read_timings(document: Document) -> Reading:
         timings: Mapping[str, Any] = value.fields.get("timings") or {}
         if not isinstance(timings, dict) or not timings.get(TIMINGS[DRAFTED]):
             continue
-        drafted, accepted = (whole_number(timings.get(name), value.where, name) for name in TIMINGS.values())
+        drafted, accepted = whole_numbers(timings, TIMINGS.values(), value.where)
         tallies.append(Tally.of_sums(accepted, drafted, None, value.where))
     if not tallies:
         raise UserError(f"{document.path}: timings of llama.cpp without draft_n; start the server with a draft")
@@ -163,9 +163,9 @@ def _tally(accepted: int, drafted: int, mean: float | None, rates: list[float], 
     return Tally.of_sums(accepted, drafted, passes, where, [round(rate * passes) for rate in rates])
 
 
-def _of_statistics(drafts: int, kept: int, drafted: int, accepted: int, rest: str, where: str) -> Tally:
+def _of_statistics(drafts: int, firsts: int, drafted: int, accepted: int, rest: str, where: str) -> Tally:
     """`#acc drafts` are passes that accepted the first token at least."""
-    at_position = [round(rate * drafts) for rate in _positions(rest)] or ([kept] if drafted == drafts else [])
+    at_position = [round(rate * drafts) for rate in _positions(rest)] or ([firsts] if drafted == drafts else [])
     return Tally.of_sums(accepted, drafted, drafts, where, at_position)
 
 

@@ -26,7 +26,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, whole_number
+from specbench.interop.readings.document import Document, whole_numbers
 
 PRINTED = {
     "passes": PASSES,
@@ -72,7 +72,7 @@ def read_lines(document: Document) -> Reading:
     """The reading of a line a pass of `transformers`."""
     requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for value in document.values:
-        request, drafted, accepted = (whole_number(value.fields.get(name), value.where, name) for name in FIELDS)
+        request, drafted, accepted = whole_numbers(value.fields, FIELDS, value.where)
         Tally.of_passes([(drafted, accepted)], value.where)  # an error names the line
         requests[request][drafted, accepted] += 1
     tallies = [Tally.of_histogram(passes, str(document.path)) for passes in requests.values()]

@@ -4,8 +4,7 @@ An iteration of one request is one pass, which says all; of several it gives the
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
@@ -23,7 +22,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, number, whole_number
+from specbench.interop.readings.document import Document, nested, number, whole_number, whole_numbers
 
 KEYS = ("specDecodingStats", "spec_decoding_stats", "specDecStats")
 NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPTED: "numAcceptedTokens"}
@@ -69,8 +68,8 @@ def read_requests(document: Document) -> Reading:
     """The reading of `speculative_decoding` of each request: drafted and accepted tokens, no passes."""
     tallies, rates = [], list[float]()
     for value in document.values:
-        for stats in _requests(value.fields):
-            drafted, accepted = (whole_number(stats.get(name), value.where, name) for name in OF_REQUEST.values())
+        for stats in nested(value.fields, "speculative_decoding"):  # of its metrics, or of a phase of them
+            drafted, accepted = whole_numbers(stats, OF_REQUEST.values(), value.where)
             if drafted:
                 tallies.append(Tally.of_sums(accepted, drafted, None, value.where))
                 rates.append(number(stats.get("acceptance_rate", accepted / drafted), value.where, "acceptance_rate"))
@@ -84,12 +83,3 @@ def read_requests(document: Document) -> Reading:
     printed.append(mean_of_requests("acceptance_rate", rates, RATE))
     notes = ["passes are not in it: give --gamma for α"]
     return Reading(printed, tallies, by_request=True, notes=notes)
-
-
-def _requests(fields: Mapping[str, Any], depth: int = 4) -> Iterator[Mapping[str, Any]]:
-    """Each `speculative_decoding` in a request: of its metrics, or of a phase of them."""
-    for name, inner in fields.items():
-        if name == "speculative_decoding" and isinstance(inner, dict):
-            yield inner
-        elif isinstance(inner, dict) and depth:
-            yield from _requests(inner, depth - 1)

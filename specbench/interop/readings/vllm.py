@@ -26,32 +26,22 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, Value, counts, whole_number
+from specbench.interop.readings.document import Document, counts, nested, whole_number, whole_numbers
 
 VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
 NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}
 BY_LENGTH, HISTOGRAM = "acceptance_histogram_by_draft_length", "acceptance_histogram"
 
 
-def read_vllm(document: Document) -> Reading:
-    """The reading of vLLM's responses."""
-    return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
-
-
-def read_aiperf(document: Document) -> Reading:
-    """The reading of AIPerf's export."""
-    return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
-
-
-def _read(document: Document, key: str, remedy: str) -> Reading:
+def read_requests(key: str, remedy: str, document: Document) -> Reading:
+    """The reading of responses that hold their statistics under `key`; `remedy`: what to do if none does."""
     tallies, lengths, rates, rows = [], list[float](), list[float](), 0
     for rows, value in enumerate(document.values, 1):  # noqa: B007
-        for stats in _inside(value, key):
-            tally = _request(stats, value.where)
-            if tally.passes:
-                tallies.append(tally)
-                lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
-                rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
+        stats = next(nested(value.fields, key), None)
+        if stats is not None and (tally := _request(stats, value.where)).passes:
+            tallies.append(tally)
+            lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
+            rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
     if not tallies:
         raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {remedy}")
     tally = together(tallies)
@@ -65,28 +55,12 @@ def _read(document: Document, key: str, remedy: str) -> Reading:
     return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
 
 
-def _inside(value: Value, key: str) -> Iterator[Mapping[str, Any]]:
-    """The statistics of a row: at its root, in its `metrics`, or in its `response`."""
-    for holder in (value.fields, value.fields.get("metrics"), value.fields.get("response")):
-        if isinstance(holder, dict):
-            if isinstance(stats := holder.get(key), dict):
-                yield stats
-                return
-            inner = holder.get("metrics")
-            if isinstance(inner, dict) and isinstance(stats := inner.get(key), dict):
-                yield stats
-                return
-
-
 def _request(stats: Mapping[str, Any], where: str) -> Tally:
     """The passes of one request, from the finest numbers that it has."""
-    sums = {name: whole_number(stats.get(name), where, name) for name in NAMES.values()}
-    steps, drafted, accepted = sums.values()
+    steps, drafted, accepted = whole_numbers(stats, NAMES.values(), where)
     tally = _finest(stats, steps, drafted, accepted, where)
-    if (tally.accepted, tally.drafted, tally.passes) != (accepted, drafted, steps):
-        # A pass of which no drafted token was valid is a step, and drafted nothing.
-        if (tally.accepted, tally.drafted) == (accepted, drafted) and (tally.passes or 0) <= steps:
-            return tally
+    # A pass of which no drafted token was valid is a step, and drafted nothing: there may be fewer passes than steps.
+    if (tally.accepted, tally.drafted) != (accepted, drafted) or (tally.passes or 0) > steps:
         raise UserError(
             f"{where}: the histogram has {tally.accepted} of {tally.drafted} tokens accepted, and the counts say "
             f"{accepted} of {drafted}; the row is damaged"
@@ -97,9 +71,9 @@ def _request(stats: Mapping[str, Any], where: str) -> Tally:
 def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, where: str) -> Tally:
     if isinstance(by_length := stats.get(BY_LENGTH), dict):
         pairs = {
-            (int(length), kept): count
+            (int(length), accepted): count
             for length, row in by_length.items()
-            for kept, count in enumerate(counts(row, where, BY_LENGTH))
+            for accepted, count in enumerate(counts(row, where, BY_LENGTH))
         }
         return Tally.of_histogram(pairs, where)
     if stats.get("per_step_drafted") is not None and stats.get("per_step_accepted") is not None:
@@ -110,7 +84,7 @@ def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, w
     histogram = _dense(stats.get(HISTOGRAM), where)
     longest = stats.get("num_spec_tokens")
     if histogram and longest is not None and drafted == steps * longest:
-        return Tally.of_histogram({(longest, kept): count for kept, count in enumerate(histogram)}, where)
+        return Tally.of_histogram({(longest, accepted): count for accepted, count in enumerate(histogram)}, where)
     return Tally.of_sums(accepted, drafted, steps, where)
 
 
@@ -148,7 +122,7 @@ def read_log(document: Document) -> Reading:
     printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
     printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
     printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
-    printed += marginals("Per-position acceptance rate", tally.kept, tally.passes)
+    printed += marginals("Per-position acceptance rate", tally.accepted_at, tally.passes)
     notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")

@@ -6,7 +6,7 @@ pass with one prompt, caches and settings prepared anew. So c, v and overhead ar
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import pairwise
@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from specbench.analysis.costs.probe import Timed
+from specbench.analysis.proof.departures import first_place
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.engine.session import Prompt
 from specbench.interop.serving.engine import Generated
+from specbench.interop.serving.settings.engines import sampling_keywords
 from specbench.sampling import Sampling
 
 
@@ -48,7 +50,7 @@ class AssistedGeneration:
         self.target, self.draft = target, draft
         self.max_new_tokens = max_new_tokens
         self.now = now
-        self._sampling = _keywords(sampling)
+        self._sampling = sampling_keywords(sampling.temperature, sampling.top_k, sampling.top_p)
 
     def time_steps(self, begun: Prompt, tokens: int) -> list[float]:
         watch = Watch(self.now)
@@ -63,7 +65,7 @@ class AssistedGeneration:
         found, room = list[Timed](), tokens
         passes = zip(watch.spans(), watch.written, watch.drafted_by_pass(), watch.verified_s, strict=True)
         for number, (span, written, (drafted, draft_s), verify_s) in enumerate(passes):
-            accepted = _agreeing(drafted, written)
+            accepted = first_place(drafted, written)  # drafted tokens that equal the emitted
             rest = span - draft_s - verify_s
             asked = min(gamma, room - 1)
             found.append(Timed(asked, len(drafted), accepted, number == 0, draft_s, verify_s, rest))
@@ -150,19 +152,3 @@ class Watch:
         for number, tokens, seconds in self._drafts:
             found[number] = (tokens, seconds)
         return found
-
-
-def _agreeing(drafted: Sequence[int], written: Sequence[int]) -> int:
-    """How many of the drafted tokens were accepted: those at the beginning that equal the emitted tokens."""
-    pairs = enumerate(zip(drafted, written, strict=False))
-    return next((number for number, (a, b) in pairs if a != b), min(len(drafted), len(written)))
-
-
-def _keywords(sampling: Sampling) -> dict[str, object]:
-    """`sampling` as `generate` takes it, whose own top-k is 50 where none is given."""
-    if sampling.temperature == 0:
-        return {"do_sample": False}
-    return {
-        "do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k or 0,
-        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
-    }  # fmt: skip

@@ -137,17 +137,11 @@ def flags(values: Mapping[str, Any]) -> list[list[str]]:
 
 
 # Hugging Face `transformers`: assisted generation, and prompt lookup.
-LOAD = '{variable} = {auto}.from_pretrained("{place}"{revision})'
-
-
 def transformers(wanted: Recommended) -> Settings:
     """Keywords of `generate`, and for a draft model entries of the draft's own generation config."""
-    call: dict[str, object] = {"do_sample": False}
-    if wanted.temperature > 0:
-        call = {"do_sample": True, "temperature": wanted.temperature}
-        call |= {"top_k": wanted.top_k or 0, "top_p": wanted.top_p or 1.0}
+    call = sampling_keywords(wanted.temperature, wanted.top_k, wanted.top_p)
     auto = "AutoModelForSeq2SeqLM" if wanted.encoder_decoder else "AutoModelForCausalLM"
-    lines = [f"from transformers import {auto}", _load("model", auto, wanted.target.place, wanted.target.revision)]
+    lines = [f"from transformers import {auto}", _load("model", auto, wanted.target)]
     if (draft := wanted.draft) is None:
         call |= {"prompt_lookup_num_tokens": wanted.gamma, "max_matching_ngram_size": wanted.options.get("match", 3)}
         notes = [LOOKUP_DIFFERS]
@@ -160,7 +154,7 @@ def transformers(wanted: Recommended) -> Settings:
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": 0.0,
     }
-    lines.append(_load("assistant", auto, draft.place, draft.revision))
+    lines.append(_load("assistant", auto, draft))
     lines.append(f"assistant.generation_config.update({_keywords(own)})")
     lines.append(f"model.generate(**inputs, assistant_model=assistant, {_keywords(call)})")
     notes = [
@@ -176,10 +170,17 @@ def transformers(wanted: Recommended) -> Settings:
     return Settings("\n".join(lines), {"generate": call, "assistant.generation_config": own}, notes=notes)
 
 
-def _load(variable: str, auto: str, place: str, revision: str | None) -> str:
-    return LOAD.format(
-        variable=variable, auto=auto, place=place, revision=f', revision="{revision}"' if revision else ""
-    )  # fmt: skip
+def sampling_keywords(temperature: float, top_k: int | None, top_p: float | None) -> dict[str, object]:
+    """A sampling setting as `generate` takes it, whose own top-k is 50 where none is given."""
+    if temperature == 0:
+        return {"do_sample": False}
+    top_p = 1.0 if top_p is None else top_p
+    return {"do_sample": True, "temperature": temperature, "top_k": top_k or 0, "top_p": top_p}
+
+
+def _load(variable: str, auto: str, weights: Weights) -> str:
+    revision = f', revision="{weights.revision}"' if weights.revision else ""
+    return f'{variable} = {auto}.from_pretrained("{weights.place}"{revision})'
 
 
 def _keywords(values: dict[str, object]) -> str:
