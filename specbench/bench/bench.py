@@ -154,8 +154,8 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
         rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
-        for gamma in setup.gammas if peer.lookup is not None else []:
-            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": peer.lookup(gamma)}
+        for gamma, theirs in [] if peer.lookup is None else [(gamma, peer.lookup(gamma)) for gamma in setup.gammas]:
+            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}
             rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]

@@ -131,9 +131,7 @@ class BenchConfig(RunConfig):
     step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
     bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
-    peers: list[str] = fresh(
-        list, "other engines on the same weights: ctranslate2, llama.cpp (its prompt lookup, too)"
-    )
+    peers: list[str] = fresh(list, "other engines on the same weights: ctranslate2, llama.cpp (its prompt lookup, too)")
 
 
 def check_bench(config: BenchConfig) -> None:
