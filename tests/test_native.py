@@ -356,6 +356,7 @@ def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: st
     assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [

@@ -164,6 +164,7 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
     with peer.process:
 <<<<<<< HEAD
         rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
+<<<<<<< HEAD
         if (lookup := peer.lookup) is not None:
             for gamma in setup.gammas:
                 ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": lookup(gamma)}
@@ -171,6 +172,11 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
 =======
         row = _row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))
 >>>>>>> five
+=======
+        for gamma, theirs in [] if peer.lookup is None else [(gamma, peer.lookup(gamma)) for gamma in setup.gammas]:
+            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}
+            rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
+>>>>>>> eight
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
 
