@@ -162,21 +162,10 @@ def _against_peer(setup: Bench, name: str) -> list[Row]:
     ends = setup.target.eos_ids
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
-<<<<<<< HEAD
-        rows = [_row("h", f"autoregressive against {name}", setup, {"ours": _ours(setup, None), "theirs": peer.decode})]
-<<<<<<< HEAD
-        if (lookup := peer.lookup) is not None:
-            for gamma in setup.gammas:
-                ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": lookup(gamma)}
-                rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
-=======
-        row = _row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))
->>>>>>> five
-=======
+        rows = [_row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))]
         for gamma, theirs in [] if peer.lookup is None else [(gamma, peer.lookup(gamma)) for gamma in setup.gammas]:
-            ways = {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}
-            rows.append(_row("h", f"prompt lookup against {name}'s, γ={gamma}", setup, ways))
->>>>>>> eight
+            what = f"prompt lookup against {name}'s, γ={gamma}"
+            rows.append(_row("h", what, setup, (_ours(_looking_up(setup), gamma), theirs)))
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
 
@@ -265,11 +254,7 @@ def _against_lookup(setup: Bench) -> list[Row]:
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
         theirs = _theirs(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
-<<<<<<< HEAD
-        rows.append(_row("c", what, setup, {"ours": _ours(_looking_up(setup), gamma), "theirs": theirs}))
-=======
-        rows.append(_row("c", what, setup, (_ours(ours, gamma), theirs)))
->>>>>>> five
+        rows.append(_row("c", what, setup, (_ours(_looking_up(setup), gamma), theirs)))
     return rows
 
 

@@ -24,25 +24,14 @@ K = TypeVar("K")  # the name of a way
 Decoder = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
 
 
-<<<<<<< HEAD
-def in_turn(ways: dict[K, Decoder], prompts: int, repeats: int) -> dict[K, list[Timing]]:
-=======
-def in_turn(decoders: dict[str, Decoder], prompts: int, repeats: int) -> dict[str, list[Timing]]:
->>>>>>> five
+def in_turn(decoders: dict[K, Decoder], prompts: int, repeats: int) -> dict[K, list[Timing]]:
     """Each decoder on each prompt, `repeats` times, after an untimed round; the order rotates."""
     names = list(decoders)
     for name in names:
-<<<<<<< HEAD
-        ways[name](0)
+        decoders[name](0)
     found: dict[K, list[Timing]] = {name: [] for name in names}
     for prompt in range(prompts):
-        seen: dict[K, list[tuple[float, list[int]]]] = {name: [] for name in names}
-=======
-        decoders[name](0)
-    found: dict[str, list[Timing]] = {name: [] for name in names}
-    for prompt in range(prompts):
-        runs: dict[str, list[tuple[float, list[int]]]] = {name: [] for name in names}
->>>>>>> five
+        runs: dict[K, list[tuple[float, list[int]]]] = {name: [] for name in names}
         for repeat in range(repeats):
             first = (prompt + repeat) % len(names)
             for name in names[first:] + names[:first]:

@@ -141,17 +141,12 @@ class BenchConfig(RunConfig):
     batches: list[int] = fresh(lambda: [4, 16], "the batches of part g", list_between(2, MAX_BATCH))
     repeats: int = key(3, "times that each decoder decodes each prompt", at_least(1))
     step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
-<<<<<<< HEAD
     bandwidth: float | None = key(
         None,
         "GB/s, for the lower bound of a step; unset: measured by a copy",
         Allowed(lambda rate: rate > 0, "above 0 (GB/s)"),
     )
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step", at_least(0, " (us)"))
-=======
-    bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
-    launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
->>>>>>> eight
     peers: list[str] = fresh(list, "other engines on the same weights: ctranslate2, llama.cpp (its prompt lookup, too)")
 
 

@@ -126,11 +126,7 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
     """A field of token ids. Raises UserError where one is none of the target's."""
-<<<<<<< HEAD
     values = cast(list[Any], row.fields[name])
-=======
-    values: Any = row.fields[name]
->>>>>>> seven
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
