@@ -24,8 +24,8 @@ from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.losses import distillation_loss
 from specbench.train.schema import Recipe
-from specbench.train.trainers import distillation_loss
 
 
 class TargetOutput(NamedTuple):

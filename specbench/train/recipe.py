@@ -39,12 +39,7 @@ from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.quality import bleu_metric, measure, prompts
 from specbench.train.schema import Recipe, check, resolve, short_name
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
-from specbench.train.trainers import (
-    Clock,
-    DistillTrainer,
-    SizedTrainer,
-    use_byte_dropout,
-)
+from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
 
 @dataclass

@@ -19,17 +19,11 @@ from transformers import Seq2SeqTrainingArguments
 from specbench.config.paths import conf_dir, shipped
 from specbench.errors import UserError
 from specbench.train import networks
+from specbench.train.losses import distillation_loss, mean_overlap
 from specbench.train.rows import HeldOut, joined, load_rows, read, related_groups, without_held_out, words
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
 from specbench.train.sets import fit_unigram
-from specbench.train.trainers import (
-    ByteDropout,
-    SizedTrainer,
-    distillation_loss,
-    groups_by_size,
-    mean_overlap,
-    use_byte_dropout,
-)
+from specbench.train.trainers import ByteDropout, SizedTrainer, groups_by_size, use_byte_dropout
 
 RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
 

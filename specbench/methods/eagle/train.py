@@ -27,9 +27,9 @@ from specbench.engine.eager.parts import Taps, layer_list
 from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
+from specbench.train.losses import distillation_loss
 from specbench.train.schema import Recipe, resolve
 from specbench.train.sets import special_ids
-from specbench.train.trainers import distillation_loss
 
 SMALL = 0.05  # of the embedding's part, beside the feature's
 

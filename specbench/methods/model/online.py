@@ -23,7 +23,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Reading
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.sampling import Sampling
-from specbench.train.trainers import distillation_loss
+from specbench.train.losses import distillation_loss
 
 
 @dataclass(frozen=True)

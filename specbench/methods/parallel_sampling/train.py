@@ -22,8 +22,8 @@ from specbench.engine.saved_heads import LookAheadEmbeddings, extend
 from specbench.methods.parallel_sampling.draft import positions_after
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.losses import distillation_loss
 from specbench.train.schema import Recipe
-from specbench.train.trainers import distillation_loss
 
 
 class TargetOutput(NamedTuple):

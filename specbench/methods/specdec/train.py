@@ -21,8 +21,8 @@ from specbench.errors import UserError
 from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias
 from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
 from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.losses import distillation_loss
 from specbench.train.schema import Recipe
-from specbench.train.trainers import distillation_loss
 
 
 class TargetOutput(NamedTuple):
