@@ -28,8 +28,7 @@ def tables(argv: list[str]) -> int:
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically
-    from specbench.records.frame import Records
-    from specbench.records.kept import drawing_folder
+    from specbench.records.frame import Records, drawing_folder
     from specbench.report.console import counted
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
@@ -76,8 +75,7 @@ def figures(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
-    from specbench.records.frame import Records
-    from specbench.records.kept import drawing_folder
+    from specbench.records.frame import Records, drawing_folder
     from specbench.report.console import counted
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import FIGURES, build
@@ -114,7 +112,7 @@ def report(argv: list[str]) -> int:
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
         from specbench.analysis.summary import resummarised
-        from specbench.records.kept import keep
+        from specbench.records.frame import keep
 
         copies = keep(records, to_stderr, resummarised)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies

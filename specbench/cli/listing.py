@@ -16,9 +16,8 @@ from specbench.cli.options import options
 from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig
-from specbench.config.paths import conf_dir, shipped
+from specbench.config.paths import conf_dir, extensions, shipped
 from specbench.report.paper import times_of
 from specbench.train.schema import SHIPPED
 

@@ -16,8 +16,7 @@ from hydra.core.config_store import ConfigStore
 
 from specbench.compose.words import listed_values, parsed
 from specbench.config.catalogue import GROUPS_HELD, held
-from specbench.config.extensions import Group, extensions, loaded
-from specbench.config.paths import conf_dir
+from specbench.config.paths import Group, conf_dir, extensions, loaded
 
 MODELS = ("target", "draft")
 GROUPS = (*MODELS, "task")

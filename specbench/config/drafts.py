@@ -5,9 +5,9 @@ from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any
 
 from specbench.config.draft import DraftConfig
-from specbench.config.extensions import extensions, loaded
 from specbench.config.keys import HELP, require
 from specbench.config.model import ModelConfig
+from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError
 from specbench.methods.blockwise.config import BlockwiseConfig
 from specbench.methods.cascade.config import CascadeConfig

@@ -2,10 +2,14 @@
 
 import shlex
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+
+from specbench.errors import UserError, error_line
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -61,3 +65,39 @@ def _recipe(path: str) -> Mapping[str, Any]:
 def training_command(recipe: str, target: str | None = None) -> str:
     """The command that trains a draft for `target` (None: unknown); the recipe fits a target of either kind."""
     return f"specbench train recipe={recipe} distill.target={shlex.quote(target or 'TARGET')} 'data.path=[FILE]'"
+
+
+# Drafts, rules, tasks and targets of other packages, found by entry points (docs/extending.md).
+#
+# An entry point's name is the name to pick. Names are read from the metadata of installed packages; the object of an
+# entry point is imported when it is needed.
+
+
+Group = Literal["drafts", "rules", "tasks", "targets"]
+
+
+@cache
+def extensions(group: Group) -> dict[str, EntryPoint]:
+    """The entry points of `specbench.GROUP`, by name. Raises UserError where two packages add the same name."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=f"specbench.{group}"):
+        before = found.setdefault(entry.name, entry)
+        if before.value != entry.value:
+            raise UserError(f"specbench.{group}: two packages add {entry.name} ({before.value} and {entry.value})")
+    return found
+
+
+def loaded(group: Group, name: str) -> Any:
+    """The object of the entry point `name`.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    entry = extensions(group)[name]
+    try:
+        return entry.load()
+    except Exception as error:  # whatever another package raises when it is imported
+        package = entry.dist.name if entry.dist is not None else entry.module
+        raise UserError(
+            f"specbench.{group}: {name} of {package} cannot be loaded ({error_line(error)}); fix or uninstall it"
+        ) from error

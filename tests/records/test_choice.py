@@ -9,8 +9,7 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, choose, remark
-from specbench.records.kept import keep
+from specbench.records.frame import Records, choose, keep, remark
 from specbench.report.tables import TABLES
 
 Capture = pytest.CaptureFixture[str]

@@ -14,8 +14,7 @@ from specbench.analysis.summary import resummarised
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import kept_folder
-from specbench.records.frame import Records
-from specbench.records.kept import keep
+from specbench.records.frame import Records, keep
 from specbench.report.figures import FIGURES
 from specbench.report.page import _code, page
 from specbench.report.tables import TABLES

@@ -14,8 +14,7 @@ from specbench.cli import main
 from specbench.config.catalogue import held
 from specbench.records import store
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, one_sample
-from specbench.records.kept import keep
+from specbench.records.frame import Records, keep, one_sample
 from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render

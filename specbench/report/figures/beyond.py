@@ -7,9 +7,7 @@ from matplotlib.axes import Axes
 
 from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.schema import Row
-from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import HALO, captions, nothing_yet
-from specbench.report.style import (
+from specbench.report.figure import (
     BLUE,
     FAINT,
     INK,
@@ -17,12 +15,14 @@ from specbench.report.style import (
     PAPER,
     SERIES,
     VERMILLION,
+    Drawn,
     at_end,
     log2_axis,
     panels,
     spread,
     with_intervals,
 )
+from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, fastest, published, tree_runs
 
 TITLE = "Speedup of every draft and rule"

@@ -4,10 +4,7 @@ import pandas as pd
 
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample, short
 from specbench.records.schema import Row, RunRecord
-from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
-from specbench.report.measured import passes_of
-from specbench.report.style import (
+from specbench.report.figure import (
     BLUE,
     FAINT,
     GOLD,
@@ -17,11 +14,13 @@ from specbench.report.style import (
     SERIES,
     SLATE,
     VERMILLION,
+    Drawn,
     at_end,
     log2_axis,
     panels,
     spread,
 )
+from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name, passes_of
 
 TITLE = "Where the time of a pass goes"
 PARTS = {"draft": VERMILLION, "verify": BLUE, "accept": GOLD, "host": SLATE}

@@ -11,9 +11,7 @@ from specbench.records.documents import RecommendDocument, Verified
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
-from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, nothing_yet, pair_name
-from specbench.report.style import (
+from specbench.report.figure import (
     BLUE,
     FAINT,
     INK,
@@ -21,12 +19,14 @@ from specbench.report.style import (
     PURPLE,
     SLATE,
     VERMILLION,
+    Drawn,
     at_end,
     log2_axis,
     panels,
     spread,
     with_intervals,
 )
+from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 
 Curves = Mapping[str, tuple[str, str, Any]]  # column: name, colour, dashes
 TITLE = "Speedup against γ"
