@@ -13,12 +13,12 @@ from torch import Tensor
 from specbench.algorithm import decoding
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
-from specbench.analysis.costs.trees import tree_costs
 from specbench.bench import parts
 from specbench.bench.timing import medians
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
+from specbench.experiment.gamma import tree_costs
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft

@@ -41,7 +41,7 @@ from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
-from specbench.loading.compatibility import vocabulary_facts
+from specbench.loading import vocabulary_facts
 from specbench.loading.model_loader import locked_device
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig

@@ -31,7 +31,7 @@ from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
-from specbench.loading.compatibility import draft_name, vocabulary_facts
+from specbench.loading import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
 from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 

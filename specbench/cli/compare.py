@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import as_json, plain, plain_table, print_rows, span, wide_console
+from specbench.cli.formats import as_json, plain, print_rows
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError, closest_first
 from specbench.escaping import printable
 from specbench.files import write_atomically
+from specbench.formatting import span
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row, RunRecord
+from specbench.report.console import plain_table, wide_console
 
 Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
@@ -47,7 +49,7 @@ def main(argv: list[str]) -> int:
     if len(arguments.runs) != 2:
         raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
     from specbench.analysis.costs.disturbance import disturbance
-    from specbench.analysis.paired import compare, shared
+    from specbench.analysis.paired import shared
 
     catalog = Catalog(arguments.results)
     ids = [catalog.find(name) for name in arguments.runs]
@@ -158,7 +160,7 @@ def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
     Raises:
         UserError: there is no record, or the file is not a baseline.
     """
-    from specbench.analysis.regression import baseline_of, compare
+    from specbench.analysis.paired import baseline_of
 
     # What this machine measured: kept copies would stand in for measurements that are missing.
     rows = Catalog(results, kept=False).rows()
@@ -169,7 +171,7 @@ def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
         write_atomically(file, as_json(kept) + "\n", "--baseline")
         print(f"{file}: {len(kept)} measurements written")
         return 0
-    found = compare(_read_baseline(file), rows, margin)
+    found = compare_with_baseline(_read_baseline(file), rows, margin)
     if not found.compared:
         raise UserError(f"--baseline={file}: holds no measurement of this kind of device; --write adds these records")
     for line in found.moved:
@@ -198,7 +200,7 @@ def _read_baseline(file: Path) -> list[Row]:
 
 def _is_measurement(row: object) -> bool:
     """Whether a row of a file has what a baseline keeps, as it keeps it."""
-    from specbench.analysis.regression import KEPT
+    from specbench.analysis.paired import KEPT
 
     if not isinstance(row, dict) or not row.keys() >= set(KEPT):
         return False
@@ -241,7 +243,7 @@ def _groups_of(results: str, key: str) -> list[Row]:
     """The groups, each with what its runs have in common and a row for each run, the fastest first."""
     import pandas as pd
 
-    from specbench.analysis.paired import compare, shared
+    from specbench.analysis.paired import shared
     from specbench.records.frame import MACHINE, Records
     from specbench.records.store import config_digest
 

@@ -8,7 +8,7 @@ prompt, times the prompts. Nothing is loaded.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from specbench.cli.formats import aside, plain_table, print_rows, wide_console
+from specbench.cli.formats import aside, print_rows
 from specbench.cli.overrides import CommandLine
 from specbench.compose.hydra_app import Job, jobs_of
 from specbench.compose.words import by_models, value_of
@@ -17,6 +17,7 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.records.schema import Row
+from specbench.report.console import plain_table, wide_console
 from specbench.report.paper import times_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

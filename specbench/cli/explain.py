@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS
-from specbench.cli.formats import draw_picture, picture_file, plain_table, print_rows, span, wide_console
+from specbench.cli.formats import draw_picture, picture_file, print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.formatting import span
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
+from specbench.report.console import plain_table, wide_console
 from specbench.stats import Interval
 
 if TYPE_CHECKING:

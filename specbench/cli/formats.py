@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -12,9 +12,6 @@ from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from specbench.report.figure import Drawn
 
 FORMATS = ("table", "csv", "json")
@@ -85,25 +82,6 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]
             yield f"{before}{name}", value
 
 
-def wide_console(least: int = 120) -> "Console":
-    """A console of at least `least` columns on stdout, so that a table keeps its columns in a pipe."""
-    from specbench.report.console import terminal
-
-    console = terminal()
-    console.width = max(console.width, least)
-    return console
-
-
-def plain_table(titles: Sequence[str], left: Collection[str]) -> "Table":
-    """A table without lines: the columns titled as in `left` are aligned left, all others right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, justify="left" if title in left else "right")
-    return table
-
-
 def picture_file(name: str | None) -> Path | None:
     """The file that `--picture` names. Raises UserError if its ending is not that of a format of figures."""
     if name is None:
@@ -124,8 +102,3 @@ def draw_picture(file: Path, draw: Callable[[str], "Drawn"], form: str = "table"
         drawn = draw(file.stem)
     for written in save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE"):
         print(written, file=aside(form))
-
-
-def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
-    """An interval for a table; a dash where it is not known."""
-    return "–" if low is None or high is None else f"{low:{form}}{between}{high:{form}}"

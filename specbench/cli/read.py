@@ -6,9 +6,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specbench.cli.formats import FORMATS, plain_table, print_rows, wide_console
+from specbench.cli.formats import FORMATS, print_rows
 from specbench.cli.options import Options
 from specbench.errors import UserError
+from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
     from specbench.interop.readings.base import Format, Reading

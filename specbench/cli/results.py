@@ -6,17 +6,19 @@ from itertools import groupby
 from pathlib import Path
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
-from specbench.cli.formats import as_json, plain_table, print_rows, span, wide_console
+from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.files import write_atomically
+from specbench.formatting import span
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
 from specbench.records.proved import remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
+from specbench.report.console import plain_table, wide_console
 from specbench.stats import FEW_PROMPTS, Interval
 
 # Stable names and order; new columns go after these.

@@ -22,7 +22,7 @@ from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
-from specbench.loading.compatibility import VocabularyChoice, require_range, require_room
+from specbench.loading import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling

@@ -16,7 +16,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
-from specbench.loading.compatibility import draft_name, vocabulary_facts
+from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
 from specbench.records.schema import (

@@ -25,7 +25,7 @@ from specbench.experiment.identity import identify
 from specbench.experiment.measure import BatchParts, groups, measure_group, measure_prompt, warm_up, warm_up_rows
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
-from specbench.loading.compatibility import require_room
+from specbench.loading import require_room
 from specbench.loading.model_loader import ModelLoader, agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store

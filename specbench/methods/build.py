@@ -16,7 +16,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.hub import hub_is_reachable
-from specbench.loading.compatibility import VocabularyChoice, require_room
+from specbench.loading import VocabularyChoice, require_room
 from specbench.loading.model_loader import ModelLoader, Say
 
 Kind = TypeVar("Kind", bound=DraftConfig)

@@ -25,7 +25,7 @@ from specbench.engine.weights.load import load_tokenizer
 from specbench.experiment.build import resolve
 from specbench.experiment.runner import translated_errors
 from specbench.interop.certify.outputs import Output, Outputs, read_outputs
-from specbench.loading.compatibility import require_range
+from specbench.loading import require_range
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.records.schema import PromptRecord

@@ -28,7 +28,7 @@ from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Reading
-from specbench.loading.compatibility import require_room
+from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.methods.cascade.config import CascadeConfig

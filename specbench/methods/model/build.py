@@ -9,7 +9,7 @@ from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
-from specbench.loading.compatibility import choose_vocabulary, require_a_pair, require_range
+from specbench.loading import choose_vocabulary, require_a_pair, require_range
 from specbench.loading.model_loader import ModelRequest, Say
 from specbench.methods.build import DraftBuilder, DraftRequest, Needed
 from specbench.methods.from_text import likeliest_tokens
