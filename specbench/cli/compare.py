@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     if len(arguments.runs) != 2:
         raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
     from specbench.analysis.costs.disturbance import disturbance
-    from specbench.analysis.paired import shared
+    from specbench.analysis.paired import compare, shared
 
     catalog = Catalog(arguments.results)
     ids = [catalog.find(name) for name in arguments.runs]
@@ -160,7 +160,7 @@ def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
     Raises:
         UserError: there is no record, or the file is not a baseline.
     """
-    from specbench.analysis.paired import baseline_of
+    from specbench.analysis.paired import baseline_of, compare_with_baseline
 
     # What this machine measured: kept copies would stand in for measurements that are missing.
     rows = Catalog(results, kept=False).rows()
@@ -243,7 +243,7 @@ def _groups_of(results: str, key: str) -> list[Row]:
     """The groups, each with what its runs have in common and a row for each run, the fastest first."""
     import pandas as pd
 
-    from specbench.analysis.paired import shared
+    from specbench.analysis.paired import compare, shared
     from specbench.records.frame import MACHINE, Records
     from specbench.records.store import config_digest
 
