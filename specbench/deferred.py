@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 __all__ = ["install", "np", "torch"]
 
-# Old module: the new ones that have its names. All of docs/extending.md, docs/serving.md and docs/api.md as of 0.4.
+# Old module: the new ones that have its names. All that docs/extending.md, docs/serving.md and docs/api.md have named.
 MOVED: dict[str, tuple[str, ...]] = {
     "specbench.acceptance": ("specbench.algorithm.acceptance.base", "specbench.algorithm.acceptance.rules.exact"),
     "specbench.acceptance.base": ("specbench.algorithm.acceptance.base",),
+    "specbench.config.ranges": ("specbench.config.keys",),
     "specbench.drafts": ("specbench.algorithm.draft", "specbench.algorithm.acceptance.base"),
     "specbench.drafts.base": ("specbench.algorithm.draft",),
     "specbench.models": ("specbench.engine.session", "specbench.engine.vocabulary", "specbench.engine.weights.load"),

@@ -142,7 +142,8 @@ def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
         return tokens_L
     cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
     mass_L1 = cumulative_LV[:, -1:]
-    found_LK = torch.searchsorted(cumulative_LV, uniform_L.view(len(mass_L1), -1) * mass_L1, right=True)
+    uniform_LK = uniform_L if uniform_L.dim() == 2 else uniform_L.unsqueeze(-1)
+    found_LK = torch.searchsorted(cumulative_LV, uniform_LK * mass_L1, right=True)
     return torch.where(mass_L1 > 0, found_LK, NOT_DRAWN).view_as(uniform_L)  # NaN is not above 0
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from specbench.algorithm.decoding.alone import autoregressive
-from specbench.algorithm.decoding.spec import DecodingSpec
 from transformers import T5ForConditionalGeneration
 
+from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.bench.bench import Bench, bench
 from specbench.bench.llama_cpp import PromptLookup, neighbouring
 from specbench.bench.peers import MATCH, PEERS, Peer, Work, ctranslate2, llama_cpp

@@ -10,7 +10,7 @@ distribution. (A draft may end its proposal earlier, depending on the tokens dra
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol, cast
 
@@ -196,7 +196,8 @@ class DraftingPlan:
 
     @classmethod
     def from_json(cls, values: GammaRecord) -> "DraftingPlan":
-        fields: dict[str, Any] = {**values}
-        for name in BY_NUMBER & fields.keys():
-            fields[name] = {int(number): cost for number, cost in fields[name].items()}
-        return cls(**fields)
+        known = {field.name for field in fields(cls)}
+        given: dict[str, Any] = {name: value for name, value in values.items() if name in known}
+        for name in BY_NUMBER & given.keys():
+            given[name] = {int(number): cost for number, cost in given[name].items()}
+        return cls(**given)

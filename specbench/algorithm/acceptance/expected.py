@@ -45,19 +45,19 @@ def fixed(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
 
 def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
     """Of `most` independent draws from q, tested in rounds (Miao et al. 2024, "SpecInfer", Algorithm 2)."""
-    return _in_rounds(p_LV, q_LV, written_L1, most, lambda law_LV, _: law_LV)
+    return _in_rounds(p_LV, q_LV, written_L1, most, most, lambda law_LV, _: law_LV)
 
 
 def _in_rounds(
-    p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, next_law: Callable[[Tensor, Tensor], Tensor]
+    p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, rounds: int, most: int, next_law: Callable[[Tensor, Tensor], Tensor]
 ) -> Ranked:
-    """Acceptance by rank of children tested in rounds.
+    """Acceptance by rank of `most` children, of which `rounds` exist and are tested in turn.
 
     `next_law` returns the law of the next child, from that of a child and from the part of it that is accepted.
     """
     reached_L1 = torch.ones_like(p_LV[:, :1])
     left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
-    for _ in range(most):
+    for _ in range(rounds):
         both_LV = left_LV.minimum(law_LV)
         share_L1 = _share(both_LV)
         accepted.append(reached_L1 * share_L1)
@@ -95,7 +95,8 @@ def _along_a_path(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, gen
         mass_L1 = rest_LV.sum(-1, keepdim=True)
         return torch.where(mass_L1 > 0, rest_LV / mass_L1, 0.0)
 
-    return _in_rounds(p_LV, q_LV, written_L1, most, without_a_rejected_child)
+    rounds = min(most, q_LV.shape[-1])  # no more tokens than the vocabulary has are distinct
+    return _in_rounds(p_LV, q_LV, written_L1, rounds, most, without_a_rejected_child)
 
 
 def _share(both_LV: Tensor) -> Tensor:

@@ -295,9 +295,11 @@ class NativeSession(StaticSession):
             return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
 
         looked_up = self._looked_up((id(step), count), count, placed)
-        for at, address in self.model.addresses_of(step.run, looked_up, numbers).addresses:
-            calls[number].addresses[at] = address
-        return calls[number]
+        call, at_addresses = calls[number], self.model.addresses_of(step.run, looked_up, numbers)
+        call.placed = looked_up, at_addresses
+        for at, address in at_addresses.addresses:
+            call.addresses[at] = address
+        return call
 
     @torch.inference_mode()
     def rollout(

@@ -214,6 +214,7 @@ class Call:
     """
 
     tokens: Any = None  # those that it reads, where a session set their address
+    placed: Any = None  # the tensors at the addresses that a session looked up, which live as long as the call
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
         self.program = run

@@ -97,8 +97,8 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         """Predicted features [B, T - 1, D] of each step."""
         features_BTF = output.features_BTF[:, :-1]
         if noise:
-            noise /= self.trained.shape.feature_scale
-            features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise
+            scale = self.trained.shape.feature_scale
+            features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise / scale
         return unrolled(self.trained, features_BTF, self.trained.embed(output.ids_BT[:, 1:], 1), output.source, steps)
 
     @torch.no_grad()
