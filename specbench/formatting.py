@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from specbench.escaping import markdown_cell
 
 NONE = "–"  # where there is no number
@@ -56,6 +54,8 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
     Numbers are the caller's to format; a cell is one line, and neither its bars nor its tags are read as such.
     """
     cells = [[markdown_cell(cell) for cell in row] for row in rows]
+    from tabulate import tabulate  # only where a table is made, not at start-up
+
     text: str = tabulate(
         cells,
         headers=[markdown_cell(name) for name in header],

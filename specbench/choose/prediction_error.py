@@ -156,7 +156,7 @@ POLICIES = ("auto", "adaptive")
 def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, ValidateDocument]:
     """Time passes and decode all prompts; write and return `validate/TARGET-TASK-T.json` in the results folder.
 
-    `report.prediction_error` makes the table from it.
+    `report.ranking.markdown` makes the table from it.
 
     Raises:
         UserError: `configs` have several temperatures, or a config cannot be measured.

@@ -39,8 +39,9 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
         key, value = override.key_or_group, override.value()
         if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and key not in listed):
             raise UserError(several_values(word, override, verb, sweeps))
-        if key in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
-            raise UserError(f"{key}={value}: is picked by its name; 'specbench list {key}' shows them")
+        chosen = key
+        if chosen in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
+            raise UserError(f"{chosen}={value}: is picked by its name; 'specbench list {chosen}' shows them")
 
 
 def parsed(word: str) -> Override | None:

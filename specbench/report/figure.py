@@ -99,7 +99,7 @@ def at_end(
 
 def with_intervals(axes: Axes, x: Any, value: Any, low: Any, high: Any, **options: Any) -> None:
     """Points with their intervals as error bars."""
-    axes.errorbar(x, value, yerr=[value - low, high - value], **options)
+    axes.errorbar(x, value, yerr=[abs(value - low), abs(high - value)], **options)
 
 
 def log2_axis(axes: Axes, ticks: Sequence[float]) -> None:

@@ -67,6 +67,11 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.kl_weight = recipe.distill.kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
 
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Weights of a checkpoint; the trained part was called `heads`, `eagle`, ... when some were written."""
+        trained = {f"trained.{name.partition('.')[2]}": weight for name, weight in state_dict.items()}
+        return super().load_state_dict(trained, strict, assign)
+
     @property
     def target(self) -> PreTrainedModel:
         return self._target[0]

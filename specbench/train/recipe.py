@@ -93,7 +93,8 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
 def portable(value: Any) -> Any:
     """A recipe as plain values, with file names in place of this machine's folders."""
     if isinstance(value, dict):
-        return {name: portable(part) for name, part in value.items()}
+        # Words put before or kept in a text may begin with a slash, too.
+        return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
     if isinstance(value, list):
         return [portable(part) for part in value]
     return short_name(value) if isinstance(value, str) else value

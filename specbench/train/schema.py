@@ -364,7 +364,6 @@ def _check_specdec(recipe: Recipe) -> None:
 
 # Where a recipe's files lie: a path, a hub name, or `shipped:models/t5-mini` for what comes with the package.
 
-
 SHIPPED = "shipped:"
 
 

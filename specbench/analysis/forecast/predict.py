@@ -225,7 +225,6 @@ def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.flo
 # The probability that the k-th token is accepted, given that those before it in the same proposal were. A run counts it
 # over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is needed.
 
-
 POSITIONS = 5
 
 

@@ -1,8 +1,7 @@
 """vLLM: responses that count the accepted tokens of their own request, and the server's log.
 
 The fields of a response are `metrics.speculative_decoding`, and in an export of AIPerf `spec_decode_acceptance`. Both
-count tokens after the end of a text as
-vLLM's counters do, as if the text continued.
+count tokens after the end of a text as vLLM's counters do, as if the text continued.
 """
 
 import re
@@ -26,7 +25,7 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, counts, nested, whole_number, whole_numbers
+from specbench.interop.readings.document import Document, counts, whole_number, whole_numbers
 
 VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
 NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}
@@ -37,7 +36,7 @@ def read_requests(key: str, remedy: str, document: Document) -> Reading:
     """The reading of responses that hold their statistics under `key`; `remedy`: what to do if none does."""
     tallies, lengths, rates, rows = [], list[float](), list[float](), 0
     for rows, value in enumerate(document.values, 1):  # noqa: B007
-        stats = next(nested(value.fields, key), None)
+        stats = _statistics(value.fields, key)
         if stats is not None and (tally := _request(stats, value.where)).passes:
             tallies.append(tally)
             lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
@@ -53,6 +52,16 @@ def read_requests(key: str, remedy: str, document: Document) -> Reading:
     if tally.rejections is None:
         notes.append("draft lengths are not in the file: α is by moments")
     return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
+
+
+def _statistics(fields: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """The statistics of a row: at its root, in its `metrics`, or in its `response`."""
+    for holder in (fields, fields.get("metrics"), fields.get("response")):
+        if isinstance(holder, dict):
+            for place in (holder, holder.get("metrics")):
+                if isinstance(place, dict) and isinstance(stats := place.get(key), dict):
+                    return stats
+    return None
 
 
 def _request(stats: Mapping[str, Any], where: str) -> Tally:
