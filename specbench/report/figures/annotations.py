@@ -1,22 +1,16 @@
 """How figures show measured points: place, marker, error bars, the pair's name, the source, and what is missing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from specbench.analysis import costs as pass_costs
-from specbench.config.drafts import DRAFT_KINDS
-from specbench.config.model import ModelConfig
-from specbench.records.frame import MACHINE, PAIR, Records, date, one_sample
-from specbench.records.schema import PassRecord, RunRecord
+from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import FAINT, GRID, INK, MARKERS, PAPER, Drawn, panels, spread
 from specbench.report.paper import fill, fill_twin
 from specbench.report.tables.notes import named, of_proof
-from specbench.stats import Interval, bootstrap, ratio
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
 APART = 0.008  # of alpha, between the points of two pairs: less than a marker's width
@@ -135,75 +129,3 @@ def legend(axes: Axes, names: Sequence[tuple[str, str]], places: Sequence[float]
         sign = partial(axes.annotate, xycoords="axes fraction", textcoords="offset points", fontsize=9, va="bottom")
         sign(mark, (x, 1.0), xytext=(0, 3), color=colour, family="DejaVu Sans")
         sign(text, (x, 1.0), xytext=(11, 3), color=INK)
-
-
-# Records that tables and figures select, and points made from raw passes, which a record's summary does not hold.
-
-
-RESAMPLES = 1000
-WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
-
-
-def neural(frame: pd.DataFrame) -> pd.DataFrame:
-    """Records of drafts that are models."""
-    return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
-
-
-def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
-    """Records without top-k and top-p."""
-    return frame[frame["top_k"].isna() & frame["top_p"].isna()]
-
-
-def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:
-    """The rows of `frame` whose values under `keys` are those of `row`."""
-    same = pd.Series(True, index=frame.index)
-    for key in keys:
-        same &= frame[key] == row[key]
-    return frame[same]
-
-
-def passes_of(record: RunRecord) -> list[PassRecord]:
-    """All passes of a record, over its prompts."""
-    return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
-
-
-def tokens_per_pass(record: RunRecord) -> Interval:
-    """Emitted tokens of a target pass."""
-    return _ratio(record, lambda passes: (sum(p["emitted"] for p in passes), len(passes)))
-
-
-def operations(record: RunRecord) -> Interval:
-    """Counted arithmetic operations a token, in target steps."""
-    c_hat = record["summary"]["c_hat"]
-    return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
-
-
-def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, float]]) -> Interval:
-    columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
-    return bootstrap(columns, ratio, RESAMPLES, seed=0)
-
-
-def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:
-    """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
-    frame = one_sample(neural(records.paper_runs))
-    frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
-    kept = [*PAIR, "gamma", *MACHINE, "where", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
-    kept += ["speedup_measured", "speedup_low", "speedup_high", "created", "run_id"]
-    rows = []
-    for _, row in frame.iterrows():
-        whole = records.whole(row["run_id"])
-        tokens, counted = tokens_per_pass(whole), operations(whole)
-        rows.append({key: row[key] for key in kept} | {
-            "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
-            "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,
-        })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def outside(records: Records, alphas: tuple[float, float]) -> list[str]:
-    """Pairs whose alpha is off the paper's axes, in words."""
-    frame = records.paper_runs[~records.paper_runs["alpha"].between(*alphas)]
-    best = frame.sort_values("tokens").drop_duplicates(PAIR, keep="last")
-    return [
-        f"{row['target']}+{row['draft']} T={row['temperature']:g} α={row['alpha']:.2f}" for _, row in best.iterrows()
-    ]

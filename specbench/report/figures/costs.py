@@ -20,7 +20,8 @@ from specbench.report.figure import (
     panels,
     spread,
 )
-from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name, passes_of
+from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
+from specbench.report.measured import passes_of
 
 TITLE = "Where the time of a pass goes"
 PARTS = {"draft": VERMILLION, "verify": BLUE, "accept": GOLD, "host": SLATE}

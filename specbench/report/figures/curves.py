@@ -8,17 +8,8 @@ import pandas as pd
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import FAINT, GAMMA_COLOURS, INK, MARKERS, PAPER, SERIES, Drawn, at_end, panels, spread
-from specbench.report.figures.annotations import (
-    SIDE_BY_SIDE,
-    TICKS,
-    captions,
-    error_bars,
-    neural,
-    outside,
-    pair_lines,
-    placed,
-    points,
-)
+from specbench.report.figures.annotations import SIDE_BY_SIDE, TICKS, captions, error_bars, pair_lines, placed
+from specbench.report.measured import neural, outside, points
 from specbench.report.paper import paper
 
 

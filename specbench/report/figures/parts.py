@@ -16,7 +16,8 @@ from specbench.records.frame import PAIR, Records, measured
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, Drawn, panels, with_intervals
-from specbench.report.figures.annotations import RESAMPLES, captions, nothing_yet, pair_name
+from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.measured import RESAMPLES
 from specbench.report.tables.acceptance import BY, MOST_RUNS, chosen_runs, parts
 from specbench.stats import bootstrap
 

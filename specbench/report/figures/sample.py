@@ -25,7 +25,8 @@ from specbench.report.figure import (
     Drawn,
     panels,
 )
-from specbench.report.figures.annotations import captions, legend, neural, nothing_yet, sources
+from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
+from specbench.report.measured import neural
 from specbench.report.paper import paper
 from specbench.report.passes import Line, count, lines, typical_prompt
 

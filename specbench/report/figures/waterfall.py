@@ -12,7 +12,8 @@ from specbench.records.schema import Row, RunRecord
 from specbench.report.explanation import name as step_name
 from specbench.report.explanation import sentences
 from specbench.report.figure import BLUE, FAINT, GREEN, GRID, INK, VERMILLION, WIDE, Drawn, panels, vertical_grid
-from specbench.report.figures.annotations import HALO, captions, neural, nothing_yet
+from specbench.report.figures.annotations import HALO, captions, nothing_yet
+from specbench.report.measured import neural
 from specbench.report.tables.gap import Gap, gaps, remarks
 from specbench.report.tables.gap import gap as table
 

@@ -9,7 +9,7 @@ from specbench.formatting import NONE, interval, interval_of, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import PAIR, Records, choose, remark
 from specbench.records.schema import Row
-from specbench.report.figures.annotations import matching, plain_sampling
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes

@@ -16,7 +16,7 @@ from specbench.formatting import NONE, interval, interval_of, number, share
 from specbench.quality import quality_difference
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
 from specbench.records.schema import Row
-from specbench.report.figures.annotations import matching, plain_sampling, tokens_per_pass
+from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table
 from specbench.report.tables import notes

@@ -16,7 +16,7 @@ from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
 from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
-from specbench.report.figures.annotations import matching, plain_sampling
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes

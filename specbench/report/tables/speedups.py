@@ -14,7 +14,7 @@ from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.formatting import NONE, interval_of, number
 from specbench.records.frame import MACHINE, PAIR, SIZE_THEN_SPEED, Records, choose, remark, rule_name
 from specbench.records.schema import Row
-from specbench.report.figures.annotations import matching, plain_sampling
+from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes

@@ -1,0 +1,81 @@
+"""Records that tables and figures select, and points made from raw passes, which a record's summary does not hold."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis import costs as pass_costs
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.model import ModelConfig
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
+from specbench.records.schema import PassRecord, RunRecord
+from specbench.stats import Interval, bootstrap, ratio
+
+RESAMPLES = 1000
+WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
+
+
+def neural(frame: pd.DataFrame) -> pd.DataFrame:
+    """Records of drafts that are models."""
+    return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
+
+
+def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
+    """Records without top-k and top-p."""
+    return frame[frame["top_k"].isna() & frame["top_p"].isna()]
+
+
+def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:
+    """The rows of `frame` whose values under `keys` are those of `row`."""
+    same = pd.Series(True, index=frame.index)
+    for key in keys:
+        same &= frame[key] == row[key]
+    return frame[same]
+
+
+def passes_of(record: RunRecord) -> list[PassRecord]:
+    """All passes of a record, over its prompts."""
+    return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
+
+
+def tokens_per_pass(record: RunRecord) -> Interval:
+    """Emitted tokens of a target pass."""
+    return _ratio(record, lambda passes: (sum(p["emitted"] for p in passes), len(passes)))
+
+
+def operations(record: RunRecord) -> Interval:
+    """Counted arithmetic operations a token, in target steps."""
+    c_hat = record["summary"]["c_hat"]
+    return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
+
+
+def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, float]]) -> Interval:
+    columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
+    return bootstrap(columns, ratio, RESAMPLES, seed=0)
+
+
+def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:
+    """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
+    frame = one_sample(neural(records.paper_runs))
+    frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
+    kept = [*PAIR, "gamma", *MACHINE, "where", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
+    kept += ["speedup_measured", "speedup_low", "speedup_high", "created", "run_id"]
+    rows = []
+    for _, row in frame.iterrows():
+        whole = records.whole(row["run_id"])
+        tokens, counted = tokens_per_pass(whole), operations(whole)
+        rows.append({key: row[key] for key in kept} | {
+            "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
+            "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def outside(records: Records, alphas: tuple[float, float]) -> list[str]:
+    """Pairs whose alpha is off the paper's axes, in words."""
+    frame = records.paper_runs[~records.paper_runs["alpha"].between(*alphas)]
+    best = frame.sort_values("tokens").drop_duplicates(PAIR, keep="last")
+    return [
+        f"{row['target']}+{row['draft']} T={row['temperature']:g} α={row['alpha']:.2f}" for _, row in best.iterrows()
+    ]
