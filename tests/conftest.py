@@ -120,7 +120,5 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests share their machine with each other and with what else runs there: no record says that it was disturbed, or
     tables would be empty. `test_disturbance` puts the judgement back."""
     monkeypatch.setattr("specbench.analysis.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
-    monkeypatch.setattr(
-        "specbench.analysis.costs.disturbance.of_steps", lambda waited, steps_s: Disturbance(waited, None)
-    )
-    monkeypatch.setattr("specbench.analysis.costs.disturbance.between", lambda before, after: None)
+    monkeypatch.setattr("specbench.experiment.core_time.of_steps", lambda waited, steps_s: Disturbance(waited, None))
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda before, after: None)

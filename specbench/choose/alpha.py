@@ -21,7 +21,7 @@ from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.draft import growing
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
-from specbench.analysis.costs.disturbance import core_times, of_steps, waited_share
+from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate, Scored
@@ -36,6 +36,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import build_each, resolve
+from specbench.experiment.core_time import core_times, waited_share
 from specbench.experiment.gamma import plan_of
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for

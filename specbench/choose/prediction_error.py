@@ -15,7 +15,6 @@ import numpy as np
 
 from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
-from specbench.analysis.costs.disturbance import core_times, disturbed_by, waited_share
 from specbench.analysis.costs.probe import Round, already_collected
 from specbench.choose.alpha import alpha_rows, prepare, score
 from specbench.choose.candidates import LoadedCandidate, Scored
@@ -27,6 +26,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
+from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
 from specbench.experiment.measure import decode_baseline, decode_with_draft, prove_greedily, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors

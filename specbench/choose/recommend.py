@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 from specbench.analysis.costs.costs import step_seconds
-from specbench.analysis.costs.disturbance import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.forecast.predict import Prediction
 from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
@@ -26,6 +25,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
+from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
