@@ -16,8 +16,7 @@ from specbench.cli import main
 from specbench.experiment.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.frame import Records
-from specbench.records.kept import drawing_folder, keep
+from specbench.records.frame import Records, drawing_folder, keep
 from specbench.report.tables import TABLES
 
 Folders = dict[str, Path]
