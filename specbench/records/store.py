@@ -2,7 +2,7 @@
 
 The file's first line holds the run's id, its summary and its config and nothing else, so that a table of thousands of
 runs reads one line of each; the file as a whole is plain JSON. Raw times are in the record; means are made from them
-later. Copies that are committed are the same, compressed (`records.kept`).
+later. Copies that are committed are the same, compressed (`records.frame`).
 """
 
 import gzip
