@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from specbench import kernels
 from specbench.deferred import np, torch
+from specbench.kernels import rows as kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

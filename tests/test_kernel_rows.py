@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from specbench import kernels
-from specbench import kernels as in_c
 from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.kernels import NotCompiled, is_available
+from specbench.kernels import rows as in_c
 from specbench.sampling import NOT_DRAWN, Sampling, drawn, standardise, uniforms
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="there is no C compiler")

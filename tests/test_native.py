@@ -19,7 +19,6 @@ from test_medusa import made as heads_on_a_target
 from torch.nn import functional
 
 from specbench import kernels as compiler
-from specbench import kernels as rows_in_c
 from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
@@ -34,6 +33,7 @@ from specbench.engine.native.segments import LoweredPrompt, Part, Step, WholeSte
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
+from specbench.kernels import rows as rows_in_c
 from specbench.methods.eagle import captured as eagle_program
 from specbench.methods.eagle.captured import captured as captured_eagle
 from specbench.methods.model.draft import ModelDraft

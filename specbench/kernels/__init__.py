@@ -1,12 +1,10 @@
 """`kernels.c`, compiled for this machine by the C compiler that is there, once, and loaded.
 
-`engine.native` makes programs of its operations; `standardised`, `drawn` and `verdict` are Algorithm 1 on rows.
+`engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it.
 
 The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
 """
-
-from __future__ import annotations
 
 import ctypes
 import hashlib
@@ -17,18 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specbench.deferred import torch
 from specbench.errors import first_line
 from specbench.files import digest, is_own, private_folder, user_cache
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
@@ -44,7 +35,7 @@ class RawSampling(ctypes.Structure):
     _fields_ = [("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)]
 
     @staticmethod
-    def of(temperature: float, top_k: int | None, top_p: float | None) -> RawSampling:
+    def of(temperature: float, top_k: int | None, top_p: float | None) -> "RawSampling":
         """With None for what is off."""
         return RawSampling(temperature, 1.0 if top_p is None else top_p, top_k or 0)
 
@@ -156,86 +147,3 @@ def _share_openmp() -> None:
         ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
         return
     raise NotCompiled("torch has loaded no OpenMP library")
-
-
-# Standardised rows, draws and Algorithm 1 on rows in the CPU's memory, by `kernels.c`.
-#
-# For a vocabulary of 8,000 torch takes 140 us to soften a row and draw from it, and 80 more to verify a proposal: as
-# much as half a step of a small model. What is not for rows that the kernels read, or for a machine without them, its
-# caller does in torch.
-#
-# Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
-
-
-def standardised(
-    logits_LV: Tensor, temperature: float, top_k: int | None, top_p: float | None, size: int
-) -> Tensor | None:
-    """`sampling.standardise` at T > 0: probabilities [L, size], fp32; NaN for a row without a finite maximum.
-
-    None: not for these rows, or not on this machine.
-    """
-    if logits_LV.dtype not in (torch.float32, torch.bfloat16) or not _is_read(logits_LV) or logits_LV.requires_grad:
-        return None
-    if isinstance(kernels := found(), NotCompiled):
-        return None
-    rows, is_short = len(logits_LV), logits_LV.dtype == torch.bfloat16
-    out_LV, how = torch.empty(rows, size), RawSampling.of(temperature, top_k, top_p)
-    read, written = logits_LV.data_ptr(), out_LV.data_ptr()
-    kernels.standardise(read, is_short, logits_LV.stride(0), written, rows, size, ctypes.byref(how))
-    return out_LV
-
-
-def drawn(weights_LV: Tensor, uniform_L: Tensor) -> Tensor | None:
-    """One token [L] from each row of fp32 weights, -1 from one that is not finite; `uniform_L` is fp64.
-
-    None: not for these rows, or not on this machine.
-    """
-    if not _are_whole_rows(weights_LV) or not uniform_L.is_contiguous() or isinstance(kernels := found(), NotCompiled):
-        return None
-    rows, size = weights_LV.shape
-    tokens_L = torch.empty(rows, dtype=torch.long)
-    kernels.draw(weights_LV.data_ptr(), rows, size, uniform_L.data_ptr(), tokens_L.data_ptr())
-    return tokens_L
-
-
-def are_verified(p_GV: Tensor, q_GV: Tensor | None) -> bool:
-    """Whether `verified` reads these rows, on this machine."""
-    return _are_whole_rows(p_GV) and (q_GV is None or _are_whole_rows(q_GV)) and is_available()
-
-
-def verified(
-    p_GV: Tensor, q_GV: Tensor | None, drafted_G: Sequence[int], uniform_G: Tensor, uniform: float, least: float
-) -> tuple[int, int]:
-    """How many of `drafted_G` Algorithm 1 accepts, and the token that follows them: -1 if its law is not finite.
-
-    Args:
-        p_GV: the target's rows, at least one more than there are drafted tokens.
-        q_GV: the draft's rows; None where each token had all mass.
-        drafted_G: the drafted tokens.
-        uniform_G: the random number of each test, fp32.
-        uniform: that of the draw.
-        least: the mass of a residual that is more than rounding.
-
-    Raises:
-        ValueError: there are too few rows or numbers, or a token is not in the vocabulary.
-    """
-    count, size = len(drafted_G), p_GV.shape[-1]
-    fits = len(p_GV) > count and (q_GV is None or (len(q_GV) >= count and q_GV.shape[-1] == size))
-    if not fits or len(uniform_G) < count or not all(0 <= token < size for token in drafted_G):
-        raise ValueError(f"rows {tuple(p_GV.shape)} of p do not fit q or the drafted tokens {list(drafted_G)}")
-    room_V, token = torch.empty(size), ctypes.c_int64()
-    accepted = library().verify(
-        p_GV.data_ptr(), None if q_GV is None else q_GV.data_ptr(), (ctypes.c_int64 * count)(*drafted_G), count,
-        uniform_G.data_ptr(), uniform, least, size, room_V.data_ptr(), ctypes.byref(token),
-    )  # fmt: skip
-    return accepted, token.value
-
-
-def _are_whole_rows(rows_LV: Tensor) -> bool:
-    """Whether these are rows of floats one after another."""
-    return rows_LV.dtype == torch.float32 and _is_read(rows_LV) and rows_LV.is_contiguous()
-
-
-def _is_read(rows_LV: Tensor) -> bool:
-    """Whether the kernels can read these rows: numbers in the CPU's memory, not those of a graph being captured."""
-    return type(rows_LV) is torch.Tensor and rows_LV.is_cpu and rows_LV.dim() == 2 and rows_LV.stride(-1) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench import kernels
 from specbench.algorithm.acceptance.base import (
     RESIDUAL_EPSILON,
     ChainRule,
@@ -21,6 +20,7 @@ from specbench.algorithm.acceptance.base import (
 )
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
+from specbench.kernels import rows as kernels
 from specbench.sampling import checked, uniforms
 
 if TYPE_CHECKING:
