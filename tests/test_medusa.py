@@ -181,7 +181,7 @@ def test_counted_passes_of_trees_are_those_of_decoding(kind: str, family: str) -
         agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3, readers=[reader])
         given = reader.found.given_for("fixed")
         assert tree_passes(given, SHAPE, 24).sum() == len(trace.passes)
-        differs |= tree_passes(given[:1], SHAPE.shape, 24).sum() != len(trace.passes)
+        differs |= tree_passes(given[:1], SHAPE, 24).sum() != len(trace.passes)
     assert differs or kind == "hydra"
 
 
