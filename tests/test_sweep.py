@@ -187,7 +187,7 @@ def test_each_job_says_which_of_how_many_it_is(argv: Callable[..., list[str]], c
 def test_jobs_of_other_launchers_are_counted_while_they_run(
     argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    def elsewhere(task: object, name: str, schema: object, words: list[str], verb: str) -> None:
+    def elsewhere(task: object, schema: object, words: list[str], verb: str) -> None:
         """As submitit: jobs end in other processes, which write their lines."""
         (log,) = (word.partition("=")[2].strip("'") for word in words if sweep_log.VARIABLE in word)
         sweep_log.expect(3)
