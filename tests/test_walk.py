@@ -13,7 +13,7 @@ import specbench
 from specbench.algorithm import decoding
 from specbench.cli import main
 from specbench.config.schema import RunConfig
-from specbench.report import console
+from specbench.report import summary_text
 
 ROOT = Path(specbench.__file__).parent
 MOST_FILES = 12
@@ -53,7 +53,7 @@ def watched(walks: dict[str, list[Frame]], name: str, function: Callable[..., An
 def test_from_argv_to_alpha(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: dict[str, list[Frame]] = {}
     monkeypatch.setattr(decoding, "verdict_on_host", watched(walks, "acceptance", decoding.verdict_on_host))
-    monkeypatch.setattr(console, "rows", watched(walks, "alpha", console.rows))
+    monkeypatch.setattr(summary_text, "rows", watched(walks, "alpha", summary_text.rows))
     assert main(small_run(folders, tmp_path, "limit=1", "warmup=0", "max_new_tokens=4")) == 0
     files = {file for frames in walks.values() for file, _ in frames}
     assert {"cli/run.py", "api.py", "experiment/runner.py", "algorithm/acceptance/verify.py"} <= files

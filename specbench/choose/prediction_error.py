@@ -28,7 +28,7 @@ from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
-from specbench.experiment.measure import decode_baseline, decode_with_draft, prove_greedily, unexplained_difference
+from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
@@ -38,7 +38,7 @@ from specbench.stats import IntervalRecord, bootstrap, ratio, ratio_of_ratios
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
 BASELINE: Name = ("", 0)
-Decode = Callable[[int], Trace]
+Decode = Callable[[int], Callable[[], Trace]]  # prompt number -> what decodes it
 
 
 @dataclass
@@ -80,12 +80,12 @@ class Decoded:
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
     """The baseline, every candidate at every gamma, and its policies: each decodes the prompt of a number."""
     first = scored.candidates[0].parts
-    decoders: dict[Name, Decode] = {BASELINE: partial(decode_baseline, first, first.spec)}
+    decoders: dict[Name, Decode] = {BASELINE: partial(baseline_of, first, first.spec)}
     for candidate in scored.candidates:
         fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in scored.gammas}
         for gamma, chosen in (fixed | dict(policies[candidate.name])).items():
             spec = replace(candidate.parts.spec, gamma=chosen)
-            decoders[candidate.name, gamma] = partial(decode_with_draft, candidate.parts, spec)
+            decoders[candidate.name, gamma] = partial(speculative_of, candidate.parts, spec)
     return decoders
 
 
@@ -101,7 +101,7 @@ def interleave(
     rounds: list[Round] = []
     for index in range(min(WARMUP, prompts)):
         for decode in decoders.values():
-            decode(index)
+            decode(index)()
     decoded = {name: Decoded.of(prompts) for name in names}
     with already_collected():
         for number in range(total := config.repeats * prompts):
@@ -109,7 +109,7 @@ def interleave(
             while len(rounds) < -(-(number + 1) * config.rounds // total):
                 rounds += time_passes(scored, len(rounds), 1)
             for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
-                decoded[names[place]].add(index, decoders[names[place]](index), first=number < prompts)
+                decoded[names[place]].add(index, decoders[names[place]](index)(), first=number < prompts)
             progress.advance(number + 1, total)
     return decoded, rounds
 

@@ -17,7 +17,7 @@ from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.escaping import file_name
 from specbench.experiment.build import Parts
-from specbench.experiment.measure import decode_baseline
+from specbench.experiment.measure import baseline_of
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.loading.model_loader import files_of
@@ -59,7 +59,7 @@ def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progre
             if name in known:
                 reused += 1
             else:
-                trace = decode_baseline(parts, parts.spec, index)
+                trace = baseline_of(parts, parts.spec, index)()
                 known[name] = {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
                 written += 1
             entries.append(known[name])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -73,13 +74,13 @@ def prove_greedily(parts: Parts) -> None:
         require_same(parts, index, *decode_both(parts, greedy(parts), index))
 
 
-def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
+def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
     """Check that two greedy completions of a prompt are equal except for rounding.
 
     Raises:
         MachineError: they are not.
     """
-    found = unexplained_difference(parts, index, baseline.tokens, ours.tokens)
+    found = unexplained_difference(parts, index, alone.tokens, ours.tokens)
     if found is not None:
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
@@ -181,23 +182,23 @@ def decode_both(parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Tr
 
     Which goes first alternates, so that a machine that slows down or speeds up favours neither.
     """
+    decode_baseline, decode_with_draft = baseline_of(parts, spec, index), speculative_of(parts, spec, index)
     if index % 2 == 0:
-        baseline = decode_baseline(parts, spec, index)
-        return baseline, decode_with_draft(parts, spec, index)
-    ours = decode_with_draft(parts, spec, index)
-    return decode_baseline(parts, spec, index), ours
+        return decode_baseline(), decode_with_draft()
+    ours = decode_with_draft()
+    return decode_baseline(), ours
 
 
-def decode_baseline(parts: Parts, spec: DecodingSpec, index: int) -> Trace:
-    """The standard decoding of a prompt by the target alone."""
+def baseline_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
+    """What decodes a prompt with the target alone."""
     generator = generator_for(parts.config.seed, index, "baseline", parts.device)
-    return autoregressive(parts.target, parts.prompts[index], spec, generator)
+    return partial(autoregressive, parts.target, parts.prompts[index], spec, generator)
 
 
-def decode_with_draft(parts: Parts, spec: DecodingSpec, index: int) -> Trace:
-    """The speculative decoding of a prompt."""
+def speculative_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
+    """What decodes a prompt speculatively."""
     generator = generator_for(parts.config.seed, index, "speculative", parts.device)
-    return speculative(parts.target, parts.draft, parts.prompts[index], spec, generator)
+    return partial(speculative, parts.target, parts.draft, parts.prompts[index], spec, generator)
 
 
 def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:
