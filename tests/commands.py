@@ -95,7 +95,7 @@ FILLED = {
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},
     "compose/hydra_app": {"verb": ("run",)},
     "compose/words": {
-        "chosen": ("accept", "tree", "experiment", "recipe"),
+        "option": ("accept", "tree", "experiment", "recipe"),
         "key": ("draft",),
         "group": GROUPS,
         "verb": ("bench",),

@@ -36,12 +36,11 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
         override = parsed(word)
         if override is None or override.key_or_group.startswith("hydra"):
             continue
-        key, value = override.key_or_group, override.value()
-        if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and key not in listed):
+        option, value = override.key_or_group, override.value()
+        if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and option not in listed):
             raise UserError(several_values(word, override, verb, sweeps))
-        chosen = key
-        if chosen in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
-            raise UserError(f"{chosen}={value}: is picked by its name; 'specbench list {chosen}' shows them")
+        if option in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
+            raise UserError(f"{option}={value}: is picked by its name; 'specbench list {option}' shows them")
 
 
 def parsed(word: str) -> Override | None:
