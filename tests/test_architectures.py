@@ -103,6 +103,7 @@ def test_the_compiled_step(kind: str) -> None:
         assert autoregressive(model(kind, "compile"), prompt, **settings).tokens == text
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW_CHI else []) for kind in KINDS]

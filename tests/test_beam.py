@@ -84,7 +84,7 @@ def same(found: list[Hypothesis], theirs: list[Hypothesis]) -> bool:
     )
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stopping(kind: str, width: int) -> None:

@@ -82,6 +82,7 @@ def test_our_greedy_texts_are_the_targets(
     assert (code, found["verdict"]) == (0, "the target's") and found["rows_from_text"] == len(rows)
 
 
+@pytest.mark.full
 def test_one_changed_token_is_found_with_its_margin(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     rows = texts(folders)
     best = rows[2]["tokens"][5]
@@ -215,6 +216,7 @@ def test_texts_of_assisted_generation_are_the_targets(
     assert (code, found["verdict"]) == (0, "the target's")
 
 
+@pytest.mark.full
 def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     """A server drops the end of sequence from what it returns, or continues after it."""
     vocabulary, target = loaded(folders["t5"])
@@ -281,6 +283,7 @@ def test_the_end_that_the_target_prefers_is_tested(
     assert code == 0 and found["tokens"] == len(rows[0]["tokens"])
 
 
+@pytest.mark.full
 def test_copies_of_a_row_count_once(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     for temperature in (0.0, 1.0):
         rows = texts(folders, temperature=temperature, most=30)[:2]
@@ -290,6 +293,7 @@ def test_copies_of_a_row_count_once(folders: Folders, tmp_path: Path, capfd: Cap
         assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
 
 
+@pytest.mark.full
 def test_rows_that_cannot_be_judged_are_counted(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     rows = texts(folders, temperature=1.0)
     rows = [{"prompt": row["prompt"], "text": row["text"]} for row in rows]
@@ -345,6 +349,7 @@ def test_what_does_not_fit_gets_one_line(said: str, folders: Folders, tmp_path: 
     assert out == "" and said in err.splitlines()[-1] and "Traceback" not in err and file in err.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     assert "name the file of outputs" in refusal(["certify", "target=gpt-mini"], capfd)
     assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)

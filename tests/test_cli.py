@@ -43,6 +43,7 @@ def test_choices_are_listed_without_torch() -> None:
     assert done.returncode == 0 and "t5-mini" in done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_a_prompt_file_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "  "}\n')

@@ -40,7 +40,7 @@ def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> lis
     return found
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
@@ -190,6 +190,7 @@ def test_a_session_that_went_back_is_not_left_behind() -> None:
         session.extend([5])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "engine"), [("t5", "static"), ("gpt2", "static"), ("llama", "cudagraph")])
 def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     """The first layers' program works on the whole one's buffers, and the weights are not laid out twice."""

@@ -187,6 +187,7 @@ def one_too_many(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     return verdict
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", [no_residual, other_q, greedy_match, one_too_many])
 def test_a_wrong_rule_is_caught(rule) -> None:  # type: ignore[no-untyped-def]

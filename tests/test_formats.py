@@ -71,6 +71,7 @@ VERBS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_that_measures_prints_rows_alone(verb: str, small: list[str], capfd: Capture) -> None:
     assert main([*verb.split(), *small, *VERBS[verb], "--format", "json"]) == 0

@@ -72,7 +72,7 @@ def same_in_blocks(model: StaticModel, blocks: Sequence[tuple[int, int]]) -> Non
 WALKS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 9)), min_size=1, max_size=14)
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(walk=WALKS)
@@ -80,6 +80,7 @@ def test_blocks_of_any_size_at_any_length(kind: str, dtype: torch.dtype, walk: l
     same_in_blocks(model_of(kind, dtype), walk)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(walk=WALKS)
@@ -87,6 +88,7 @@ def test_steps_that_are_filled_up_to_a_fixed_number_of_rows(kind: str, walk: lis
     same_in_blocks(model_of(kind, torch.float32, 16), walk)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.integers(0, 90), st.integers(2, 40), st.randoms(use_true_random=False))
@@ -131,6 +133,7 @@ def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
     assert made.invariant and made.not_invariant is None
 
 
+@pytest.mark.full
 def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = StaticModel(network("t5", seed=5), SIZE, ENDS)
     assert "linear of [1, 13, 32]" in differing_operation(fast) or "attend of" in differing_operation(fast)
@@ -173,7 +176,7 @@ def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     assert {count for count in counts if count <= 20} == {16}  # one shape of step; prompts are longer
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("gamma", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_greedy_texts_are_the_targets_own_in_bf16(kind: str, gamma: int) -> None:

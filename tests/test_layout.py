@@ -33,6 +33,7 @@ def whole(step: Step, *inputs: Tensor) -> Tensor:
     return step.after_sizes(step.of_sizes(*inputs), *inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_rows_of_several_lengths_run_through_the_same_step(kind: str) -> None:

@@ -40,6 +40,7 @@ def listed(capfd: Capture, *argv: str) -> Rows:
     return rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Callable[[str], Rows]) -> None:
     rows = rows_of(group)
@@ -119,6 +120,7 @@ OWN = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", OWN)
 def test_own_choices_are_listed_with_ours(group: str, tmp_path: Path, capfd: Capture) -> None:
     text, way = OWN[group]

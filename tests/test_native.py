@@ -130,6 +130,7 @@ def test_what_is_not_known_is_torchs() -> None:
     assert found.count("native_run") > 1 and "packed_linear" not in found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("long", [128, 3])
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
@@ -163,6 +164,7 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dty
         first += count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "mistral"])
 def test_texts_that_are_read_at_once_are_the_same_to_the_bit_as_each_alone(
@@ -210,6 +212,7 @@ def counted_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_batch_of_each_family_is_read_in_one_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row has the logits that it has alone, and the states, where a draft reads them."""
@@ -227,6 +230,7 @@ def test_a_batch_of_each_family_is_read_in_one_run(kind: str, monkeypatch: pytes
             assert torch.equal(logits, one.extend(read))
 
 
+@pytest.mark.full
 def test_rows_of_a_batch_hold_their_own_states() -> None:
     own = network("t5", 4)
     model = NativeModel(own, SIZE, ENDS)
@@ -418,6 +422,7 @@ def test_a_rollout_of_damaged_weights_draws_nothing(sampling: Sampling) -> None:
         draft.propose([0], 3, torch.Generator().manual_seed(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kept", [0, 3000, -1], ids=["empty", "cut off", "a byte missing"])
 def test_a_library_that_was_cut_off_is_compiled_again(
     kept: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -449,6 +454,7 @@ def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         compiler.found.cache_clear()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "blockwise"])
 def test_heads_run_in_kernels_and_give_the_logits_of_the_modules(kind: str, recwarn: pytest.WarningsRecorder) -> None:
     """For one state and for several; a function that cannot be captured runs as it is, and says so."""
@@ -479,6 +485,7 @@ def test_heads_run_in_kernels_and_give_the_logits_of_the_modules(kind: str, recw
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
     stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -497,6 +504,7 @@ def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
     assert not any("linear" in name for name in calls(eagle.program.read))  # the head reads one entry of several
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
 def test_heads_are_captured_before_decoding_and_not_for_each_length(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proposal that the text's end makes short is read by the heads of a longer one."""

@@ -96,6 +96,7 @@ def online(model: EagerModel, lr: float = 0.02, every: int = 1, rejected_only: b
     return OnlineDraft(model, SIZE, learner, every, rejected_only=rejected_only)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
 def test_greedy_texts_are_the_targets_and_every_engine_drafts_with_the_new_weights(
     engine: Callable[..., EagerModel],
@@ -165,6 +166,7 @@ def without_times(record: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
     folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_p
     assert len([note for note in drawn.notes if "learnt from" in note]) == 2
 
 
+@pytest.mark.full
 def test_the_weights_that_other_runs_share_do_not_change(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +237,7 @@ def test_the_weights_that_other_runs_share_do_not_change(
     assert same == [not learns for learns, *_ in made]
 
 
+@pytest.mark.full
 def test_an_interrupted_run_starts_again(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

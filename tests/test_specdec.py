@@ -71,6 +71,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, engine: Any) -> None:
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", [EagerModel, fastest])
 def test_what_is_drafted_beside_a_cache_is_what_an_uncached_reading_gives(engine: Any) -> None:
     target, draft = made(engine=engine)

@@ -440,6 +440,7 @@ def small(pairs: dict[str, Path], results: Path, target: str, draft: str, *overr
 
 
 # Each run with each way that it can have (a text draft makes no trees), on one of the two pairs in turn.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "how", "target", "draft"),
     [
@@ -468,6 +469,7 @@ def test_auto_says_why_and_the_paper_keeps_its_own(
     assert records.paper_runs.empty and list(records.beyond["vocabulary"]) == ["slem"]
 
 
+@pytest.mark.full
 def test_alpha_says_what_the_mismatch_costs(
     pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ def few(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 def test_each_planned_row_is_there_and_filled_or_says_by_what(few: dict[str, str], tmp_path: Path) -> None:
     values = TABLES["beyond"](Records(tmp_path)).values
     keys = ["target", "draft", "task", "temperature", "accept", "gamma_said"]
@@ -54,6 +55,7 @@ def test_each_planned_row_is_there_and_filled_or_says_by_what(few: dict[str, str
     assert set(values["run_id"].dropna()) == {few[k] for k in few if k not in ("other 3", "simulated")}
 
 
+@pytest.mark.full
 def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     table = TABLES["beyond"](Records(tmp_path))
     shown = table.shown.assign(record=table.shown["record"].str.partition(" ")[0]).set_index("record")
@@ -73,6 +75,7 @@ def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     assert "make beyond" in under and "target.path=FOLDER" in under
 
 
+@pytest.mark.full
 def test_scores_are_compared_row_against_row_and_two_samples_not_at_all(tmp_path: Path) -> None:
     """Records of older versions hold no difference of scores; here all texts are alike. Exact at T=1 is no loss."""
     sampled = make(tmp_path, temperature=1.0, seed=1, **SCORED)

@@ -215,6 +215,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
     assert shown["M_p, ours"].tolist()[-4:] == ["t5-mini"] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("draft", ["lookup", "horizontal-t5-nano-1-bigram", "lookahead", "medusa"])
 def test_no_speed_follows_from_the_alpha_of_a_first_token(draft: str, tmp_path: Path) -> None:
     """Theorem 3.8 gave 11.53 where 3.78 was measured; `lookahead`, whose trees are not predicted, too."""
@@ -266,6 +267,7 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / f"{run}.json.gz").is_file()
 
 
+@pytest.mark.full
 def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "table1", f"results={results}"]) == 0
     assert re.search(r"\| 0\.9 +\| 10 +\|", capsys.readouterr().out)
@@ -357,6 +359,7 @@ def test_chains_of_a_trees_own_draft_stand_beside_it(tmp_path: Path) -> None:
     assert dict(zip(runs["run_id"], runs["shape"], strict=True)) == {chain: "chain", tree: "sequoia"}
 
 
+@pytest.mark.full
 def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for seed in range(3):
         make(tmp_path, seed=seed, gamma=3 + seed)

@@ -157,6 +157,7 @@ def test_passes_are_those_that_the_server_counts(small: Small) -> None:
     assert len(engine.time_verifications(PROMPT, GAMMA, 1)) == 1
 
 
+@pytest.mark.full
 def test_whole_texts_are_timed_and_alike(small: Small) -> None:
     engine = engine_of(small)
     plain, helped = engine.generate(PROMPT, None, 0), engine.generate(PROMPT, GAMMA, 0)

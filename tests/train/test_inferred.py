@@ -83,6 +83,7 @@ def test_a_mistake_is_one_line(words: str, target: Path, capfd: pytest.CaptureFi
     assert MISTAKES[words] in said and said.count("specbench:") == 1
 
 
+@pytest.mark.full
 def test_a_decoder_without_a_draft_is_shown_drafts_that_need_nothing(
     target: Path, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

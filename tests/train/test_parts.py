@@ -306,6 +306,7 @@ def test_rows_of_a_decoder_only_model_are_not_joined() -> None:
         check(Recipe(task="lm", data=plan))
 
 
+@pytest.mark.full
 def test_the_training_text_holds_no_near_copy_of_the_shipped_sentences(shared: Path) -> None:
     data = f"data.path=[{shared}/data/ende/train.jsonl.gz]"
     plan = composed("t5-mini", data, "data.keep={src:[tatoeba]}").data

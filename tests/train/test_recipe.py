@@ -21,6 +21,7 @@ def losses(folder: Path) -> list[float]:
     return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
+@pytest.mark.full
 def test_a_t5_recipe_writes_a_folder_that_loads_and_a_draft_can_be_distilled_from_it(
     t5_recipe: Recipe, nano_recipe: Recipe, pairs: str
 ) -> None:
