@@ -69,6 +69,7 @@ def greedy(kind: str) -> list[list[int]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_auto_comes_to(kind: str) -> None:
     found = model(kind, "auto")
@@ -76,7 +77,7 @@ def test_what_auto_comes_to(kind: str) -> None:
     assert (found.fell_back is None) == (found.engine == "native")
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [

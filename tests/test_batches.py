@@ -82,7 +82,7 @@ def same(ours: list[Trace], theirs: list[Trace]) -> None:
         ]
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
@@ -206,6 +206,7 @@ def test_a_row_that_leaves_is_filled_by_the_last_one() -> None:
             torch.testing.assert_close(logits, session.extend([3, 4]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_more_sessions_than_rows_are_a_fault_of_the_caller(engine: str) -> None:
     batch = Batch.of(ENGINES[engine](network("gpt2", 1), SIZE, frozenset()), 1)
@@ -257,6 +258,7 @@ def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -
 CACHED = tuple(EagerModel(network("llama", seed), SIZE, frozenset({1})) for seed in (1, 2))
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["model", "uniform"])
 def test_rows_have_the_targets_distribution(name: str) -> None:

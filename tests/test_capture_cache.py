@@ -222,6 +222,7 @@ def with_a_builtin(made: Any) -> None:
     made.transformer.ln_f.function = math.sqrt
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", [hooked, with_a_method_of_its_own, with_an_object, with_a_builtin])
 def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
     change: Callable[[Any], None], cache: Path, captures: list[int]
@@ -287,6 +288,7 @@ def test_a_damaged_file_is_written_anew(cache: Path, captures: list[int], recwar
     assert not [one for one in recwarn if "capture" in str(one.message)]
 
 
+@pytest.mark.full
 def test_a_capture_that_disagrees_with_the_network_is_made_again(cache: Path, captures: list[int]) -> None:
     """Whoever signed it: what a step computes is compared with the network at every start."""
     want = logits(start())
@@ -314,6 +316,7 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
         start().steps_of_rows(3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", ["one", "several", "last"])
 def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: str) -> None:
     """Row 2 has read more tokens than row 1: the slots, positions and mask of row 1 are wrong for it."""
@@ -331,6 +334,7 @@ def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: st
     assert rows_agree(model.program, right, *tried) and not rows_agree(model.program, wrong, *tried)
 
 
+@pytest.mark.full
 def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[int]) -> None:
     cache.parent.joinpath("specbench").write_text("a file")
     want = logits(start())

@@ -157,7 +157,7 @@ def test_a_completion_must_end_where_it_should() -> None:
         assert found is not None and not found.is_rounding and found.misplaced_end
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path: Path, capfd: Capture) -> None:
@@ -173,6 +173,7 @@ def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path
     assert (code, found["verdict"]) == (1, "not the target's") and abs(found["tests"]["proof_z"]) > 4
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
     folders: Folders, tmp_path: Path, capfd: Capture
@@ -185,7 +186,7 @@ def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
     assert code == 1 and found["tests"]["proof_z_draft"] > abs(found["tests"]["proof_z2"])
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_of_assisted_generation_are_the_targets(
@@ -234,6 +235,7 @@ def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None
     assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
 
 
+@pytest.mark.full
 def test_a_text_that_claims_to_have_ended_where_the_target_goes_on(
     folders: Folders, tmp_path: Path, capfd: Capture
 ) -> None:
@@ -265,6 +267,7 @@ def test_any_end_of_the_target_ends_a_completion(folders: Folders, tmp_path: Pat
         assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=stopped) == ([5, 6], ())
 
 
+@pytest.mark.full
 def test_the_end_that_the_target_prefers_is_tested(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

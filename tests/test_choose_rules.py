@@ -77,6 +77,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
     assert len(runs) == 3
 
 
+@pytest.mark.full
 def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture) -> None:
     assert main(["alpha", *argv, "accept=[exact,block]", "accept.lenience=0.3"]) == 2
     assert "accept.lenience: only accept=lenient has this key; name that rule too" in capfd.readouterr().err

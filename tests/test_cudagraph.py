@@ -149,6 +149,7 @@ def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.Monkey
     assert uncaptured == [0, 0, 0]
 
 
+@pytest.mark.full
 def test_costs_of_trees_are_timed_on_captured_steps() -> None:
     target = graphs_before_the_clock(network("gpt2", seed=5))
     small = ModelDraft(graphs_before_the_clock(network("gpt2", seed=6, layers=1)), 40)

@@ -64,6 +64,7 @@ def test_a_draft_does_not_choose_the_task(draft: str) -> None:
     assert task_of("target=hub", f"draft={draft}") == "ende-mini"
 
 
+@pytest.mark.full
 def test_an_explicit_task_and_an_experiment_win() -> None:
     assert task_of("target=t5-xxl", "task=ende-mini") == "ende-mini"
     assert task_of("task=cnndm", "target=t5-xxl") == "cnndm"
@@ -83,6 +84,7 @@ def test_each_job_of_a_sweep_has_its_targets_task(monkeypatch: pytest.MonkeyPatc
     assert taken == [("t5-mini", "ende-mini"), ("gpt-mini", "lm-mini"), ("random-t5-small", "ende-mini")]
 
 
+@pytest.mark.full
 def test_several_drafts_share_the_targets_task(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[ChooseConfig] = []
 

@@ -150,6 +150,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
 
 
+@pytest.mark.full
 def test_results_by_position_say_why_there_is_no_speedup(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     run()
     main(["results", "--by", "position", "--results", str(tmp_path)])
@@ -279,6 +280,7 @@ def test_times_of_other_verbs_are_marked(
     assert verb == "alpha" or [one["waited"] for one in document["rounds"]] == [pytest.approx(0.4)] * 2
 
 
+@pytest.mark.full
 def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("specbench.analysis.summary.disturbance", disturbance)
     monkeypatch.setattr("specbench.experiment.measure.between", lambda *_: CoreTime(1.2, 0.8))

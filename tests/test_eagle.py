@@ -70,6 +70,7 @@ def prompts(kind: str) -> list[Prompt]:
     return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("taps", [(), TAPS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, taps: tuple[int, ...]) -> None:
@@ -253,7 +254,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) 
         assert counts.sum() == len(trace.passes)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("tree", PLANS)
 @pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", ()), ("t5", TAPS), ("gpt2", TAPS)])

@@ -91,6 +91,7 @@ def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) ->
             assert ours.length == own.length
 
 
+@pytest.mark.full
 def test_graphs_are_captured_between_texts() -> None:
     """Steps that a text runs uncaptured are captured before the next one, replayed there, and draft the same."""
     target, draft = made("gpt2", (), captured.graphs_before_the_clock)
@@ -140,6 +141,7 @@ def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.Mo
     assert not required(eagle, target).program.cached
 
 
+@pytest.mark.full
 @torch.inference_mode()
 def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
     """Each row has captured entries of its own, on its own source."""

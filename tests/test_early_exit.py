@@ -49,7 +49,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
         assert all(own == ours for own, ours in texts(kind, draft, gamma))
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel])
 def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engine: Any) -> None:
@@ -169,7 +169,7 @@ def test_scores_are_the_distributions_it_drafts_from(kind: str) -> None:
     assert torch.allclose(alone, torch.cat(rows), atol=1e-4)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3), ("llama", 1)])
 def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:

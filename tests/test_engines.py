@@ -107,7 +107,7 @@ def test_sources_of_other_lengths_and_sessions_side_by_side(pair: tuple[str, Eag
             assert (logits - exact).abs().max() < NEAR * exact.abs().max()
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "made"), [("t5", static), ("llama", static), ("gpt2", graphs), *((kind, native) for kind in KINDS)]
 )
@@ -178,6 +178,7 @@ def test_where_rounding_is_large_the_captured_step_need_not_be_nearer_to_fp32_th
     assert with_engine("static", network(kind, seed=5).to(torch.bfloat16), 40, ENDS).engine == "static"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_network_made_in_inference_mode_is_captured_and_still_runs_itself(kind: str) -> None:
     with torch.inference_mode():

@@ -99,6 +99,7 @@ def test_own_choices_without_a_fork(verb: str, own_choices: Path, capfd: Capture
     assert "gamma: 11" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_the_config_of_a_sweep_is_that_of_its_first_job(capfd: Capture) -> None:
     assert main(["sweep", "experiment=table2", "--cfg", "job"]) == 0
     out, err = capfd.readouterr()
@@ -190,6 +191,7 @@ def test_a_folder_as_a_shell_completes_it(word: str, key: str, places: Path, cap
     assert Path(composed_path([f"{key}.path={word}"], key, capfd)).resolve() == places / "titler"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["my rows (1).jsonl", "a,b.jsonl", "it's.jsonl", "x[1]{2}.jsonl"])
 def test_files_of_any_name(name: str, places: Path, capfd: Capture) -> None:
     for word in (f"task=./{name}", f"task=~/{name}", f"task={places}/{name}", f"task.path={name}"):

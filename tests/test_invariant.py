@@ -112,6 +112,7 @@ def test_nodes_of_a_tree_and_what_follows_a_path(
     assert torch.equal(session.extend(TEXT[:2]), torch.cat([alone.extend([token]) for token in TEXT[:2]]))
 
 
+@pytest.mark.full
 def test_a_tree_across_the_end_of_a_sum() -> None:
     model = model_of("t5", torch.bfloat16)
     parents = [ROOT, 0, 0, ROOT, 1, 2, 3, 1, 6, 8, 9, 10]
@@ -126,7 +127,7 @@ def test_a_tree_across_the_end_of_a_sum() -> None:
         assert torch.equal(logits_NV[path], torch.cat([alone.extend([nodes[node]]) for node in path]))
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
     made = with_engine("static", network(kind, seed=5).to(dtype), SIZE, ENDS, "invariant")
@@ -145,6 +146,7 @@ def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fallen.not_invariant == "a kernel of that machine"
 
 
+@pytest.mark.full
 def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
@@ -159,6 +161,7 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
     assert first_difference(model) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["eager", "compile"])
 def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -168,6 +171,7 @@ def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkey
     assert not made.invariant and made.not_invariant == f"engine={engine} does not control its kernels"
 
 
+@pytest.mark.full
 def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     made = graphs(network("llama", seed=5), SIZE, ENDS, invariant=True)
     made.set_least_rows(16)  # as on a GPU

@@ -92,6 +92,7 @@ def test_both_are_lossless_by_enumeration(match: Played, seed: int) -> None:
     assert strays(ALGORITHM_1, p_GV, q_GV, q_GV) < 1e-12
 
 
+@pytest.mark.full
 def test_a_rule_of_the_conformance_tests() -> None:
     check_rule(accept_match, samples=2000)
 
@@ -155,6 +156,7 @@ class Alike(ToyModel):
     eos_ids: frozenset[int] = frozenset()
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", ["match", "onehot", "exact"])
 def test_equation_1_of_the_own_alpha_is_the_measured_tokens_a_pass(rule: str) -> None:
@@ -191,7 +193,7 @@ def without_gamma(argv: Sequence[str]) -> list[str]:
     return [one for one in argv if not one.startswith(("gamma=", "warmup="))]
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["match", "onehot"])
 def test_a_sampled_run_is_proved_and_predicted_from_its_own_alpha(
     run, folders: Folders, tmp_path: Path, capfd: Capture, rule: str

@@ -86,6 +86,7 @@ def made(kind: str) -> Any:
     return built.eval()
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_step_is_one_call(kind: str) -> None:
     """Grouped queries, rotary angles, gates, norms of heads, sliding windows, learned positions, biases."""
@@ -94,6 +95,7 @@ def test_a_step_is_one_call(kind: str) -> None:
     assert calls(model.program.one) == calls(model.program.several) == ["native_run"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_step_computes_what_the_module_does(kind: str) -> None:
     module = made(kind)
@@ -105,6 +107,7 @@ def test_a_step_computes_what_the_module_does(kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["Gemma", "Qwen3"])
 def test_a_step_in_bf16_is_one_call_and_rounds_as_the_module(kind: str) -> None:
     module = made(kind).to(torch.bfloat16)
@@ -122,6 +125,7 @@ def in_torch_too() -> Any:
     return made("Cohere").to(torch.bfloat16)
 
 
+@pytest.mark.full
 def test_what_is_not_known_is_torchs() -> None:
     """What surrounds it is native."""
     model = with_engine("native", in_torch_too(), 40, ENDS, "invariant")
@@ -149,7 +153,7 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dtype) -> None:
@@ -354,13 +358,14 @@ def test_fp16_is_not_for_the_native_kernels() -> None:
         with_engine("native", network("gpt2", seed=5).to(torch.float16), 40, ENDS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("numerics", ["auto", "invariant", "fast"])
 def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: str) -> None:
     found = with_engine("auto", network("t5", seed=5), 40, ENDS, numerics)
     assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [
@@ -412,6 +417,7 @@ def test_what_is_torchs_in_part_is_chosen_step_by_step() -> None:
     assert in_parts.length == len(SOURCE) - 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(1.0, top_k=3), Sampling(1.0, top_p=0.5)])
 def test_a_rollout_of_damaged_weights_draws_nothing(sampling: Sampling) -> None:
     damaged = network("t5", seed=5)
@@ -444,6 +450,7 @@ def test_a_library_that_was_cut_off_is_compiled_again(
         compiler.found.cache_clear()
 
 
+@pytest.mark.full
 def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")

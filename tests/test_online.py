@@ -64,6 +64,7 @@ def p_value() -> tuple[float, int]:
     return chi.p_value(decode, exact(target, WARM, LENGTH), SAMPLES), model.updates
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_sampled_texts_have_the_targets_distribution_while_the_draft_learns() -> None:
     """One false alarm in 10,000 seeds."""
@@ -117,6 +118,7 @@ def test_greedy_texts_are_the_targets_and_every_engine_drafts_with_the_new_weigh
     torch.testing.assert_close(model.start(SOURCE).extend(tokens), fresh, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_decoder_only_drafts_learn(kind: str) -> None:
     target = EagerModel(network(kind, 1), SIZE, frozenset())
@@ -251,6 +253,7 @@ def test_an_interrupted_run_starts_again(
     assert without_times(newest(tmp_path)) == without_times(record)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -275,6 +278,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert said in refusal(["run", "target=t5-mini", "draft=t5-nano", *keys], capfd)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["alpha", "recommend", "bench", "bench beam"])
 def test_verbs_that_measure_one_draft_refuse_it(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     said = refusal([*verb.split(), "target=t5-mini", "draft=t5-nano", "draft.online=true"], capfd)

@@ -186,6 +186,7 @@ def test_prompt_lookup_of_llama_cpp_is_that_of_its_package(monkeypatch: pytest.M
     assert engine.decode((8, 3), [1], 3, 7)[1] == [3, 7, 5]
 
 
+@pytest.mark.full
 def test_prompt_lookup_of_a_peer_is_timed_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each γ; a peer without its own has the row of the target alone."""
     from networks import network

@@ -36,6 +36,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     return call
 
 
+@pytest.mark.full
 def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     code, out, err, record = run(SAMPLED)
     summary = record["summary"]
@@ -52,6 +53,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
     assert f"z = {summary['proof_z']:+.2f}" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "keys", [(), (SAMPLED, "accept=typical"), (SAMPLED, "simulate.alpha=0.5")], ids=["T=0", "lossy", "simulated"]
 )

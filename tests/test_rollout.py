@@ -167,6 +167,7 @@ def test_the_host_reads_once_a_pass(rule: AcceptanceRule, sampling: Sampling, pe
     assert float(torch.rand(1, generator=generator)) == at
 
 
+@pytest.mark.full
 def test_step_by_step_the_host_reads_each_token() -> None:
     """What the count would show without a rollout."""
     target, draft = _drafting(pair("t5", StepByStep, frozenset()))
@@ -196,6 +197,7 @@ def test_every_way_to_the_host_is_counted(read: Any, name: str) -> None:
     assert reads.counts == {name: 1}
 
 
+@pytest.mark.full
 def test_a_shorter_proposal_is_the_beginning_of_a_captured_one(pending: list[int]) -> None:
     """The last passes of a text draft less; nothing is captured for them."""
     target, draft = _drafting(pair("t5", CudaGraphModel, frozenset()))
@@ -218,6 +220,7 @@ class CannotRollOut(Repeated):
         super().__init__(work)
 
 
+@pytest.mark.full
 def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() -> None:
     target, _ = pair("t5", CudaGraphModel, frozenset({1}))
     small = CudaGraphModel(network("t5", seed=6, layers=1), SIZE, frozenset({1}), capture=CannotRollOut)

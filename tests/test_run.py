@@ -158,6 +158,7 @@ def test_another_vocabulary_is_named_with_the_first_difference(run, tmp_path: Pa
     assert "draft.vocabulary=auto" in err
 
 
+@pytest.mark.full
 def test_broken_folders_are_one_line(run, folders: Folders, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     import shutil
 
@@ -288,6 +289,7 @@ def test_a_results_folder_that_cannot_be_written(run, tmp_path: Path) -> None:  
     assert code == 1 and "cannot be written" in err and "set results=FOLDER" in err
 
 
+@pytest.mark.full
 def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

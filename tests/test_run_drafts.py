@@ -59,7 +59,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("target", "draft"),
     [
@@ -111,6 +111,7 @@ def test_a_cascades_operations_are_those_of_the_recorded_passes(run: Run) -> Non
     assert cold["summary"]["c_hat"] == warm["summary"]["c_hat"]
 
 
+@pytest.mark.full
 def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
     code, err, record = run("cascade", "draft.inner.kind=early-exit", "draft.inner.layers=1", "gamma=3")
     assert code == 0 and record is not None, err

@@ -40,6 +40,7 @@ def test_kept_tokens_have_the_logits_of_the_whole_head(kind: str, engine: str, d
         assert torch.allclose(found[:, KEPT], all_LV[:, KEPT], atol=near)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_only_kept_tokens_are_drafted(temperature: float) -> None:
     short = network("t5", seed=5)

@@ -89,6 +89,7 @@ def test_trained_weights_at_a_given_alpha(tmp_path: Path, folders: dict[str, Pat
     assert summary["passes"] == 4 * 5  # 4 + 4 + 4 + 4 tokens, and the last one
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

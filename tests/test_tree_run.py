@@ -81,6 +81,7 @@ def test_rows_of_a_batch_read_trees(run: Any, folders: dict[str, Path], name: st
     assert temperature or summary["identical"] == 1.0
 
 
+@pytest.mark.full
 def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     code, _, err, record = run(
         "tree=widths", f"draft.cache_dir={tmp_path / 'cache'}", "engine=eager", draft="draft=bigram"

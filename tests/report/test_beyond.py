@@ -86,6 +86,7 @@ def test_scores_are_compared_row_against_row_and_two_samples_not_at_all(tmp_path
     assert shown.loc[digest(older), "quality"] == "BLEU 28.5 (+0.0 [+0.0, +0.0])"
 
 
+@pytest.mark.full
 def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:
     make(tmp_path, prompts=4, seed=1, created="2026-05-01T00:00:00+00:00")
     most = make(tmp_path, prompts=9, seed=2)
@@ -93,6 +94,7 @@ def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:
     assert values["run_id"].dropna().tolist() == [most]
 
 
+@pytest.mark.full
 def test_a_wrong_text_has_no_speed_and_no_mark(tmp_path: Path) -> None:
     none = {"speedup_measured": None, "speedup_low": None, "speedup_high": None}
     wrong = make(tmp_path, seed=1, draft="bigram", lossless=False, **none)
@@ -119,6 +121,7 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     assert "Hollow: a lossy rule" in figure.alt
 
 
+@pytest.mark.full
 def test_machines_are_told_apart(tmp_path: Path) -> None:
     make(tmp_path)
     make(tmp_path, seed=1, hardware="NVIDIA H200", dtype="bfloat16")

@@ -39,6 +39,10 @@ class Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
+# One fixture draws every table and figure of the records.
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def pages(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     """The page with records, and without any; each is drawn once."""

@@ -28,6 +28,7 @@ def config_note(name: str) -> str:
     return " ".join(held("model")[name].about.split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_in_every_format_with_and_without_records(name: str, records: Records, nothing: Records) -> None:
     for source in (records, nothing):
@@ -72,6 +73,7 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
     assert ours["record"].endswith("(simulated)")
 
 
+@pytest.mark.full
 def test_our_models_do_not_stand_under_the_papers_names(tmp_path: Path) -> None:
     cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.0}]
     pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende"}
@@ -344,6 +346,7 @@ def test_sampled_completions_without_a_proof_are_marked_where_they_are_used(tmp_
         assert digest(proved) in said and f"{digest(proved)} (unproved)" not in said
 
 
+@pytest.mark.full
 def test_drafts_that_learn_between_prompts_fill_no_cell(tmp_path: Path) -> None:
     make(tmp_path)
     learns = make(tmp_path, seed=1, draft="t5-nano-online", learnt_positions=5, learning_rate=0.1)

@@ -167,6 +167,7 @@ def test_the_passages_of_ende_mini_have_each_of_its_sentences_once() -> None:
     assert not left
 
 
+@pytest.mark.full
 def test_groups_are_the_same_in_every_process() -> None:
     """A resumed training needs the same rows, but the order of a set of strings differs from process to process."""
     code = (
