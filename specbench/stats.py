@@ -10,6 +10,7 @@ looks several times (`until`), the interval is `student`'s.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import exp, sqrt
 from typing import TypedDict
 
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 FEW_PROMPTS = 10  # below this an interval is said to be rough
 LEVEL = 0.95
+MOST_FREEDOM = 1e5  # degrees of freedom; with more, t is normal
 BLOCK = 4_000_000  # weights drawn at a time: memory does not grow with rows times resamples
 
 
@@ -145,12 +147,14 @@ def student(
     return Interval(value, value * exp(-reach), value * exp(reach))
 
 
+@cache
 def t_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t above its median, for 1 or more degrees of freedom.
 
     With t = √f tan θ the density of θ is cos^(f-1) θ up to a factor: its sum over a fine grid is inverted.
     """
-    theta = np.linspace(0, np.pi / 2, 100_001)
+    freedom = min(freedom, MOST_FREEDOM)
+    theta = np.linspace(0, np.pi / 2, 20_001)
     density = np.cos(theta) ** (freedom - 1)
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return float(sqrt(freedom) * np.tan(np.interp(2 * probability - 1, mass / mass[-1], theta)))

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from specbench.analysis.summary import speedups
+from specbench.config.keys import as_share
+from specbench.config.schema import RunConfig
 from specbench.records.schema import PromptRecord, Stopped
 from specbench.stats import LEVEL
 
 FIRST = 20  # prompts before the first look: fewer do not show how much prompts differ
 GROWTH = 1.5  # from look to look
+BATCHES = 8  # of a group: prompts that decode in turn in the rows of a batch, without and with the draft
 
 
 def sizes_of_looks(prompts: int, group: int = 1) -> list[int]:
@@ -41,6 +44,13 @@ class Looks:
         self.half_widths: list[float] = []  # one a look, as a share of the speedup
         self._resamples, self._seed = resamples, seed
 
+    @staticmethod
+    def of(config: RunConfig, prompts: int) -> "Looks | None":
+        """Those of a run over so many prompts; None without `until`. Prompts of a batch are decoded in groups."""
+        within = None if config.until is None else as_share(config.until)
+        group = 1 if config.batch == 1 else BATCHES * config.batch
+        return None if within is None else Looks(within, prompts, group, config.resamples, config.seed)
+
     def see(self, prompts: Sequence[PromptRecord]) -> bool:
         """Take the looks that are due after these first prompts of the task; whether the run ends, at `prompts`.
 
@@ -60,6 +70,12 @@ class Looks:
     def prompts(self) -> int:
         """The prompts of the last look."""
         return self.sizes[len(self.half_widths) - 1]
+
+    def plan(self, shuffled: bool) -> str:
+        """The looks in words, before the run."""
+        sizes = ", ".join(map(str, self.sizes))
+        order = "" if shuffled else "; the prompts come in order, and task.shuffle=0 draws their order at random"
+        return f"until={100 * self.within:g}%: looks after {sizes} prompts, each at {100 * self.level:.2f}%{order}"
 
     @property
     def now(self) -> str:

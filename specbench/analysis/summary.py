@@ -10,7 +10,6 @@ from statistics import median
 from typing import Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import (
     acceptance_by_position,
@@ -21,6 +20,7 @@ from specbench.analysis.acceptance.by_position import (
 )
 from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
+from specbench.analysis.costs.verify_cost import verify_cost
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -47,11 +47,10 @@ from specbench.records.schema import (
     UnderLenience,
     UnderRule,
 )
-from specbench.stats import Interval, bootstrap, draw_weights, interval, ratio, ratio_of_ratios
+from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
-MOST_RESAMPLES_OF_V = 200  # medians of all passes: each resample takes a cumulative sum over them
 NO_SPEED = cast(Speedups, dict.fromkeys(Speedups.__annotations__))
 
 
@@ -166,62 +165,6 @@ def summarise(
         **measured,
         **spread,
     }
-
-
-def verify_cost(
-    prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int, level: float | None = None
-) -> Interval | None:
-    """v: the median verification of a full pass over the median step of the target alone, with its interval.
-
-    Every pass counts where `gamma` is None, and every pass over a tree (with parents): it drafts nodes, not `gamma`
-    tokens, so that none of its counts makes it full. The interval resamples prompts
-    (`MOST_RESAMPLES_OF_V` times at most). None without a full pass.
-    """
-    of_passes, of_steps = _full_passes(prompts, gamma), [prompt["baseline"]["steps_s"] for prompt in prompts]
-    if not any(of_passes):
-        return None
-    value = _v(prompts, gamma)
-    if len(prompts) < 2:
-        return Interval(value, None, None)
-    weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES_OF_V), np.random.default_rng(seed))
-    passes_S, steps_S = (_medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
-    drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
-    runs = of_processes(prompts)
-    of_runs = [_v(one, gamma) for one in runs] if len(runs) > 1 else []
-    return interval(value, (passes_S / steps_S)[drawn], len(prompts), level, of_runs)
-
-
-def _v(prompts: Sequence[PromptRecord], gamma: int | None) -> float:
-    """The median of full passes over the median step."""
-    verifying_s = [one for some in _full_passes(prompts, gamma) for one in some]
-    return median(verifying_s) / median(one for prompt in prompts for one in prompt["baseline"]["steps_s"])
-
-
-def _full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[list[float]]:
-    """The seconds of verifying each full pass, prompt by prompt."""
-    return [
-        [
-            one["verify_s"]
-            for one in prompt["speculative"]["passes"]
-            if gamma is None or one.get("parents") is not None or one["drafted"] == gamma
-        ]
-        for prompt in prompts
-    ]
-
-
-def _medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
-    values = np.array([one for some in seconds for one in some])
-    owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
-    order = np.argsort(values)
-    values, owner = values[order], owner[order]
-    found = np.full(len(weights_SN), np.nan)
-    for place, weights_N in enumerate(weights_SN):
-        counts = np.cumsum(weights_N[owner])
-        if counts[-1]:
-            low, high = np.searchsorted(counts, [(counts[-1] - 1) // 2, counts[-1] // 2], side="right")
-            found[place] = (values[low] + values[high]) / 2
-    return found
 
 
 def learnt(prompts: Sequence[PromptRecord]) -> Learnt:

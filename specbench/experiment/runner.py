@@ -15,7 +15,6 @@ from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.looks import Looks
 from specbench.analysis.summary import resummarised
-from specbench.config.keys import as_share
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.session import Model, Prompt, get_ready
@@ -25,7 +24,6 @@ from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import (
-    BATCHES,
     BatchParts,
     groups,
     measure_group,
@@ -181,7 +179,9 @@ def execute(
                 known = journal.parts[-1]["gamma"] if journal.parts else plan
                 before = None if known is None else DraftingPlan.from_json(known)
                 parts, choice = with_gamma(config, parts, before, progress.note)
-                looks = _looks(parts, progress.note)
+                looks = Looks.of(config, len(parts.examples))
+                if looks is not None:
+                    progress.note(looks.plan(shuffled=config.task.shuffle is not None))
                 _decode_missing(parts, journal, choice, progress, looks)
             if looks is not None:
                 parts = replace(parts, examples=parts.examples[: looks.prompts], prompts=parts.prompts[: looks.prompts])
@@ -241,21 +241,6 @@ def write_failure(file: Path, config: RunConfig, run_id: str, error: Exception) 
             return
     with contextlib.suppress(MachineError):  # the first error is the one to tell
         store.write(config.results, failed_record(config, run_id, error))
-
-
-def _looks(parts: Parts, note: Callable[[str], None]) -> Looks | None:
-    """The looks of a run with `until`."""
-    config, total = parts.config, len(parts.examples)
-    within = None if config.until is None else as_share(config.until)
-    if within is None:
-        return None
-    group = BATCHES * config.batch if config.batch > 1 else 1
-    looks = Looks(within, total, group, config.resamples, config.seed)
-    note(
-        f"until={config.until}: {len(looks.sizes)} looks at most, after {looks.sizes[0]} to {total} prompts"
-        + ("" if config.task.shuffle is not None else "; prompts come in order, task.shuffle=0 draws them at random")
-    )
-    return looks
 
 
 def _decode_missing(
