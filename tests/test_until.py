@@ -1,4 +1,4 @@
-"""`until=2%`: the looks of a run, that its interval covers although it looked, and that it resumes as it would have ended."""
+"""`until=2%`: the looks of a run, that its interval covers although it looked, and that a resumed run looks again."""
 
 from pathlib import Path
 from typing import Any
@@ -88,18 +88,21 @@ def test_a_higher_level_is_wider_and_nothing_that_differs_has_no_width() -> None
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks after 2, 3 and 4 of 4 prompts."""
+    """Looks after 2 and 3 of 3 prompts."""
     monkeypatch.setattr("specbench.analysis.looks.FIRST", 2)
 
 
-def test_a_run_stops_and_says_so(few: None, folders: dict[str, Path], tmp_path: Path, capfd: Capture) -> None:
-    code, out, err, record = called(small_run(folders, tmp_path, "limit=4", "until=90%"), tmp_path, capfd)
+def test_a_run_stops_and_says_so(
+    few: None, folders: dict[str, Path], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Looks, "_half_width", lambda self, prompts: 0.5)
+    code, out, err, record = called(small_run(folders, tmp_path, "limit=3", "until=99%"), tmp_path, capfd)
     assert code == 0, err
     summary = record["summary"]
-    assert (summary["prompts"], summary["looks"], summary["looks_planned"], summary["prompts_offered"]) == (2, 1, 3, 4)
-    assert summary["level"] == pytest.approx(1 - 0.05 / 3) and summary["until"] == 0.9
-    assert len(record["prompts"]) == 2 and "until=90%: looks after 2, 3, 4 prompts, each at 98.33%" in err
-    assert "until=90%: stopped after 2 of 4 prompts" in out and "1 of 3 looks" in out
+    assert (summary["prompts"], summary["looks"], summary["looks_planned"], summary["prompts_offered"]) == (2, 1, 2, 3)
+    assert summary["level"] == pytest.approx(1 - 0.05 / 2) and summary["until"] == 0.99
+    assert len(record["prompts"]) == 2 and "until=99%: looks after 2, 3 prompts, each at 97.50%" in err
+    assert "until=99%: stopped after 2 of 3 prompts" in out and "1 of 2 looks" in out
     again = resummarised(record)["summary"]
     for name in ("speedup_low", "speedup_high", "alpha_low", "verify_cost_high"):
         assert again[name] == summary[name]  # type: ignore[literal-required]
@@ -118,11 +121,10 @@ def test_a_width_that_no_prompts_give_ends_with_the_task(
 def test_an_interrupted_run_takes_the_same_looks(
     few: None, folders: dict[str, Path], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look after 3 prompts is narrow, and the process ends before its record is written: the next one stops there,
-    too, and decodes nothing."""
-    argv = small_run(folders, tmp_path, "limit=4", "until=50%")
-    widths = {2: 0.9, 3: 0.4, 4: 0.3}
-    monkeypatch.setattr(Looks, "_half_width", lambda self, prompts: widths[len(prompts)])
+    """The look after 2 of 3 prompts is narrow, and the process ends before its record is written: the next one stops
+    there, too, and decodes nothing."""
+    argv = small_run(folders, tmp_path, "limit=3", "until=50%")
+    monkeypatch.setattr(Looks, "_half_width", lambda self, prompts: {2: 0.4, 3: 0.3}[len(prompts)])
     with interrupted(monkeypatch, 1):
         assert main(argv) == 130
 
@@ -135,7 +137,7 @@ def test_an_interrupted_run_takes_the_same_looks(
     monkeypatch.setattr(runner, "measure_prompt", None)
     code, _, err, record = called(argv, tmp_path, capfd)
     assert code == 0, err
-    assert (record["summary"]["prompts"], record["summary"]["looks"], record["summary"]["processes"]) == (3, 2, 2)
+    assert (record["summary"]["prompts"], record["summary"]["looks"], record["summary"]["processes"]) == (2, 1, 2)
 
 
 @pytest.mark.parametrize(

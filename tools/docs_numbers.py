@@ -36,8 +36,8 @@ NAMED: Mapping[str, tuple[str, int]] = {
     "draft": ("draft", 0), "γ": ("policy gamma_said", 0), "T": ("temperature", 0), "α": ("alpha", 2), "c": ("c", 2),
     "v": ("verify_cost", 2), "tokens a pass": ("tokens_per_pass", 2), "measured": ("speedup_measured", 2),
     "batch": ("batch", 0), "expected": ("expected", 2), "rule": ("accept", 0),
-    "pair": ("pair", 0), "speedup": ("speedup", 2), "one process, ±%": ("own", 1), "over processes, ±%": ("over", 1),
-    "wider, times": ("wider", 2), "between processes, %": ("between", 2),
+    "pair": ("pair", 0), "speedup": ("speedup", 2), "one process (±%)": ("own", 1), "over processes (±%)": ("over", 1),
+    "wider (times)": ("wider", 2), "between processes (%)": ("between", 2),
     "alone (tokens/s)": ("tokens_per_second_baseline", 0), "with the draft (tokens/s)": ("tokens_per_second", 0),
 }  # fmt: skip
 

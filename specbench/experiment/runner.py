@@ -248,12 +248,16 @@ def _decode_missing(
 ) -> None:
     total = len(parts.examples)
 
-    def advance() -> bool:
-        """Tell the progress, and whether the run ends here."""
+    def ended() -> bool:
+        """Whether the run ends at the prompts that are done."""
         done = [journal.prompts[one.index] for one in parts.examples if one.index in journal.prompts]
-        ended = looks is not None and looks.see(done)
-        progress.advance(len(done), total, "" if looks is None else looks.now)
-        return ended
+        return looks is not None and looks.see(done)
+
+    def advance() -> bool:
+        """Take the looks that are due, and tell the progress; whether the run ends here."""
+        ends = ended()
+        progress.advance(len(journal.prompts), total, "" if looks is None else looks.now)
+        return ends
 
     if parts.config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
         journal.restart()
@@ -266,9 +270,7 @@ def _decode_missing(
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
     missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
     _restore(parts, texts, answers)
-    if not missing or (
-        looks is not None and looks.see([journal.prompts[parts.examples[place].index] for place in done])
-    ):
+    if ended() or not missing:
         return
     if journal.prompts:
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
