@@ -201,9 +201,7 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
         )  # fmt: skip
     console.print(table)
     if any(row["quantity"] == "speedup" for row in rows):
-        console.print(
-            f"specbench run until={100 * within:g}% stops by itself when the speedup's interval is that narrow"
-        )
+        console.print(f"to stop a run when its interval is that narrow: specbench run until={100 * within:g}%")
     if rows and rows[0]["prompts"] == 1:
         console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
     elif equal := [row["quantity"] for row in rows if row["needed"] is None]:
