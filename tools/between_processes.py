@@ -48,12 +48,15 @@ def row(record: RunRecord) -> dict[str, object]:
 
 
 def main(results: str) -> int:
-    """Write the file; exit code 1 if there is no record, or a disturbed one."""
+    """Write the file from the records that were not disturbed; exit code 1 if there is none."""
     catalog = Catalog(results, kept=False)
     records = [catalog.whole(one["run_id"]) for one in catalog.rows() if one.get("speedup_by_process")]
-    disturbed = [one["run_id"] for one in records if one["summary"].get("disturbed")]
-    if not records or disturbed:
-        print(f"{results}: " + (f"disturbed, repeat them: {', '.join(disturbed)}" if disturbed else "no such record"))
+    for one in records:
+        if one["summary"].get("disturbed"):
+            print(f"left out, disturbed; run it again with force=true: {one['run_id']}")
+    records = [one for one in records if not one["summary"].get("disturbed")]
+    if not records:
+        print(f"{results}: no record of a run in several processes on a quiet machine")
         return 1
     rows = sorted(map(row, records), key=lambda one: str(one["pair"]))
     prompts = {one["prompts"] for one in rows}
