@@ -43,6 +43,18 @@ def list_between(low: int, high: int) -> Allowed:
     )
 
 
+def as_share(text: str) -> float | None:
+    """'2%' and '0.02' as a number between 0 and 1; None if it is no such text."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None
+    return value if 0 < value < 1 else None
+
+
+SHARE = Allowed(as_share, "a share between 0 and 1, such as 2% or 0.02")
+
+
 def one_of(names: Iterable[str]) -> Allowed:
     """Words."""
     return Allowed(set(names).__contains__, " | ".join(names))

@@ -24,6 +24,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
+from specbench.analysis.looks import BATCHES
 from specbench.analysis.proof.departures import Difference, difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
@@ -219,9 +220,6 @@ def _raw(trace: Trace, parts: Parts) -> TraceRecord:
 # A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft
 # and
 # then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
-
-
-BATCHES = 8  # of a group: few passes at its end have empty rows
 
 
 @dataclass(frozen=True)

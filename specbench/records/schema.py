@@ -145,6 +145,24 @@ class OnlineRecord(TypedDict):
     timed: Annotated[bool, "whether they are part of the speculative decode_s"]
 
 
+class TimesRecord(TypedDict):
+    """The times of one decoding in one of several processes."""
+
+    start_s: Seconds
+    decode_s: Seconds
+    draft_start_s: Seconds
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
+    passes_s: Annotated[list[list[float]], "seconds of drafting, verifying and accepting of each pass"]
+
+
+class ProcessTimes(TypedDict):
+    """The times of a prompt in one of several processes; its tokens and passes are the same in all."""
+
+    baseline: TimesRecord
+    speculative: TimesRecord
+    load: LoadRecord | None
+
+
 class PromptRecord(TypedDict):
     """One prompt, decoded with and without the draft: the raw measurement from which all numbers are computed."""
 
@@ -167,6 +185,9 @@ class PromptRecord(TypedDict):
     category: NotRequired[Annotated[str, "kind of prompt, from task.category_field"]]
     grown: NotRequired[Annotated[int, "tokens of earlier completions in the draft's store (draft.grow=true)"]]
     online: NotRequired[OnlineRecord]
+    runs: NotRequired[
+        Annotated[list[ProcessTimes], "with runs=N: the times in each process, of which the other times are the mean"]
+    ]
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
     ]
@@ -220,6 +241,29 @@ class Speedups(TypedDict):
     speedup_end_to_end: Annotated[float | None, "with encoder and prefill"]
     speedup_end_to_end_low: float | None
     speedup_end_to_end_high: float | None
+
+
+class Repeated(TypedDict, total=False):
+    """With runs=N: how much the speedup differs between processes that measured the same prompts; absent otherwise.
+
+    `speedup_between` is where the spread between processes stands. The interval of a mean over N processes has
+    speedup_between² / N as a part of its variance, relative to the speedup; a difference of two records has both parts.
+    """
+
+    speedup_by_process: Annotated[list[float], "speedup_measured of each process"]
+    speedup_between: Annotated[
+        float, "standard deviation of their logs, so relative; a process's own noise is part of it"
+    ]
+
+
+class Stopped(TypedDict, total=False):
+    """With until=SHARE: the looks at the interval of the speedup; absent otherwise."""
+
+    until: Annotated[float, "half width at which the run stops, as a share of the speedup"]
+    looks: Annotated[int, "looks that were taken"]
+    looks_planned: Annotated[int, "looks over all prompts"]
+    level: Annotated[float, "of this record's intervals: 1 - 0.05 / looks_planned, so that all looks cover with 95%"]
+    prompts_offered: Annotated[int, "prompts that the run would have decoded at most"]
 
 
 class UnderRule(TypedDict, total=False):
@@ -344,7 +388,18 @@ class Learnt(TypedDict, total=False):
 
 
 class Measured(
-    Counted, Throughput, OfTrees, Grown, Learnt, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups
+    Counted,
+    Throughput,
+    OfTrees,
+    Grown,
+    Learnt,
+    Proved,
+    Disturbed,
+    UnderRule,
+    UnderLenience,
+    Predicted,
+    Speedups,
+    Repeated,
 ):
     """All statistics of a run's raw prompts."""
 
@@ -376,8 +431,8 @@ class Limits(TypedDict, total=False):
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
 
 
-class Summary(Names, Measured, Quality, Vocabularies, Limits):
-    """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval."""
+class Summary(Names, Measured, Quality, Vocabularies, Limits, Stopped):
+    """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval, or one of `level`."""
 
     gamma: Annotated[int | None, "null where it changed from pass to pass"]
     gamma_requested: int | str
@@ -477,11 +532,12 @@ class GammaRecord(TypedDict):
 
 
 class Process(TypedDict):
-    """A process that worked on the run: more than one after an interruption."""
+    """A process that worked on the run: more than one after an interruption, or with runs=N."""
 
     started: str
     gamma: GammaRecord
     after_prompts: int
+    run: NotRequired[Annotated[int, "with runs=N: which of the N it is, from 1"]]
 
 
 class RunRecord(TypedDict):

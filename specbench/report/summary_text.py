@@ -286,11 +286,30 @@ def remarks(s: Summary) -> list[str]:
         )
     if s.get("learnt_positions") is not None:
         lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
+    if s.get("until") is not None:
+        lines.append(_looked(s))
+    if len(measured := s.get("speedup_by_process", [])) > 1:
+        lines.append(
+            f"{len(measured)} processes measured a speedup of {', '.join(map(number, measured))}: the intervals of v "
+            "and the speedups cover the differences between them"
+        )
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"only {s['prompts']} prompts: the intervals are rough")
     return lines
+
+
+def _looked(s: Summary) -> str:
+    """Where and why a run with `until` stopped, and what its intervals are."""
+    value, low, high = s["speedup_measured"], s["speedup_low"], s["speedup_high"]
+    reach = "none" if value is None or low is None or high is None else f"±{100 * (high - low) / (2 * value):.1f}%"
+    ended = "stopped" if s["prompts"] < s["prompts_offered"] else "not stopped"
+    return (
+        f"until={100 * s['until']:g}%: {ended} after {s['prompts']} of {s['prompts_offered']} prompts, interval of the "
+        f"speedup {reach}; {s['looks']} of {s['looks_planned']} looks, so each interval has level "
+        f"{100 * s['level']:.2f}% and all looks together 95%"
+    )
 
 
 def simulated(s: Summary) -> str:
