@@ -44,6 +44,22 @@ def span(low: float | None, high: float | None, form: str = ".3f", between: str 
     return NONE if _missing(low) or _missing(high) else f"{low:{form}}{between}{high:{form}}"
 
 
+def size(number: float) -> str:
+    """Bytes in three digits: '1.24 GB' (of 10^9)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            break
+        number /= 1000
+    else:
+        unit = "TB"
+    return f"{number:.3g} {unit}"
+
+
+def more_memory(ratio: float) -> str:
+    """The memory of target and draft over the target's: '14% more'."""
+    return f"{100 * (ratio - 1):.0f}% more" if ratio >= 1 else f"{100 * (1 - ratio):.0f}% less"
+
+
 def _missing(value: float | None) -> bool:
     return value is None or value != value
 

@@ -9,8 +9,8 @@ longest sequence takes in this engine's sizes. Weights that are mapped from a fi
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import FunctionType, MethodType
-from typing import Any, Literal
+from types import FunctionType, MappingProxyType, MethodType
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +18,18 @@ from torch import Tensor, nn
 
 from specbench.algorithm.draft import models_of
 from specbench.engine.batch import bytes_of_cache
-from specbench.engine.buffers import Buffers, BufferPool
+from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.session import Model
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.records.schema import Memory, PromptRecord
 
-Part = Literal["weights", "buffers", "caches"]
-NOT_OURS = ("_shallow", "now", "mark", "vocabulary", "_graph")  # attributes that lead to other models, or to no tensor
-PLAIN = (str, int, float, bytes, type(None))
+# Attributes that lead to other models, to no tensor, or to the addresses of tensors that are cached elsewhere.
+NOT_OURS = ("_shallow", "now", "mark", "vocabulary", "_graph", "_addresses")
+ARRAYS = (Tensor, np.ndarray)
+OF_WEIGHTS = (nn.Module, PackedWeights)
+PLAIN = {str, int, float, bool, bytes, type(None)}
 MANY = 64  # entries of a collection whose first tells what the others are
 
 
@@ -41,7 +43,8 @@ def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
     peaks = [most for way in ("baseline", "speculative") if (most := _most(prompts, way)) is not None]
     if parts.device.type == "cuda" and len(peaks) == 2:
         # The allocator holds the draft in either decoding; what it needs at rest is not the target's.
-        baseline, both, source = peaks[0] - total(found, "draft_weights") - total(found, "draft_buffers"), peaks[1], "allocator"
+        at_rest = total(found, "draft_weights") + total(found, "draft_buffers")
+        baseline, both, source = peaks[0] - at_rest, peaks[1], "allocator"
     return {
         "memory_bytes": both,
         "memory_baseline_bytes": baseline,
@@ -61,7 +64,6 @@ def bytes_by_part(parts: Parts, new_tokens: int) -> dict[str, int]:
     """Bytes of weights, buffers and caches of target and draft, with room for `new_tokens` after the longest prompt."""
     held = Held()
     target, draft = parts.target, parts.draft
-    held.walk("target", getattr(target, "network", None), inside=("weights",))
     held.walk("target", target)
     models = [model for model in models_of(draft) if model is not target]
     held.walk("draft", [draft, *models, *getattr(target, "_shallow", {}).values()])
@@ -97,51 +99,54 @@ class Held:
     """Walks from objects to the tensors that they hold, and adds up the bytes of each storage once."""
 
     def __init__(self) -> None:
-        self.bytes = dict[tuple[str, str], int].fromkeys(
-            [(whose, part) for whose in ("target", "draft") for part in ("weights", "buffers")], 0
-        )
+        self.bytes = {(whose, part): 0 for whose in ("target", "draft") for part in ("weights", "buffers")}
         self._storages = set[int]()
         self._seen = set[int]()
         self._alive = list[object]()  # what `_seen` names by address
 
-    def walk(self, whose: str, root: object, inside: tuple[Part, ...] = ()) -> None:
-        """Count what is reachable from `root`: in `weights` within modules and packed weights, else in `buffers`."""
-        waiting = [(root, "weights" in inside)]
+    def walk(self, whose: str, root: object) -> None:
+        """Count what is reachable from `root`: `weights` in modules and packed weights, and else `buffers`."""
+        found: dict[int, tuple[int, bool]] = {}  # by the storage's address: bytes, and whether they are weights
+        waiting = [(root, False)]
         while waiting:
             one, of_weights = waiting.pop()
-            if isinstance(one, PLAIN) or id(one) in self._seen:
-                continue
-            self._seen.add(id(one))
-            self._alive.append(one)
-            if isinstance(one, Tensor | np.ndarray):
-                self._count(whose, one, of_weights)
-                continue
-            of_weights = of_weights or isinstance(one, nn.Module | PackedWeights)
-            waiting += [(child, of_weights) for child in children(one)]
+            if isinstance(one, ARRAYS):  # as often as it is met: it may be a weight only the second time
+                address, size = _storage(one)
+                found[address] = size, of_weights or found.get(address, (0, False))[1]
+            elif isinstance(one, TensorCache):  # of thousands of tensors, whose bytes it knows
+                found[id(one)] = one.bytes, False
+            elif type(one) not in PLAIN and id(one) not in self._seen:
+                self._seen.add(id(one))
+                self._alive.append(one)
+                of_weights = of_weights or isinstance(one, OF_WEIGHTS)
+                waiting += [(child, of_weights) for child in children(one)]
+        for address, (size, of_weights) in found.items():
+            if address not in self._storages:
+                self._storages.add(address)
+                self.bytes[whose, "weights" if of_weights else "buffers"] += size
 
-    def _count(self, whose: str, one: "Tensor | np.ndarray[Any, Any]", of_weights: bool) -> None:
-        if isinstance(one, Tensor):
-            if one.device.type == "meta" or one.layout is not torch.strided:  # oneDNN's own layouts have no storage
-                address, size = id(one), 0 if one.device.type == "meta" else one.numel() * one.itemsize
-            else:
-                storage = one.untyped_storage()
-                address, size = storage.data_ptr(), storage.nbytes()
-        else:
-            while isinstance(one.base, np.ndarray):
-                one = one.base
-            address, size = one.__array_interface__["data"][0], one.nbytes
-        if address not in self._storages:
-            self._storages.add(address)
-            self.bytes[whose, "weights" if of_weights else "buffers"] += size
+
+def _storage(one: "Tensor | np.ndarray[Any, Any]") -> tuple[int, int]:
+    """The address and the bytes of the memory that a tensor or an array lies in."""
+    if isinstance(one, np.ndarray):
+        while isinstance(one.base, np.ndarray):
+            one = one.base
+        return one.__array_interface__["data"][0], one.nbytes
+    if one.device.type == "meta":
+        return 0, 0
+    if one.layout is not torch.strided:  # oneDNN's own layouts, which have no storage to ask
+        return id(one), one.numel() * one.itemsize
+    storage = one.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def children(one: object) -> Iterator[object]:
     """The objects that `one` holds, as far as they may lead to tensors: no modules of Python, no library's own state."""
     if isinstance(one, Buffers | BufferPool | type):  # caches, which are counted by their sizes
         return
-    if isinstance(one, Mapping):
+    if isinstance(one, (dict, MappingProxyType)):
         yield from _unless_plain(one.values(), len(one))
-    elif isinstance(one, list | tuple | set | frozenset):
+    elif isinstance(one, list | tuple | set):
         yield from _unless_plain(one, len(one))
     elif isinstance(one, partial):
         yield from (one.func, one.args, one.keywords)
@@ -152,16 +157,24 @@ def children(one: object) -> Iterator[object]:
         if one.__globals__.get("__name__") not in sys.modules:  # of a step that was made into a function
             yield from one.__globals__.values()
     elif isinstance(one, nn.Module) or type(one).__module__.startswith("specbench"):
-        yield from (value for name, value in getattr(one, "__dict__", {}).items() if name not in NOT_OURS)
+        # Most collections of a module are empty: its hooks.
+        yield from (
+            value
+            for name, value in getattr(one, "__dict__", {}).items()
+            if name not in NOT_OURS and (isinstance(value, ARRAYS) or not _is_empty(value))
+        )
         slots = getattr(type(one), "__slots__", ())
         yield from (getattr(one, name, None) for name in ((slots,) if isinstance(slots, str) else slots))
 
 
 def _unless_plain(values: Iterable[object], number: int) -> Iterator[object]:
     """`values`, or nothing of a large collection of numbers or texts."""
-    first = next(iter(values), None)
-    if number <= MANY or not isinstance(first, PLAIN):
+    if number <= MANY or type(next(iter(values))) not in PLAIN:
         yield from values
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, dict | list | tuple | set) and not value
 
 
 def _is_full(cell: Any) -> bool:
