@@ -27,6 +27,7 @@ from specbench.records.schema import Memory, PromptRecord
 
 # Attributes that lead to other models, to no tensor, or to the addresses of tensors that are cached elsewhere.
 NOT_OURS = ("_shallow", "now", "mark", "vocabulary", "_graph", "_addresses")
+LIBRARIES = ("transformers.", "torch.nn.")  # whose modules have tensors nowhere but where torch registers them
 ARRAYS = (Tensor, np.ndarray)
 OF_WEIGHTS = (nn.Module, PackedWeights)
 PLAIN = {str, int, float, bool, bytes, type(None)}
@@ -115,11 +116,11 @@ class Held:
                 found[address] = size, of_weights or found.get(address, (0, False))[1]
             elif isinstance(one, TensorCache):  # of thousands of tensors, whose bytes it knows
                 found[id(one)] = one.bytes, False
-            elif type(one) not in PLAIN and id(one) not in self._seen:
+            elif id(one) not in self._seen:
                 self._seen.add(id(one))
                 self._alive.append(one)
                 of_weights = of_weights or isinstance(one, OF_WEIGHTS)
-                waiting += [(child, of_weights) for child in children(one)]
+                waiting += [(child, of_weights) for child in children(one) if type(child) not in PLAIN]
         for address, (size, of_weights) in found.items():
             if address not in self._storages:
                 self._storages.add(address)
@@ -156,25 +157,18 @@ def children(one: object) -> Iterator[object]:
         yield from (cell.cell_contents for cell in one.__closure__ or () if _is_full(cell))
         if one.__globals__.get("__name__") not in sys.modules:  # of a step that was made into a function
             yield from one.__globals__.values()
+    elif isinstance(one, nn.Module) and type(one).__module__.startswith(LIBRARIES):
+        yield from (*one._parameters.values(), *one._buffers.values(), *one._modules.values())
     elif isinstance(one, nn.Module) or type(one).__module__.startswith("specbench"):
-        # Most collections of a module are empty: its hooks.
-        yield from (
-            value
-            for name, value in getattr(one, "__dict__", {}).items()
-            if name not in NOT_OURS and (isinstance(value, ARRAYS) or not _is_empty(value))
-        )
+        yield from (value for name, value in getattr(one, "__dict__", {}).items() if name not in NOT_OURS)
         slots = getattr(type(one), "__slots__", ())
         yield from (getattr(one, name, None) for name in ((slots,) if isinstance(slots, str) else slots))
 
 
 def _unless_plain(values: Iterable[object], number: int) -> Iterator[object]:
     """`values`, or nothing of a large collection of numbers or texts."""
-    if number <= MANY or type(next(iter(values))) not in PLAIN:
+    if number and (number <= MANY or type(next(iter(values))) not in PLAIN):
         yield from values
-
-
-def _is_empty(value: object) -> bool:
-    return isinstance(value, dict | list | tuple | set) and not value
 
 
 def _is_full(cell: Any) -> bool:
