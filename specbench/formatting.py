@@ -1,5 +1,6 @@
 """Numbers, intervals and tables as text: in the same form on the screen, in Markdown, in reports and in model cards."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,13 +47,8 @@ def span(low: float | None, high: float | None, form: str = ".3f", between: str 
 
 def size(number: float) -> str:
     """Bytes in three digits: '1.24 GB' (of 10^9)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            break
-        number /= 1000
-    else:
-        unit = "TB"
-    return f"{number:.3g} {unit}"
+    power = min(4, int(math.log10(max(number, 1)) // 3))
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def more_memory(ratio: float) -> str:

@@ -171,7 +171,12 @@ def test_nvidia_smi_is_asked_where_nvml_is_not_there(monkeypatch: pytest.MonkeyP
     one = Smi("GPU-7")
     state = one.state()
     assert one.record()["name"] == "A GPU" and one.joules() is None and state is not None
-    assert (state["clock_mhz"], state["power_w"], state["throttled"], state["others"]) == (5.0, None, ["power limit"], 1)
+    assert (state["clock_mhz"], state["power_w"], state["throttled"], state["others"]) == (
+        5.0,
+        None,
+        ["power limit"],
+        1,
+    )
     monkeypatch.setattr(gpus.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError))
     assert Smi("GPU-7").state() is None and Smi("GPU-7").record()["name"] is None
 
@@ -382,7 +387,12 @@ def refusal_after_loading(argv: list[str], capture: Capture) -> str:
 
 
 def test_amounts_of_memory() -> None:
-    assert (bytes_of("24GB"), bytes_of("1.5 GiB"), bytes_of("16"), bytes_of("GB")) == (24 * 10**9, 1610612736, None, None)
+    assert (bytes_of("24GB"), bytes_of("1.5 GiB"), bytes_of("16"), bytes_of("GB")) == (
+        24 * 10**9,
+        1610612736,
+        None,
+        None,
+    )
 
 
 # Records that anyone can trust.

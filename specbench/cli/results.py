@@ -39,8 +39,9 @@ SHOWN = {
     "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
-    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
-    "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
+    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z",
+    "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
+    "disturbed": "disturbed",
 }  # fmt: skip
 DIGITS = {"alpha": ".3f", "c": ".3f", "identical": ".0%", "temperature": "g", "tokens_per_second": ".0f"}  # else .2f
 # Columns that are shown if rows differ in them.
@@ -155,7 +156,9 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print("disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/disturbed.md)")
+        print(
+            "disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/disturbed.md)"
+        )
     for remark in remarks_on_proof(done):
         print(remark)
     if any(row.get("lossy") for row in rows):

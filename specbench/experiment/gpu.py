@@ -17,7 +17,7 @@ import torch
 from specbench.records.schema import GpuRecord, GpuState
 
 T = TypeVar("T")
-# NVML's bits (nvml.h, nvmlClocksEventReasons). Idle (1) and clocks that a user has set (2, 0x10, 0x100) are none of them.
+# NVML's bits (nvml.h, nvmlClocksEventReasons), without idling (1) and clocks that a user has set (2, 0x10, 0x100).
 REASONS = {
     0x04: "power limit", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake",
 }  # fmt: skip

@@ -122,8 +122,8 @@ def _policies(cpus: Path) -> list[Path]:
 
 def _caches(folder: Path) -> dict[str, int]:
     found = {}
-    for cache in sorted(folder.glob("index[0-9]*")):
-        level, kind, size = (_text(cache / name) for name in ("level", "type", "size"))
+    for index in sorted(folder.glob("index[0-9]*")):
+        level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
         measured = re.fullmatch(r"(\d+)([KMG]?)", size or "")
         if level and measured:
             suffix = {"Data": "d", "Instruction": "i"}.get(kind or "", "")

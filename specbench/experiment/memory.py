@@ -142,7 +142,7 @@ def _storage(one: "Tensor | np.ndarray[Any, Any]") -> tuple[int, int]:
 
 
 def children(one: object) -> Iterator[object]:
-    """The objects that `one` holds, as far as they may lead to tensors: no modules of Python, no library's own state."""
+    """The objects that `one` holds, as far as they may lead to tensors."""
     if isinstance(one, Buffers | BufferPool | type):  # caches, which are counted by their sizes
         return
     if isinstance(one, (dict, MappingProxyType)):

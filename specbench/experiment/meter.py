@@ -64,7 +64,11 @@ class Meter:
     def _why_not(self, root: Path) -> str | None:
         """Why no energy is measured; None where it is."""
         if self._device.type == "cuda":
-            return "no GPU can be asked: neither NVML nor nvidia-smi is there" if self._gpu is None else self._gpu.no_energy
+            return (
+                "no GPU can be asked: neither NVML nor nvidia-smi is there"
+                if self._gpu is None
+                else self._gpu.no_energy
+            )
         if not self._zones:
             return f"the system has no counter of energy (/{(root / 'sys/class/powercap').relative_to(root)})"
         if self._counters() is None:
@@ -108,8 +112,8 @@ def spent(before: list[float], after: list[float], most: list[int]) -> float:
     """Joules from one reading to the next.
 
     `most`: the greatest reading of each counter, in microjoules, after which it begins again; empty for counters in
-    joules that do not. A counter may have begun again once: at 300 W one of 2^32 µJ does after 14 s, and a decoding that
-    takes longer has less energy here than it used.
+    joules that do not. A counter may have begun again once: at 300 W one of 2^32 µJ does after 14 s, and of a longer
+    decoding this is less than the energy that it used.
     """
     if not most:
         return sum(later - earlier for earlier, later in zip(before, after, strict=True))

@@ -370,7 +370,7 @@ class Throughput(TypedDict, total=False):
 class Memory(TypedDict, total=False):
     """Bytes that the target needs alone, and with the draft; absent in older records.
 
-    Weights, caches and buffers are counted from the tensors that the models hold, so that equal runs have equal numbers.
+    Weights, caches and buffers are counted from the tensors that the models hold: equal runs have equal numbers.
     """
 
     memory_bytes: Annotated[int, "target and draft"]
@@ -425,7 +425,18 @@ class Learnt(TypedDict, total=False):
 
 
 class Measured(
-    Counted, Throughput, OfTrees, Grown, Learnt, Proved, Disturbed, Energy, UnderRule, UnderLenience, Predicted, Speedups
+    Counted,
+    Throughput,
+    OfTrees,
+    Grown,
+    Learnt,
+    Proved,
+    Disturbed,
+    Energy,
+    UnderRule,
+    UnderLenience,
+    Predicted,
+    Speedups,
 ):
     """All statistics of a run's raw prompts."""
 

@@ -35,13 +35,16 @@ def machine_lines(record: RunRecord) -> list[tuple[str, str]]:
 
 def _processor(machine: MachineRecord) -> Iterator[tuple[str, str]]:
     caches = ", ".join(f"{name} {number // 1024} KiB" for name, number in machine["caches"].items())
-    yield "processor", _joined(
-        machine["processor"],
-        _counted(machine["cores"], "cores"),
-        _counted(machine["threads"], "threads"),
-        caches,
-        " ".join(machine["vectors"]),
-        machine["microcode"] and f"microcode {machine['microcode']}",
+    yield (
+        "processor",
+        _joined(
+            machine["processor"],
+            _counted(machine["cores"], "cores"),
+            _counted(machine["threads"], "threads"),
+            caches,
+            " ".join(machine["vectors"]),
+            machine["microcode"] and f"microcode {machine['microcode']}",
+        ),
     )
     speed = machine["memory_mts"]
     total = None if machine["memory_bytes"] is None else size(machine["memory_bytes"])

@@ -11,7 +11,7 @@ Signs, each enough:
   v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
   rounding.
 - The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`run.machine` reads its state
-  before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat, the GPU's
+  before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat, a GPU's
   driver gave a reason for lower clocks, its clock fell below `LEAST_CLOCK` of the run's greatest, or other processes
   computed on it.
 
