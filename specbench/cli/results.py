@@ -141,6 +141,8 @@ def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
     shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    if not any("memory_ratio" in row for row in done):  # older records
+        del shown["memory_ratio"]
     numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
     lines = [list(shown.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -106,11 +106,6 @@ class TensorCache:
         self._cached: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
         self._bytes = 0
 
-    @property
-    def bytes(self) -> int:
-        """Of all cached tensors."""
-        return self._bytes
-
     def get(self, key: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
         return self._cached.get(key)
 

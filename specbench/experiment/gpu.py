@@ -73,7 +73,7 @@ class Nvml:
     """A GPU through NVML; `nvml` is the module `pynvml`."""
 
     is_slow = False
-    no_energy = None
+    no_energy: str | None = None
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -121,7 +121,7 @@ class Smi:
     """A GPU through `nvidia-smi`."""
 
     is_slow = True
-    no_energy = "only NVML counts a GPU's energy, and its package nvidia-ml-py is not installed"
+    no_energy: str | None = "only NVML counts a GPU's energy, and its package nvidia-ml-py is not installed"
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid

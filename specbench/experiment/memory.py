@@ -1,9 +1,10 @@
 """How many bytes a target needs alone, and with a draft: counted from the tensors that they hold.
 
 A process that measures both has loaded both, so that no peak of it is the target's alone. What the models hold is: the
-weights, also in the layouts that kernels read, and the buffers of captured steps (found by walking from the models and
-the draft to every tensor, each counted once and a tensor of both for the target), and the keys and values that the
-longest sequence takes in this engine's sizes. Weights that are mapped from a file count as if they were read.
+weights, also in the layouts that kernels read, and other tensors such as constants of captured steps and a draft's
+tables (found by walking from the models and the draft to every tensor, each counted once and a tensor of both for the
+target), and the keys and values that the longest sequence takes in this engine's sizes. Weights that are mapped from a
+file count as if they were read; activations do not count.
 """
 
 import sys
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specbench.algorithm.draft import models_of
+from specbench.algorithm.draft import MadeOfDrafts, models_of
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import bytes_of_cache
 from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.lower import PackedWeights
@@ -42,7 +44,8 @@ def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
     baseline, both = total(found, "target"), total(found)
     source = "tensors"
     peaks = [most for way in ("baseline", "speculative") if (most := _most(prompts, way)) is not None]
-    if parts.device.type == "cuda" and len(peaks) == 2:
+    shared = parts.config.target.device_map or parts.config.target.tp_plan  # by several devices, of which one is asked
+    if parts.device.type == "cuda" and len(peaks) == 2 and not shared:
         # The allocator holds the draft in either decoding; what it needs at rest is not the target's.
         at_rest = total(found, "draft_weights") + total(found, "draft_buffers")
         baseline, both, source = peaks[0] - at_rest, peaks[1], "allocator"
@@ -67,7 +70,7 @@ def bytes_by_part(parts: Parts, new_tokens: int) -> dict[str, int]:
     target, draft = parts.target, parts.draft
     held.walk("target", target)
     models = [model for model in models_of(draft) if model is not target]
-    held.walk("draft", [draft, *models, *getattr(target, "_shallow", {}).values()])
+    held.walk("draft", [draft, *models, *_first_layers(draft, target)])
     prompts = [*parts.prompts, *parts.probe_prompts]
     tokens = max(len(prompt.prefix) for prompt in prompts) + new_tokens
     source, rows = max(len(prompt.source) for prompt in prompts), parts.config.batch
@@ -79,6 +82,18 @@ def bytes_by_part(parts: Parts, new_tokens: int) -> dict[str, int]:
         "draft_caches": rows * sum(_cache(model, tokens, source, rows) for model in models),
         "draft_buffers": held.bytes["draft", "buffers"],
     }
+
+
+def _first_layers(draft: object, target: Model) -> list[object]:
+    """The models of the target's first layers, or of some of its sublayers, that `draft` and its parts run."""
+    made, waiting, found = getattr(target, "_shallow", {}), [draft], list[object]()
+    while waiting:
+        one = waiting.pop()
+        if (part := getattr(one, "part", None)) in made:
+            found.append(made[part])
+        waiting += [*(one.parts if isinstance(one, MadeOfDrafts) else ())]
+        waiting += [one.draft] if isinstance(one, TreeDraft) else []
+    return found
 
 
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
@@ -114,8 +129,6 @@ class Held:
             if isinstance(one, ARRAYS):  # as often as it is met: it may be a weight only the second time
                 address, size = _storage(one)
                 found[address] = size, of_weights or found.get(address, (0, False))[1]
-            elif isinstance(one, TensorCache):  # of thousands of tensors, whose bytes it knows
-                found[id(one)] = one.bytes, False
             elif id(one) not in self._seen:
                 self._seen.add(id(one))
                 self._alive.append(one)
@@ -143,7 +156,8 @@ def _storage(one: "Tensor | np.ndarray[Any, Any]") -> tuple[int, int]:
 
 def children(one: object) -> Iterator[object]:
     """The objects that `one` holds, as far as they may lead to tensors."""
-    if isinstance(one, Buffers | BufferPool | type):  # caches, which are counted by their sizes
+    # Keys and values are counted by their sizes; masks and positions of sizes that were met before are no one run's.
+    if isinstance(one, Buffers | BufferPool | TensorCache | type):
         return
     if isinstance(one, (dict, MappingProxyType)):
         yield from _unless_plain(one.values(), len(one))
