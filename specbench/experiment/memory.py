@@ -49,6 +49,8 @@ def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
         # The allocator holds the draft in either decoding; what it needs at rest is not the target's.
         at_rest = total(found, "draft_weights") + total(found, "draft_buffers")
         baseline, both, source = peaks[0] - at_rest, peaks[1], "allocator"
+    if baseline <= 0:  # a model of another kind, whose tensors are not found
+        return {}
     return {
         "memory_bytes": both,
         "memory_baseline_bytes": baseline,

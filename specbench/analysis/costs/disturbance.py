@@ -10,10 +10,10 @@ Signs, each enough:
 - The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
   v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
   rounding.
-- The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`run.machine` reads its state
-  before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat, a GPU's
-  driver gave a reason for lower clocks, its clock fell below `LEAST_CLOCK` of the run's greatest, or other processes
-  computed on it.
+- The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`experiment.machine` reads its
+  state before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat,
+  a GPU's driver gave a reason for lower clocks, its clock fell below `LEAST_CLOCK` of the run's greatest, or other
+  processes computed on it.
 
 Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/disturbed.md).
 
