@@ -35,7 +35,10 @@ from specbench.analysis.processes import of_processes
 from specbench.analysis.proof import UNPROVED, prove
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import (
+    DECODING_MODES,
     Counted,
+    DecodingMode,
+    Energy,
     Grown,
     Learnt,
     LenienceRow,
@@ -159,6 +162,7 @@ def summarise(
         **trees,
         **proved,
         **disturbed,
+        **energy(prompts),
         **ruled,
         **lenient,
         **predicted,
@@ -185,6 +189,20 @@ def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
         "alpha_first": first,
         "alpha_last": last,
     }
+
+
+def energy(prompts: Sequence[PromptRecord]) -> Energy:
+    """Joules of a token with and without the draft, totals over all prompts; None where a prompt has none."""
+    spent: dict[DecodingMode, list[float | None]] = {
+        way: [prompt.get("used", {}).get(way, {}).get("joules") for prompt in prompts] for way in DECODING_MODES
+    }
+    per_token = {
+        way: sum(known) / sum(len(prompt[way]["tokens"]) for prompt in prompts)
+        if len(known := [one for one in joules if one is not None]) == len(prompts)
+        else None
+        for way, joules in spent.items()
+    }
+    return {"joules_per_token": per_token["speculative"], "joules_per_token_baseline": per_token["baseline"]}
 
 
 def is_lossy(prompts: Sequence[PromptRecord]) -> bool:

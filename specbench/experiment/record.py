@@ -17,6 +17,9 @@ from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
+from specbench.experiment.machine import machine_of
+from specbench.experiment.memory import memory_columns
+from specbench.experiment.meter import meter_of
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
@@ -85,6 +88,8 @@ def make_record(
         "dtype_float32_ms": None if probed is None else probed.float32_ms,
         **_roofline(parts),
         **stopped,
+        **memory_columns(parts, prompts),
+        "joules_missing": meter_of(parts.device).no_energy,
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
@@ -103,6 +108,7 @@ def make_record(
         "config": asdict(replace(config, force=False)),
         "gamma": plan,
         "environment": surroundings,
+        "machine": machine_of(parts.device).record(),
         "processes": processes,
         "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
         "prompts": prompts,

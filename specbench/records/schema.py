@@ -163,6 +163,63 @@ class ProcessTimes(TypedDict):
     load: LoadRecord | None
 
 
+# The machine of a run: what it is, and the state that it was in.
+
+
+class GpuRecord(TypedDict):
+    """A GPU and its limits, as its driver reports them; null where it does not tell."""
+
+    name: str | None
+    driver: str | None
+    most_clock_mhz: Annotated[float | None, "MHz of its multiprocessors, at most"]
+    most_memory_clock_mhz: Annotated[float | None, "MHz of its memory, at most"]
+    power_limit_w: Annotated[float | None, "watts"]
+    slowdown_c: Annotated[float | None, "degrees Celsius from which it lowers its clocks"]
+
+
+class GpuState(TypedDict):
+    """The state of a GPU at one moment; null where its driver does not tell."""
+
+    clock_mhz: Annotated[float | None, "MHz of its multiprocessors"]
+    memory_clock_mhz: Annotated[float | None, "MHz of its memory"]
+    temperature_c: Annotated[float | None, "degrees Celsius"]
+    power_w: Annotated[float | None, "watts"]
+    throttled: Annotated[list[str], "why its clocks are below their most, in words; empty: they are not, or it idles"]
+    others: Annotated[int | None, "other processes that compute on it"]
+
+
+class StateRecord(TypedDict):
+    """The state of the machine before or after a prompt, read while nothing was timed."""
+
+    cap: NotRequired[Annotated[float, "the processor's frequency that is allowed, over its greatest"]]
+    overheated: NotRequired[Annotated[int, "how often its cores have throttled for heat since the system started"]]
+    gpu: NotRequired[GpuState]
+
+
+class MachineRecord(TypedDict):
+    """The machine that a run was measured on; null where the system does not tell. No part of a run's identity."""
+
+    processor: str | None
+    cores: Annotated[int | None, "of all sockets, without hyper-threads"]
+    threads: Annotated[int | None, "that run at once on all cores"]
+    caches: Annotated[dict[str, int], "bytes of each cache of the first core, by level: L1d, L1i, L2, L3"]
+    vectors: Annotated[list[str], "the widest vector and matrix instructions: avx2, avx512f, amx_bf16, sve, ..."]
+    memory_bytes: int | None
+    memory_mts: Annotated[int | None, "mega-transfers a second of its memory, as configured"]
+    governor: Annotated[str | None, "the policy that sets the processor's frequency"]
+    least_mhz: float | None
+    most_mhz: float | None
+    microcode: str | None
+    gpu: NotRequired[GpuRecord]
+
+
+class UsedRecord(TypedDict):
+    """What one decoding of a prompt used beside time; in a batch the prompt's share of its group's energy."""
+
+    peak_bytes: NotRequired[Annotated[int, "of the CUDA allocator, or of the process (VmHWM), both models loaded"]]
+    joules: NotRequired[Annotated[float, "of the GPU (NVML), or of the processor's packages (RAPL)"]]
+
+
 class PromptRecord(TypedDict):
     """One prompt, decoded with and without the draft: the raw measurement from which all numbers are computed."""
 
@@ -191,6 +248,8 @@ class PromptRecord(TypedDict):
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
     ]
+    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent where nothing is known"]]
+    used: NotRequired[Annotated[dict[str, UsedRecord], "by decoding: baseline, speculative"]]
 
 
 class PositionCounts(TypedDict):
@@ -332,7 +391,7 @@ class Proved(TypedDict, total=False):
 
 
 class Disturbed(TypedDict, total=False):
-    """Whether another process used the machine while the run was timed (`analysis.costs.disturbance`)."""
+    """Whether the machine was shared or held back while the run was timed (`analysis.costs.disturbance`)."""
 
     disturbed: bool
     disturbed_by: Annotated[str | None, "the signs, in words"]
@@ -350,6 +409,28 @@ class Throughput(TypedDict, total=False):
     tokens_per_second_baseline: Annotated[float, "of the target alone, all rows together"]
     latency_s: Annotated[float | None, "seconds a token of one row, speculative decoding"]
     latency_s_baseline: Annotated[float, "seconds a token of one row, the target alone"]
+
+
+class Memory(TypedDict, total=False):
+    """Bytes that the target needs alone, and with the draft; absent in older records.
+
+    Weights, caches and buffers are counted from the tensors that the models hold: equal runs have equal numbers.
+    """
+
+    memory_bytes: Annotated[int, "target and draft"]
+    memory_baseline_bytes: Annotated[int, "the target alone"]
+    memory_ratio: Annotated[float, "the first over the second"]
+    memory_source: Annotated[str, "tensors: counted from tensors; allocator: the most that CUDA's allocator had given"]
+    memory_parts: Annotated[dict[str, int], "bytes of target_weights, target_caches, target_buffers; the same of draft"]
+    memory_peak_bytes: Annotated[int | None, "the most that the process, or CUDA's allocator, held during a decoding"]
+
+
+class Energy(TypedDict, total=False):
+    """Energy of decoding, encoder and prefill included; absent in older records."""
+
+    joules_per_token: Annotated[float | None, "speculative decoding"]
+    joules_per_token_baseline: Annotated[float | None, "the target alone"]
+    joules_missing: Annotated[str | None, "why there is no energy; null where there is"]
 
 
 class UnderLenience(TypedDict, total=False):
@@ -395,6 +476,7 @@ class Measured(
     Learnt,
     Proved,
     Disturbed,
+    Energy,
     UnderRule,
     UnderLenience,
     Predicted,
@@ -431,7 +513,7 @@ class Limits(TypedDict, total=False):
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
 
 
-class Summary(Names, Measured, Quality, Vocabularies, Limits, Stopped):
+class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):
     """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval, or one of `level`."""
 
     gamma: Annotated[int | None, "null where it changed from pass to pass"]
@@ -549,6 +631,7 @@ class RunRecord(TypedDict):
     config: Config
     gamma: GammaRecord
     environment: Environment
+    machine: NotRequired[MachineRecord]
     processes: list[Process]
     pieces: Annotated[dict[str, str], "the string of every emitted or drafted token, by its id"]
     prompts: list[PromptRecord]
