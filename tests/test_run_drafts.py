@@ -17,7 +17,7 @@ from specbench.report.summary_text import remarks
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
 Run = Callable[..., Result]
-KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "retrieval", "cascade", "lookahead"]
+KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "suffix", "retrieval", "cascade", "lookahead"]
 NAMES = {"ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
 needs_suffixes = pytest.mark.skipif(find_spec("pydivsufsort") is None, reason="needs pydivsufsort")
 

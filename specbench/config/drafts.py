@@ -22,6 +22,7 @@ from specbench.methods.parallel_sampling.config import ParallelConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.methods.several.config import HorizontalConfig, MergedConfig
 from specbench.methods.specdec.config import SpecDecConfig
+from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
 
 KINDS: tuple[type[DraftConfig], ...] = (
@@ -32,6 +33,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     RandomConfig,
     LookupConfig,
     RetrievalConfig,
+    SuffixConfig,
     CascadeConfig,
     HorizontalConfig,
     MergedConfig,
