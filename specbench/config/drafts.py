@@ -20,6 +20,7 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
 from specbench.methods.retrieval.config import RetrievalConfig
+from specbench.methods.router.config import RouterConfig
 from specbench.methods.several.config import HorizontalConfig, MergedConfig
 from specbench.methods.specdec.config import SpecDecConfig
 from specbench.methods.suffix.config import SuffixConfig
@@ -37,6 +38,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     CascadeConfig,
     HorizontalConfig,
     MergedConfig,
+    RouterConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     LookaheadConfig,

@@ -86,13 +86,22 @@ class LookupSession(CopiesFromContext, GrowsFromPlaces):
         for length in range(1, min(self.draft.match, len(self._text)) + 1):
             yield tuple(self._text[-length:])
 
+    def matched(self, tokens: Sequence[int]) -> int:
+        self._read(tokens)
+        return self._longest()[0]
+
     def _continuation(self, most: int) -> list[int]:
         """What followed the latest place of the longest match, up to the present end."""
+        _, ends = self._longest()
+        return self._text[ends[-1] : ends[-1] + most] if ends else []
+
+    def _longest(self) -> tuple[int, list[int]]:
+        """The length of the longest run that occurred before, and the places after it."""
         for length in range(min(self.draft.match, len(self._text)), 0, -1):
             ends = self._ends.get(tuple(self._text[-length:]))
             if ends is not None:
-                return self._text[ends[-1] : ends[-1] + most]
-        return []
+                return length, ends
+        return 0, []
 
 
 class LookupBuilder(DraftBuilder[LookupConfig]):

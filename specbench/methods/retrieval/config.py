@@ -9,6 +9,7 @@ from specbench.methods.lookup.config import MATCH, MOST_MATCHED
 
 GROW = "add each completion to the store once it is decoded; then the order of the prompts matters"
 
+
 @dataclass
 class RetrievalConfig(TextDraftConfig):
     """Proposes the tokens that most often followed the last tokens in a corpus."""
@@ -20,6 +21,7 @@ class RetrievalConfig(TextDraftConfig):
     falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     found_in_text: ClassVar[bool] = True
+    matches: ClassVar[bool] = True
 
     def label(self) -> str:
         return f"{self.kind}-grow" if self.grow else self.kind

@@ -23,6 +23,7 @@ class SuffixConfig(DraftConfig):
     falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     found_in_text: ClassVar[bool] = True
+    matches: ClassVar[bool] = True
 
     def label(self) -> str:
         return self.kind if self.grow else f"{self.kind}-local"

@@ -23,6 +23,7 @@ import torch
 
 from specbench.algorithm.continuations import Found
 from specbench.algorithm.draft import Draft, Stateless
+from specbench.config.keys import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
@@ -94,6 +95,11 @@ class SuffixSession(CopiesFromContext, Stateless):
         self._trie.finish()
         for token in prompt.prefix[:-1]:
             self._append(token)
+
+    def matched(self, tokens: Sequence[int]) -> int:
+        self._read(tokens)
+        best = self._best(MAX_GAMMA)
+        return 0 if best is None else best.length
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Found:
         self._read(tokens)
