@@ -25,6 +25,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import (
     Draft,
     DraftSession,
+    Follows,
     ProposesByReading,
     ScoresAhead,
     expect,
@@ -83,12 +84,15 @@ class RouterSession(ScoresAhead, ProposesByReading):
 
     def __init__(self, draft: RouterDraft, sessions: Sequence[DraftSession]) -> None:
         self.draft, self.config, self.sessions = draft, draft.config, sessions
+        self._following = [one for one in sessions if isinstance(one, Follows)]
         self.seen = (Accepted(), Accepted())
         self._last: tuple[int, int, list[int]] | None = None  # the last proposal: its draft, its place and its tokens
         self._first: list[bool] = []  # whether the first draft proposes, at the latest positions that were scored
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         self._learn(tokens)
+        for one in self._following:
+            one.follow(tokens)
         for number in (0, 1) if self._prefers_first(tokens, gamma) else (1,):
             draft, session = self.draft.drafts[number], self.sessions[number]
             proposal = on_host((yield from proposing(session)(tokens, gamma, generator)))
