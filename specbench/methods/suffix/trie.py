@@ -81,13 +81,12 @@ class SuffixTrie:
     def find(self, context: Sequence[int]) -> Iterator[Node]:
         """The last 1, 2, ... tokens of `context`, as far as they occur."""
         for first in range(len(context) - 1, -1, -1):
-            node: Node | None = self._root
+            run = self._root
             for token in context[first:]:
-                node = self.after(node, token)
-                if node is None:
+                if (longer := self.after(run, token)) is None:
                     return
-            assert node is not None
-            yield node
+                run = longer
+            yield run
 
     def likeliest(self, node: Node) -> tuple[int, float, Node] | None:
         """The token that followed most often, its share of all followers, and the longer run; None without followers.
