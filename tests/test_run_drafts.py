@@ -17,8 +17,8 @@ from specbench.report.summary_text import remarks
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
 Run = Callable[..., Result]
-KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "suffix", "retrieval", "cascade", "lookahead"]
-NAMES = {"ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
+KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "suffix", "quantised", "retrieval", "cascade", "lookahead"]
+NAMES = {"quantised": "quantised-8-simulated-cost", "ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
 needs_suffixes = pytest.mark.skipif(find_spec("pydivsufsort") is None, reason="needs pydivsufsort")
 
 
@@ -53,7 +53,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
     summary = record["summary"]
     assert summary["draft"] == NAMES.get(kind, kind) and summary["c"] > 0
     assert summary["identical"] == (1.0 if temperature == 0 else None)
-    assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead"))
+    assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead", "quantised"))
     if kind == "random":
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
@@ -251,6 +251,7 @@ WRONG = {
     "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
     "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",
     "draft=retrieval draft.grow=perhaps": "draft.grow=perhaps",
+    "draft=quantised draft.bits=3": "draft.bits=3: must be 4 | 8",
     "draft=suffix draft.depth=1": "draft.depth=1: must be from 2 to 64",
     "draft=suffix draft.factor=0": "draft.factor=0.0: must be from 0.1 to 64",
     "draft=router draft.least_match=0": "draft.least_match=0: must be from 1 to 64",

@@ -19,6 +19,7 @@ from specbench.methods.medusa.config import MedusaConfig
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.methods.router.config import RouterConfig
 from specbench.methods.several.config import HorizontalConfig, MergedConfig
@@ -41,6 +42,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     RouterConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    QuantisedConfig,
     LookaheadConfig,
     BlockwiseConfig,
     MedusaConfig,

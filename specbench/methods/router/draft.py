@@ -16,7 +16,7 @@ Shapes: L positions, V tokens of the vocabulary.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, zip_longest
 
 import torch
 from torch import Tensor
@@ -132,7 +132,8 @@ class RouterSession(ScoresAhead, ProposesByReading):
         places, before = range(prefix_length, len(tokens)), len(self._first)
         matched = self._matched(tokens, places)
         rows = [_rows(session, tokens, prefix_length, most) for session in self.sessions]
-        for ahead, (first_LV, second_LV) in enumerate(zip(*rows, strict=False)):
+        for ahead, pair in enumerate(zip_longest(*rows)):
+            first_LV, second_LV = (_or_zeros(one, other) for one, other in (pair, pair[::-1]))
             if not ahead:
                 self._choose(matched, tokens, places, first_LV, second_LV, most)
             began = self._first[max(0, before - ahead) : max(0, len(self._first) - ahead)]
@@ -168,6 +169,11 @@ class RouterSession(ScoresAhead, ProposesByReading):
             seen = self.seen[0 if self._first[-1] else 1]
             seen.accepted += chances[0 if self._first[-1] else 1][at]
             seen.tested += 1
+
+
+def _or_zeros(q_LV: Tensor | None, other_LV: Tensor) -> Tensor:
+    """`q_LV`; zeros where a draft proposes no further token, but the other does."""
+    return torch.zeros_like(other_LV) if q_LV is None else q_LV
 
 
 def _rows(session: DraftSession, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
