@@ -34,7 +34,8 @@ def rounded(weight_NK: Tensor, bits: int) -> Tensor:
     most = 2 ** (bits - 1) - 1
     scale = padded.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
     levels = (padded / scale).round()
-    return (levels * scale).view(outputs, -1)[:, :inputs].to(weight_NK.dtype)
+    found_NK: Tensor = (levels * scale).view(outputs, -1)[:, :inputs].to(weight_NK.dtype)
+    return found_NK
 
 
 @torch.no_grad()
