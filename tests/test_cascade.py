@@ -19,6 +19,8 @@ from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.suffix.config import SuffixConfig
+from specbench.methods.suffix.draft import SuffixDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 
@@ -35,6 +37,7 @@ def inner_drafts() -> dict[str, Draft]:
         "the middle itself": ModelDraft(MIDDLE, VOCABULARY),
         "uniform": UniformDraft(VOCABULARY, CPU),
         "lookup": LookupDraft(VOCABULARY, CPU, 2),
+        "suffix": SuffixDraft(SuffixConfig(depth=3), VOCABULARY, CPU),
         "cascade": CascadeDraft(INNER, UniformDraft(VOCABULARY, CPU), 1, VOCABULARY),
     }
 

@@ -22,6 +22,8 @@ from specbench.algorithm.gamma import Adaptive, Gamma
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.suffix.config import SuffixConfig
+from specbench.methods.suffix.draft import SuffixDraft
 from specbench.sampling import Sampling, draw
 
 LENGTH = 4
@@ -46,7 +48,11 @@ def drafts() -> dict[str, Draft]:
     }
     models: dict[str, Draft] = {name: ModelDraft(ToyModel(table), VOCABULARY) for name, table in tables.items()}
     cpu = torch.device("cpu")
-    return models | {"uniform": UniformDraft(VOCABULARY, cpu), "lookup": LookupDraft(VOCABULARY, cpu, match=2)}
+    copies: dict[str, Draft] = {
+        "lookup": LookupDraft(VOCABULARY, cpu, match=2),
+        "suffix": SuffixDraft(SuffixConfig(depth=3, factor=3), VOCABULARY, cpu),
+    }
+    return models | {"uniform": UniformDraft(VOCABULARY, cpu)} | copies
 
 
 def p_value(decode: Callable[[torch.Generator], list[int]], sampling: Sampling, samples: int = SAMPLES) -> float:
@@ -74,7 +80,7 @@ def test_every_gamma_at_temperature_one(gamma: int) -> None:
 
 @pytest.mark.covering(most=1)
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform", "lookup"])
+@pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform", "lookup", "suffix"])
 def test_every_draft_from_perfect_to_disjoint(name: str) -> None:
     assert p_value(decoder(drafts()[name], 3, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 

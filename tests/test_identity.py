@@ -17,6 +17,8 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
 from specbench.methods.ngram.draft import NgramDraft, UniformDraft
+from specbench.methods.suffix.config import SuffixConfig
+from specbench.methods.suffix.draft import SuffixDraft
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
@@ -41,6 +43,7 @@ def drafts(kind: str) -> dict[str, Draft]:
         "3-gram": NgramDraft(counts, 3, 0.75, cpu),
         "random": UniformDraft(SIZE, cpu),
         "lookup": LookupDraft(SIZE, cpu, match=3),
+        "suffix": SuffixDraft(SuffixConfig(), SIZE, cpu),
     }
 
 

@@ -17,8 +17,8 @@ from specbench.report.summary_text import remarks
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
 Run = Callable[..., Result]
-KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "retrieval", "cascade", "lookahead"]
-NAMES = {"ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
+KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "suffix", "quantised", "retrieval", "cascade", "lookahead"]
+NAMES = {"quantised": "quantised-8-simulated-cost", "ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
 needs_suffixes = pytest.mark.skipif(find_spec("pydivsufsort") is None, reason="needs pydivsufsort")
 
 
@@ -54,7 +54,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
     summary = record["summary"]
     assert summary["draft"] == NAMES.get(kind, kind) and summary["c"] > 0
     assert summary["identical"] == (1.0 if temperature == 0 else None)
-    assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead"))
+    assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead", "quantised"))
     if kind == "random":
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
@@ -80,6 +80,37 @@ def test_heads_that_ship_run_on_the_fastest_engine(
     record = newest(tmp_path)
     assert code == 0 and record is not None, capfd.readouterr().err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == draft
+
+
+@pytest.mark.covering(most=1)
+@pytest.mark.parametrize("second", ["medusa", "hydra", "eagle", "eagle3"])
+def test_a_router_of_a_copy_and_heads_follows_the_target(
+    second: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Passes with copied tokens leave states of the target that the heads need later."""
+    code = main([
+        "run", "target=gpt-mini", "draft=router", "draft@draft.first=suffix", f"draft@draft.second={second}",
+        "draft.least_match=1", "dtype=float32", "device=cpu", "limit=1", "max_new_tokens=24", "gamma=3",
+        "resamples=100", f"results={tmp_path}",
+    ])  # fmt: skip
+    record = newest(tmp_path)
+    assert code == 0 and record is not None, capfd.readouterr().err
+    assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == f"router-suffix-{second}"
+
+
+def test_alpha_bounds_every_router_of_the_parts(run: Run, folders: Folders, tmp_path: Path) -> None:
+    second = f"draft.second.path={folders['t5-draft']}"
+    code, err, _ = run("router", second, "tokens=60", "sampling.temperature=[0,1]", verb="alpha")
+    assert code == 0, err
+    (file,) = alpha_folder(tmp_path).glob("*.json")
+    document = json.loads(file.read_text())
+    alphas = {(row["temperature"], row["draft"]): row["alpha"] for row in document["rows"]}
+    for one in document["settings"]:
+        (bound,) = one["of_routers"]
+        router = next(name for at, name in alphas if at == one["temperature"] and name.startswith("router"))
+        alone = [alphas[one["temperature"], name] for name in bound["drafts"]]
+        assert max(*alone, alphas[one["temperature"], router]) <= bound["alpha"] + 1e-9 <= sum(alone) + 2e-9
+        assert bound["tokens_per_pass"] >= max(bound["alone"]) - 1e-9
 
 
 def test_eagle_without_weights_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +261,14 @@ WRONG = {
     "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
     "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",
     "draft=retrieval draft.grow=perhaps": "draft.grow=perhaps",
+    "draft=quantised draft.bits=3": "draft.bits=3: must be 4 | 8",
+    "draft=suffix draft.depth=1": "draft.depth=1: must be from 2 to 64",
+    "draft=suffix draft.factor=0": "draft.factor=0.0: must be from 0.1 to 64",
+    "draft=router draft.least_match=0": "draft.least_match=0: must be from 1 to 64",
+    "draft=router draft@draft.first=bigram": "draft.first=bigram: by=match requires a draft that copies",
+    "draft=router draft.by=luck": "draft.by=luck: must be match | acceptance",
+    "draft=router tree=widths": "tree=widths: draft=router-lookup-t5-nano: router-lookup-t5-nano makes no trees; use",
+    "draft=router draft@draft.second=pass": "draft.second=pass: the target reads its look-ahead positions in the pass",
     "draft=ngram draft.order=0": "draft.order=0: must be from 1 to 8",
     "draft=retrieval draft.corpus=/no/such": "draft.corpus=/no/such: must be a file or folder",
     "draft=cascade draft.inner_gamma=0": "draft.inner_gamma=0: must be from 1 to",

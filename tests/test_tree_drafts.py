@@ -36,6 +36,8 @@ from specbench.methods.retrieval import store as suffixes
 from specbench.methods.retrieval.draft import RetrievalDraft
 from specbench.methods.retrieval.store import SuffixIndex
 from specbench.methods.several.draft import MergedDraft
+from specbench.methods.suffix.config import SuffixConfig
+from specbench.methods.suffix.draft import SuffixDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, Plan, TreeShape
 
@@ -100,6 +102,7 @@ def drafts(one: ToyModel, other: ToyModel, size: int) -> dict[str, Draft]:
     return {
         "lookup": lookup,
         "retrieval": found(size),
+        "suffix": SuffixDraft(SuffixConfig(depth=3), size, CPU),
         "cascade": CascadeDraft(one, ModelDraft(other, size), 2, size, CPU),
         "cascade of a copy": CascadeDraft(one, lookup, 2, size, CPU),
         "merged": MergedDraft([model, ModelDraft(other, size)]),

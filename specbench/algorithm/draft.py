@@ -156,6 +156,14 @@ class ReadsUnverified(DraftSession, Protocol):
 
 
 @runtime_checkable
+class Follows(DraftSession, Protocol):
+    """A draft session that needs what the target returned in each pass, those with another draft's proposal too."""
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Read `tokens`, after which another draft may propose: the target's next run replaces its last."""
+
+
+@runtime_checkable
 class SeesVerification(DraftSession, Protocol):
     """A draft session, of chains, that records the target's logits."""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +22,7 @@ from specbench.algorithm.draft import growing
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.forecast.hindsight import Option, least_cost
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate, Scored
@@ -47,7 +48,8 @@ from specbench.loading.model_loader import locked_device
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import TextDraft
-from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
+from specbench.methods.router.config import RouterConfig
+from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 from specbench.tasks import Task
@@ -57,6 +59,7 @@ CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens, whose bound on alpha is shown
+ROUTERS = 3  # pairs of drafts whose tokens a pass are bounded, and shown
 SHORT = 8  # tokens; completions of a whole task are longer on average
 
 
@@ -171,7 +174,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     surroundings = environment()
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
-        configs = with_skips([replace(config, device=str(device)) for config in configs], progress)
+        configs = with_skips([replace(config, device=str(device)) for config in _with_parts(configs)], progress)
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _temperature(candidate.config))
         for _, group in groupby(candidates, key=lambda candidate: _temperature(candidate.config)):
             began, before = time.perf_counter(), core_times()
@@ -192,6 +195,39 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "environment": surroundings,
     }
     return write_document(alpha_folder(found.results) / f"{alpha_id}.json", record), record
+
+
+def _with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
+    """`configs`, and after them the parts of routers, for the bound on these; no draft twice at a temperature."""
+    parts = [
+        replace(config, draft=replace(part, cache_dir=part.cache_dir or config.draft.cache_dir))
+        for config in configs
+        if isinstance(config.draft, RouterConfig)
+        for part in config.draft.drafts.values()
+    ]
+    there = {(config.draft.label(), _temperature(config)) for config in configs}
+    new = {(one.draft.label(), _temperature(one)): one for one in parts}
+    return [*configs, *(one for name, one in new.items() if name not in there)]
+
+
+def of_routers(scored: Scored) -> list[RouterBound]:
+    """The bounds on a router of each pair of drafts, highest alpha first; of the first few the tokens a pass, too."""
+    routed = {one.draft for one in scored.candidates if isinstance(one.config.draft, RouterConfig)}
+    drafts = [name for name in scored.agreement if name not in routed]
+    found = list[RouterBound]()
+    for pair in combinations(drafts, 2):
+        both = list(zip(*(scored.agreement[name] for name in pair), strict=True))
+        betas = [max(at) for texts in both for at in zip(*(text.beta for text in texts), strict=True)]
+        found.append({"drafts": list(pair), "alpha": sum(betas) / len(betas)})
+    found.sort(key=lambda one: -one["alpha"])
+    costs, most = np.ones((2, POSITIONS + 1)), scored.config.max_new_tokens
+    for one in found[:ROUTERS]:
+        texts = [scored.agreement[name] for name in one["drafts"]]
+        options = [[Option(text, POSITIONS, costs) for text in both] for both in zip(*texts, strict=True)]
+        tokens = sum(len(text.beta) for text in texts[0])
+        one["gamma"], one["tokens_per_pass"] = POSITIONS, tokens / sum(least_cost(pair, most) for pair in options)
+        one["alone"] = [tokens / sum(least_cost([pair[which]], most) for pair in options) for which in (0, 1)]
+    return found
 
 
 def alpha_folder(results: str | Path) -> Path:
@@ -309,6 +345,7 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
     """The sample and the agreements from which the rows are computed, with their times."""
     return {
         "of_top_tokens": of_top_tokens(scored),
+        "of_routers": of_routers(scored),
         "temperature": scored.config.sampling.temperature,
         "sample": str(scored.sample.file),
         "sample_s": scored.sample.seconds,

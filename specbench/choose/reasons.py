@@ -5,6 +5,7 @@ from itertools import permutations
 from statistics import fmean
 
 from specbench import theory
+from specbench.analysis.forecast.hindsight import Option, least_cost
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.analysis.forecast.theorems import EQUATION_1
 
@@ -15,7 +16,7 @@ SAME_STEPS = 0.03  # of a target step: what differs by less than this is no argu
 def reasons(table: Predictions) -> list[str]:
     """Sentences, the most important first."""
     best = table.ranked[0]
-    lines = [_headline(table), *_gammas(table)]
+    lines = [_headline(table), *_gammas(table), *_of_any_rule(table)]
     others = {one.draft: one for one in reversed(table.ranked) if one.draft != best.draft and not one.tree}
     trees = [one for one in table.ranked if one.tree]
     if best.tree is None:
@@ -24,6 +25,37 @@ def reasons(table: Predictions) -> list[str]:
         lines.append(_against(table, best, other))
         lines.append(_would_win(best, other))
     return lines + _in_turn(table) + _where_trees_pay(table, trees) + _paper(table)
+
+
+def gain_in_hindsight(table: Predictions, draft: str) -> tuple[float, int]:
+    """How much faster than its best constant gamma `draft` could be by any rule for gamma, and that gamma.
+
+    The rule knows the completion and picks one of the timed gammas, or 0, for each pass: the bound on all rules
+    (`analysis.forecast.hindsight`), by the probe's costs.
+    """
+    gammas = sorted(gamma for named, gamma in table.prices.costs if named == draft)
+    costs = {gamma: table.prices.of_passes((draft, gamma)) for gamma in gammas}
+    every = {0: costs[gammas[0]][:, :1]} | costs
+    alone, best = dict.fromkeys(gammas, 0.0), 0.0
+    for text in table.found[draft]:
+        options = {gamma: Option(text, gamma, price) for gamma, price in every.items()}
+        best += least_cost(list(options.values()), table.most)
+        for gamma in gammas:
+            alone[gamma] += least_cost([options[gamma]], table.most)
+    constant = min(gammas, key=lambda gamma: alone[gamma])
+    return alone[constant] / best, constant
+
+
+def _of_any_rule(table: Predictions) -> list[str]:
+    """The bound on rules for gamma with the best chain's draft, where each token is tested alone."""
+    chains = [one for one in table.ranked if one.tree is None and one.draft not in table.whole]
+    if not chains or table.one_cost_per_pass:
+        return []
+    gain, gamma = gain_in_hindsight(table, chains[0].draft)
+    return [
+        f"a rule that chose γ before each pass of {chains[0].draft} could gain at most {100 * (gain - 1):.0f}% over "
+        f"γ={gamma}: a bound, from the best of the timed γ, or 0, in hindsight"
+    ]
 
 
 def _in_turn(table: Predictions) -> list[str]:

@@ -32,6 +32,7 @@ class DraftConfig(NamedConfig):
         own in a proposal.
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     found_in_text: its tokens are found in a text, and not drawn.
+    matches: its sessions say how many tokens they matched (`methods.copying.Matches`).
     builder: its `DraftBuilder` as 'module:Class', since building needs torch and this file does not.
     """
 
@@ -46,6 +47,7 @@ class DraftConfig(NamedConfig):
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
     found_in_text: ClassVar[bool] = False
+    matches: ClassVar[bool] = False
     own_tree: ClassVar[bool] = False
     first_alone: ClassVar[bool] = False
 
@@ -142,8 +144,8 @@ class TextDraftConfig(DraftConfig):
     )
 
 
-FIRST = "the draft of a node's first child, or of a proposal's first tokens, draft@draft.first=NAME"
-SECOND = "the draft of a node's second child, or of the tokens that follow, draft@draft.second=NAME"
+FIRST = "the draft of a node's first child, of a proposal's first tokens, or of a match, draft@draft.first=NAME"
+SECOND = "the draft of a node's second child, of the tokens that follow, or without a match, draft@draft.second=NAME"
 THIRD = "a third draft, draft@draft.third=NAME; unset: there are two"
 
 

@@ -19,9 +19,12 @@ from specbench.methods.medusa.config import MedusaConfig
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
+from specbench.methods.router.config import RouterConfig
 from specbench.methods.several.config import HorizontalConfig, MergedConfig
 from specbench.methods.specdec.config import SpecDecConfig
+from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
 
 KINDS: tuple[type[DraftConfig], ...] = (
@@ -32,11 +35,14 @@ KINDS: tuple[type[DraftConfig], ...] = (
     RandomConfig,
     LookupConfig,
     RetrievalConfig,
+    SuffixConfig,
     CascadeConfig,
     HorizontalConfig,
     MergedConfig,
+    RouterConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    QuantisedConfig,
     LookaheadConfig,
     BlockwiseConfig,
     MedusaConfig,

@@ -1,13 +1,15 @@
-"""What drafts that copy share: a one-hot q, and a trie of the tokens that followed several places."""
+"""What drafts that copy share: their reading of a text, a one-hot q, and a trie of what followed several places."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Found, RankedTokens
-from specbench.algorithm.draft import Stateless
+from specbench.algorithm.draft import DraftSession, ScoresAhead, Stateless
 from specbench.sampling import one_hot
 
 
@@ -77,6 +79,62 @@ class GrowsFromPlaces(Stateless):
     def _grow(self, text: Text, places: Places, end: int) -> Found:
         self._trie = Trie(text, places, end)
         return Found([self._trie.after_root()], self.size, self.device)
+
+
+@runtime_checkable
+class Matches(DraftSession, Protocol):
+    """A draft session that says how sure it is of its match."""
+
+    def matched(self, tokens: Sequence[int]) -> int:
+        """How many of the last tokens of `tokens` a proposal after them would continue; 0 if there is none."""
+
+
+class CopiesFromContext(ScoresAhead):
+    """The part of a draft session that indexes its own text, each token once, and continues it by what it found.
+
+    Tokens are removed again when the text is rolled back: inside a cascade it reads tokens that the target may reject.
+    """
+
+    size: int
+    device: torch.device
+    _read_of_sequence: int  # its tokens that are indexed
+    _proposals: list[list[int]]  # at the latest positions that were scored
+
+    @abstractmethod
+    def _append(self, token: int) -> None:
+        """Index one more token."""
+
+    @abstractmethod
+    def _remove_last(self) -> None:
+        """Remove the last token from the index."""
+
+    @abstractmethod
+    def _continuation(self, most: int) -> list[int]:
+        """Up to `most` tokens to propose after the indexed text."""
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        self._read(tokens)
+        return Proposal(self._continuation(gamma))
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        for token in tokens[self._read_of_sequence :]:
+            self._append(token)
+        self._read_of_sequence = len(tokens)
+
+    def rollback(self, length: int) -> None:
+        while self._read_of_sequence > length:
+            self._remove_last()
+            self._read_of_sequence -= 1
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        proposals = self._proposals
+        for position in range(self._read_of_sequence, len(tokens)):
+            if position >= prefix_length:
+                proposals.append(self._continuation(most))
+            self._append(tokens[position])
+        self._read_of_sequence = len(tokens)
+        self._proposals = proposals[len(proposals) - most + 1 :]
+        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.size, self.device)
 
 
 # One-hot q, of drafts that look tokens up.

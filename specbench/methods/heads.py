@@ -150,6 +150,9 @@ class BlockwiseSession(ScoresAhead):
             return Found([()] * len(depths), size, self.draft.heads.device)
         return Predicted(heads_KV[depths], size, self.sampling, operations)
 
+    def follow(self, tokens: Sequence[int]) -> None:
+        self._state(tokens)
+
     def select(self, path: Sequence[int]) -> None:
         """The target's session selects."""
 

@@ -94,6 +94,18 @@ class AlphaRow(Vocabularies):
     alpha_matched_high: NotRequired[Probability | None]
 
 
+class RouterBound(TypedDict):
+    """What a router of two drafts could reach at most: the better of them at each token, in hindsight."""
+
+    drafts: list[str]
+    alpha: Annotated[
+        float, "the mean over tokens of the higher beta: no choice by the tokens so far has a higher alpha"
+    ]
+    gamma: NotRequired[int]
+    tokens_per_pass: NotRequired[Annotated[float, "with gamma tokens of the better draft of each pass, in hindsight"]]
+    alone: NotRequired[Annotated[list[float], "tokens a pass of each draft alone, counted alike"]]
+
+
 class ScoredSetting(TypedDict):
     """One sample of the target's completion with the agreement of every draft along it."""
 
@@ -111,6 +123,7 @@ class ScoredSetting(TypedDict):
             "which alpha of a draft with draft.top_tokens=N cannot exceed",
         ]
     ]
+    of_routers: NotRequired[Annotated[list[RouterBound], "for each pair of drafts, the highest alpha first"]]
     drafts: Annotated[
         dict[str, list[Row]], "by draft: the fields of `analysis.acceptance.agreement.Agreement` for each completion"
     ]

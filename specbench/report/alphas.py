@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.formatting import NONE, number, span
-from specbench.records.documents import AlphaDocument, AlphaRow
+from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
 
 OF_CHILDREN = {  # rows of the table, in order
@@ -41,6 +41,9 @@ def draw(record: AlphaDocument) -> None:
         if most := setting.get("of_top_tokens"):
             shown = ", ".join(f"{share:.3f} ({int(tokens):,})" for tokens, share in most.items())
             console.print(f"T={setting['temperature']:g}: with draft.top_tokens=N α is at most {shown}")
+        for bound in setting.get("of_routers", ()):
+            if "alone" in bound:
+                console.print(f"T={setting['temperature']:g}: {_of_router(bound, rows, setting['temperature'])}")
     for draw_table, some in (
         (_by_position, rows),
         (_of_rules, [row for row in rows if row["temperature"] > 0]),
@@ -55,6 +58,17 @@ def draw(record: AlphaDocument) -> None:
             "  column k minus column k-1 is the probability that child k is the accepted one (P of a tree). optimum: "
             "the best of all lossless rules for children chosen this way (optimal transport)"
         )
+
+
+def _of_router(bound: RouterBound, rows: list[AlphaRow], temperature: float) -> str:
+    """The bound on a router of two drafts, beside each draft alone."""
+    alphas = {row["draft"]: row["alpha"] for row in rows if row["temperature"] == temperature}
+    alone = ", ".join(number(alphas[name], 3) for name in bound["drafts"])
+    tokens = ", ".join(map(number, bound["alone"]))
+    return (
+        f"a router of {' and '.join(bound['drafts'])} has at most α {number(bound['alpha'], 3)} ({alone} alone) and at "
+        f"γ={bound['gamma']} {number(bound['tokens_per_pass'])} tokens a pass ({tokens}): the better draft in hindsight"
+    )
 
 
 def _draft(row: AlphaRow) -> tuple[str, str]:

@@ -91,7 +91,7 @@ def walk(
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
 
     def one_pass(start: int, chance: float, room: int, begun: Floats, counts: Floats) -> None:
-        drafted = 0 if silent and silent[start] else _proposed(start, room, ahead)
+        drafted = 0 if silent and silent[start] else proposed(start, room, ahead)
         reached, product = chance, 1.0
         for place in range(start, min(start + drafted, length)):
             accepted = place - start
@@ -117,7 +117,7 @@ def walk(
     return Walked(_passes(length, gamma, most, one_pass), positions)
 
 
-def _proposed(start: int, most: int, ahead: Sequence[Sequence[float | None]] | None) -> int:
+def proposed(start: int, most: int, ahead: Sequence[Sequence[float | None]] | None) -> int:
     """How long a proposal of up to `most` tokens is that begins at `start`, as far as the completion shows."""
     if ahead is None:
         return most

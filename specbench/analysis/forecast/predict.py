@@ -92,7 +92,7 @@ class Predictions:
     ) -> None:
         """`one_cost_per_pass`: the rounds are of a batch, where all passes of a (draft, gamma) cost the same."""
         self.one_cost_per_pass = one_cost_per_pass
-        self.found, self.trees = found, trees or {}
+        self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens
         timed = Costs(rounds)
         self.prices = replace(timed.prices(), one_cost_per_pass=one_cost_per_pass)
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)

@@ -110,6 +110,9 @@ class EagleSession(ScoresAhead):
         self._nodes += after.states_LD.split(1)
         return self._predicted(after)
 
+    def follow(self, tokens: Sequence[int]) -> None:
+        self._read(tokens[:-1])
+
     def select(self, path: Sequence[int]) -> None:
         """Nothing: accepted tokens are read again, with the target's features."""
 

@@ -20,6 +20,7 @@ class LookupConfig(DraftConfig):
     falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     found_in_text: ClassVar[bool] = True
+    matches: ClassVar[bool] = True
 
     def check(self, key: str) -> None:
         require(1 <= self.match <= MOST_MATCHED, f"{key}.match", self.match, f"from 1 to {MOST_MATCHED}")

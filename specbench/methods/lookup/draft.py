@@ -17,20 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, ScoresAhead
+from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder
-from specbench.methods.copying import GrowsFromPlaces, Places, certain_ahead
+from specbench.methods.copying import CopiesFromContext, GrowsFromPlaces, Places
 from specbench.methods.lookup.config import LookupConfig
 from specbench.sampling import Sampling
 
-MOST_COPIED = 64  # no gamma is longer
 MOST_PLACES = 64  # of one run, the latest
 
 
@@ -47,12 +44,8 @@ class LookupDraft:
         return LookupSession(self, prompt)
 
 
-class LookupSession(GrowsFromPlaces, ScoresAhead):
-    """An index of every run of up to `match` tokens: the places where it ends, in order.
-
-    Each token is indexed once, and removed again when the text is rolled back: inside a cascade it reads tokens that
-    the target may reject.
-    """
+class LookupSession(CopiesFromContext, GrowsFromPlaces):
+    """An index of every run of up to `match` tokens: the places where it ends, in order."""
 
     stops_at_end = False
 
@@ -61,13 +54,9 @@ class LookupSession(GrowsFromPlaces, ScoresAhead):
         self._text: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}
         self._read_of_sequence = len(prompt.prefix) - 1
-        self._proposals: list[list[int]] = []  # at the latest positions that were scored
+        self._proposals = []
         for token in (*prompt.source, *prompt.prefix[:-1]):
             self._append(token)
-
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        self._read(tokens)
-        return Proposal(self._continuation()[:gamma])
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         self._read(tokens)
@@ -77,26 +66,6 @@ class LookupSession(GrowsFromPlaces, ScoresAhead):
             places.append([end for end in self._ends.get(run, [])[-MOST_PLACES:] if end not in seen])
             seen.update(places[-1])
         return self._grow(self._text, places, self.size)
-
-    def _read(self, tokens: Sequence[int]) -> None:
-        for token in tokens[self._read_of_sequence :]:
-            self._append(token)
-        self._read_of_sequence = len(tokens)
-
-    def rollback(self, length: int) -> None:
-        while self._read_of_sequence > length:
-            self._remove_last()
-            self._read_of_sequence -= 1
-
-    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        proposals = self._proposals
-        for position in range(self._read_of_sequence, len(tokens)):
-            if position >= prefix_length:
-                proposals.append(self._continuation()[:most])
-            self._append(tokens[position])
-        self._read_of_sequence = len(tokens)
-        self._proposals = proposals[len(proposals) - most + 1 :]
-        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.size, self.device)
 
     def _append(self, token: int) -> None:
         end = len(self._text)
@@ -117,13 +86,22 @@ class LookupSession(GrowsFromPlaces, ScoresAhead):
         for length in range(1, min(self.draft.match, len(self._text)) + 1):
             yield tuple(self._text[-length:])
 
-    def _continuation(self) -> list[int]:
-        """All that followed the latest place of the longest match, up to the present end."""
+    def matched(self, tokens: Sequence[int]) -> int:
+        self._read(tokens)
+        return self._longest()[0]
+
+    def _continuation(self, most: int) -> list[int]:
+        """What followed the latest place of the longest match, up to the present end."""
+        _, ends = self._longest()
+        return self._text[ends[-1] : ends[-1] + most] if ends else []
+
+    def _longest(self) -> tuple[int, list[int]]:
+        """The length of the longest run that occurred before, and the places after it."""
         for length in range(min(self.draft.match, len(self._text)), 0, -1):
             ends = self._ends.get(tuple(self._text[-length:]))
             if ends is not None:
-                return self._text[ends[-1] : ends[-1] + MOST_COPIED]
-        return []
+                return length, ends
+        return 0, []
 
 
 class LookupBuilder(DraftBuilder[LookupConfig]):

@@ -7,6 +7,8 @@ from specbench.config.draft import TextDraftConfig
 from specbench.config.keys import key, require
 from specbench.methods.lookup.config import MATCH, MOST_MATCHED
 
+GROW = "add each completion to the store once it is decoded; then the order of the prompts matters"
+
 
 @dataclass
 class RetrievalConfig(TextDraftConfig):
@@ -15,12 +17,11 @@ class RetrievalConfig(TextDraftConfig):
     kind: str = "retrieval"
     builder: ClassVar[str | None] = "specbench.methods.retrieval.draft:RetrievalBuilder"
     match: int = key(3, MATCH)
-    grow: bool = key(
-        False, "add each completion to the store once it is decoded; then the order of the prompts matters"
-    )
+    grow: bool = key(False, GROW)
     falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     found_in_text: ClassVar[bool] = True
+    matches: ClassVar[bool] = True
 
     def label(self) -> str:
         return f"{self.kind}-grow" if self.grow else self.kind

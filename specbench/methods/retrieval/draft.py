@@ -78,6 +78,9 @@ class RetrievalSession(GrowsFromPlaces, ScoresAhead):
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         return Proposal(self._continuation(tokens, gamma))
 
+    def matched(self, tokens: Sequence[int]) -> int:
+        return self.index.longest(tokens[-self.match :], self.match)
+
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         places = self.index.places(tokens[-self.match :], self.match, MOST_PLACES)
         return self._grow(self.index.tokens, places, self.index.end)

@@ -75,6 +75,10 @@ class SuffixIndex:
         places = self._places(context[len(context) - length :]) if length else range(0)
         return (places, length) if places else (range(0), 0)
 
+    def longest(self, context: Sequence[int], longest: int) -> int:
+        """The length of the longest run found of the last `longest` tokens of `context`."""
+        return self.longest_run(context, longest)[1]
+
     def counted(self, places: range, length: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.intp]]:
         """The tokens that followed a run of `length` tokens at `places`, the smallest first, and how often each did."""
         followers = self._tokens_N[self._followers(places, length, MOST_LOOKED_AT)]
@@ -165,6 +169,10 @@ class GrowingStore:
                 for token, times in zip(*(each.tolist() for each in part.counted(places, length)), strict=True):
                     counts[token] = counts.get(token, 0) + times
         return min(counts, key=lambda token: (-counts[token], token)), length
+
+    def longest(self, context: Sequence[int], longest: int) -> int:
+        """As `SuffixIndex.longest`, in either."""
+        return max(part.longest(context, longest) for part in self._parts)
 
     def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
         """As `SuffixIndex.places`; the texts that were added stand after the corpus."""

@@ -1,0 +1,1 @@
+"""The target with its weights in fewer bits, as a draft."""

@@ -1,0 +1,1 @@
+"""One of two drafts, chosen before each proposal, as a draft."""
