@@ -27,7 +27,7 @@ from specbench.analysis.paired import REACH
 from specbench.analysis.summary import medians, times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.schema import PromptRecord, Row, RunRecord
 
 FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, where nothing changed
 COUNTED: tuple[Quantity, ...] = ("alpha", "tokens_per_pass")  # of tokens and seeds, not of times
@@ -53,7 +53,7 @@ def measurement(record: RunRecord) -> Measurement:
         value, shares = found
         quantities[name] = _estimate(value, shares)
         by_prompt[name] = [round(PER_UNIT * share) for share in shares]
-    more = dict(summary)  # columns that older records lack
+    more: Row = dict(summary)  # it may have columns that older records lack
     if (memory := more.get("memory_bytes")) is not None:
         quantities["memory"] = (float(memory), None, None)
     row: Measurement = {
@@ -195,7 +195,7 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
     error = math.sqrt(variance)
     reach = _student(REACH, freedom) * error
     p = math.erfc(_normal(abs(effect) / error, freedom) / math.sqrt(2))
-    return Change(*(math.exp(effect + one) for one in (0, -reach, reach)), p, paired)
+    return Change(math.exp(effect), math.exp(effect - reach), math.exp(effect + reach), p, paired)
 
 
 def _between(row: Measurement, name: Quantity) -> float:
