@@ -7,10 +7,11 @@ from matplotlib.axes import Axes
 
 from specbench.analysis.regression import FALSE_ALARMS, StepOf
 from specbench.records.measurements import QUANTITIES, Measurement, Quantity
-from specbench.report.figure import FAINT, MARKERS, PAPER, SERIES, WIDE, Drawn, at_end, panels, spread
+from specbench.report.figure import FAINT, MARKERS, PAPER, SERIES, Drawn, at_end, panels, spread
 
 TITLE = "Each config over commits"
 TITLES: dict[Quantity, str] = {"alpha": r"$\alpha$", "tokens_per_pass": "tokens per pass", "memory": "peak memory"}
+MOST_COMMITS = 8  # that are named on an axis; the CSV has all
 MOST_NAMED = 6  # configs with a step that are drawn in colour and named in a panel, the most certain first
 
 
@@ -20,7 +21,7 @@ def draw(histories: Sequence[Sequence[Measurement]], steps: Sequence[StepOf]) ->
     names = [name for name in QUANTITIES if (points["quantity"] == name).any()]
     columns = 2 if len(names) > 1 else 1
     rows = -(-len(names) // columns)
-    figure, axes = panels(columns, width=WIDE * columns / 2, height=2.2 * rows + 0.4, rows=rows)
+    figure, axes = panels(columns, width=4.6 * columns, height=2.2 * rows + 0.4, rows=rows)
     commits = list(dict.fromkeys(points.sort_values("created")["commit"]))
     for panel in axes[len(names) :]:
         panel.set_visible(False)
@@ -57,7 +58,8 @@ def _panel(axes: Axes, points: pd.DataFrame, steps: Sequence[StepOf], commits: S
     for (x, _, text, colour), place in zip(ends, places, strict=True):
         at_end(axes, x, place, text, colour, dx=8)
     axes.axhline(0, color=FAINT, linewidth=0.6, zorder=1)
-    axes.set_xticks(range(len(commits)), [one[:7] for one in commits], rotation=45, ha="right")
+    named = range(0, len(commits), -(-len(commits) // MOST_COMMITS))
+    axes.set_xticks(named, [commits[place][:7] for place in named], rotation=60, ha="right", fontsize=7)
     axes.set(xlim=(-0.3, max(1, len(commits) - 1) + 0.3), ylabel="% of the first")
 
 
