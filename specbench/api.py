@@ -246,7 +246,8 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
     """
     check(config)
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
-    from specbench.experiment.runner import execute, follow  # torch is imported only from here on
+    from specbench.experiment.processes import execute_in_processes  # torch is imported only from here on
+    from specbench.experiment.runner import execute, follow
     from specbench.loading.model_loader import rank as place_among_ranks
     from specbench.report.console import Screen
 
@@ -255,7 +256,8 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
             follow(config, silent, loader)
         return None
     with Screen(stream or sys.stderr) as screen:
-        return execute(config, screen, loader)
+        measure = execute if config.runs == 1 else execute_in_processes
+        return measure(config, screen, loader)
 
 
 def score(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Alphas:

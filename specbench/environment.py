@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+CHANGES = "+changes"  # after a commit from which tracked files differ
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "hydra-core", "numpy", "sacrebleu", "rouge_score")
 
 
@@ -72,7 +73,7 @@ def _commit() -> str | None:
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, timeout=10).returncode
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+changes" if changed else "")
+    return head.stdout.strip() + (CHANGES if changed else "")
 
 
 def _cpu() -> str:

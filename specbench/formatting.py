@@ -1,5 +1,6 @@
 """Numbers, intervals and tables as text: in the same form on the screen, in Markdown, in reports and in model cards."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,17 @@ def percentage(value: float, low: float | None, high: float | None, digits: int 
 def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
     """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
     return NONE if _missing(low) or _missing(high) else f"{low:{form}}{between}{high:{form}}"
+
+
+def size(number: float) -> str:
+    """Bytes in three digits: '1.24 GB' (of 10^9)."""
+    power = min(4, int(math.log10(max(number, 1)) // 3))
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def more_memory(ratio: float) -> str:
+    """The memory of target and draft over the target's: '14% more'."""
+    return f"{100 * (ratio - 1):.0f}% more" if ratio >= 1 else f"{100 * (1 - ratio):.0f}% less"
 
 
 def _missing(value: float | None) -> bool:

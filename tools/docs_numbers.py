@@ -36,6 +36,8 @@ NAMED: Mapping[str, tuple[str, int]] = {
     "draft": ("draft", 0), "γ": ("policy gamma_said", 0), "T": ("temperature", 0), "α": ("alpha", 2), "c": ("c", 2),
     "v": ("verify_cost", 2), "tokens a pass": ("tokens_per_pass", 2), "measured": ("speedup_measured", 2),
     "batch": ("batch", 0), "expected": ("expected", 2), "rule": ("accept", 0),
+    "pair": ("pair", 0), "speedup": ("speedup", 2), "one process (±%)": ("own", 1), "over processes (±%)": ("over", 1),
+    "wider (times)": ("wider", 2), "between processes (%)": ("between", 2),
     "alone (tokens/s)": ("tokens_per_second_baseline", 0), "with the draft (tokens/s)": ("tokens_per_second", 0),
 }  # fmt: skip
 
@@ -115,8 +117,10 @@ def _rows(table: pd.DataFrame, conditions: Mapping[str, str], titles: list[str],
     for column, value in conditions.items():
         allowed = value.split(",")
         table = table[table[column].map(lambda cell, allowed=allowed: _plain(cell) in allowed)]
-    if table.empty:
+    if table.empty and conditions:
         raise ValueError(f"{source}: no such rows")
+    if table.empty:  # a file of titles alone, to be measured
+        return _markdown([titles, ["–"] * len(titles)])
     rows = [[_cell(row, *NAMED[title]) for title in titles] for _, row in table.iterrows()]
     return _markdown([titles, *rows])
 

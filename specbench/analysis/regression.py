@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.paired import REACH
-from specbench.analysis.summary import medians, times_of
+from specbench.analysis.costs.verify_cost import medians
+from specbench.analysis.summary import times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
 from specbench.records.schema import PromptRecord, Row, RunRecord

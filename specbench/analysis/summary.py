@@ -10,7 +10,6 @@ from statistics import median
 from typing import Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import (
     acceptance_by_position,
@@ -20,7 +19,8 @@ from specbench.analysis.acceptance.by_position import (
     of_trees,
 )
 from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
-from specbench.analysis.costs.disturbance import disturbance
+from specbench.analysis.costs.disturbance import Disturbance, disturbance
+from specbench.analysis.costs.verify_cost import verify_cost
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -31,25 +31,29 @@ from specbench.analysis.forecast.theorems import (
     by_rank,
     by_rows,
 )
+from specbench.analysis.processes import of_processes
 from specbench.analysis.proof import UNPROVED, prove
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import (
+    DECODING_MODES,
     Counted,
+    DecodingMode,
+    Energy,
     Grown,
     Learnt,
     LenienceRow,
     Measured,
     PromptRecord,
+    Repeated,
     RunRecord,
     Speedups,
     UnderLenience,
     UnderRule,
 )
-from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
+from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
-MOST_RESAMPLES_OF_V = 200  # medians of all passes: each resample takes a cumulative sum over them
 NO_SPEED = cast(Speedups, dict.fromkeys(Speedups.__annotations__))
 
 
@@ -65,6 +69,7 @@ def summarise(
     resamples: int,
     seed: int,
     batch: int = 1,
+    level: float | None = None,
 ) -> Measured:
     """The measured and predicted columns of a run, without what the config and the completions say.
 
@@ -75,18 +80,21 @@ def summarise(
     completions fail their proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and
     speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the
     target's own completion), and the predictions are made from it.
+
+    `level` is that of all intervals of a run that looked at them more than once (`analysis.looks`). Of a run in several
+    processes (`analysis.processes`) the intervals of times cover the differences between these.
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
-    alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
+    alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed, level=level)
     lossy = is_lossy(prompts)
-    ruled = under_rule(prompts, resamples, seed)
+    ruled = under_rule(prompts, resamples, seed, level)
     step_s = median(steps_s)
     drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
     drafted = sum(a_pass["drafted"] for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
-    v = verify_cost(prompts, gamma, resamples, seed)
+    v = verify_cost(prompts, gamma, resamples, seed, level)
     proof = prove(prompts)
     differing = [p["difference"] for p in prompts if p["difference"] is not None]
     wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
@@ -137,12 +145,13 @@ def summarise(
         predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:
         predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
-    measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed)
+    measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed, level=level)
+    spread: Repeated = {} if wrong else repeated(prompts)
     lenient: UnderLenience = {}
     if all("lenient" in prompt for prompt in prompts):
-        lenient = {"lenience": under_lenience(prompts, resamples, seed)}
+        lenient = {"lenience": under_lenience(prompts, resamples, seed, level)}
     proved = UNPROVED if proof is None else proof.columns()
-    disturbed = disturbance(prompts, {**counted, **measured}).columns()
+    disturbed = _worst([disturbance(one, {**counted, **measured}) for one in of_processes(prompts)]).columns()
     taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
     grown: Grown = {"grown": max(taken_in)} if taken_in else {}
     return {
@@ -153,53 +162,13 @@ def summarise(
         **trees,
         **proved,
         **disturbed,
+        **energy(prompts),
         **ruled,
         **lenient,
         **predicted,
         **measured,
+        **spread,
     }
-
-
-def verify_cost(prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int) -> Interval | None:
-    """v: the median verification of a full pass over the median step of the target alone, with its interval.
-
-    Every pass counts where `gamma` is None, and every pass over a tree (with parents): it drafts nodes, not `gamma`
-    tokens, so that none of its counts makes it full. The interval resamples prompts
-    (`MOST_RESAMPLES_OF_V` times at most). None without a full pass.
-    """
-    of_passes = [
-        [
-            one["verify_s"]
-            for one in prompt["speculative"]["passes"]
-            if gamma is None or one.get("parents") is not None or one["drafted"] == gamma
-        ]
-        for prompt in prompts
-    ]
-    if not any(of_passes):
-        return None
-    of_steps = [prompt["baseline"]["steps_s"] for prompt in prompts]
-    value = median(one for some in of_passes for one in some) / median(one for some in of_steps for one in some)
-    if len(prompts) < 2:
-        return Interval(value, None, None)
-    weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES_OF_V), np.random.default_rng(seed))
-    passes_S, steps_S = (medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
-    drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
-    return percentiles(value, (passes_S / steps_S)[drawn])
-
-
-def medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
-    values = np.array([one for some in seconds for one in some])
-    owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
-    order = np.argsort(values)
-    values, owner = values[order], owner[order]
-    found = np.full(len(weights_SN), np.nan)
-    for place, weights_N in enumerate(weights_SN):
-        counts = np.cumsum(weights_N[owner])
-        if counts[-1]:
-            low, high = np.searchsorted(counts, [(counts[-1] - 1) // 2, counts[-1] // 2], side="right")
-            found[place] = (values[low] + values[high]) / 2
-    return found
 
 
 def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
@@ -222,12 +191,26 @@ def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
     }
 
 
+def energy(prompts: Sequence[PromptRecord]) -> Energy:
+    """Joules of a token with and without the draft, totals over all prompts; None where a prompt has none."""
+    spent: dict[DecodingMode, list[float | None]] = {
+        way: [prompt.get("used", {}).get(way, {}).get("joules") for prompt in prompts] for way in DECODING_MODES
+    }
+    per_token = {
+        way: sum(known) / sum(len(prompt[way]["tokens"]) for prompt in prompts)
+        if len(known := [one for one in joules if one is not None]) == len(prompts)
+        else None
+        for way, joules in spent.items()
+    }
+    return {"joules_per_token": per_token["speculative"], "joules_per_token_baseline": per_token["baseline"]}
+
+
 def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
     """Whether they were decoded under a lossy rule."""
     return all("total_variation" in prompt.get("rule", {}) for prompt in prompts)
 
 
-def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
+def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int, level: float | None = None) -> UnderRule:
     """The acceptance probability of a rule with an alpha of its own, and its interval.
 
     For a lossy rule also the mean total variation between the emitted token and the target's own.
@@ -235,7 +218,7 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> Un
     if not all("rule" in prompt for prompt in prompts):
         return {}
     sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
-    accepted = bootstrap(sums, ratio, resamples, seed)
+    accepted = bootstrap(sums, ratio, resamples, seed, level=level)
     found: UnderRule = {
         "alpha_rule": accepted.value,
         "alpha_rule_low": accepted.low,
@@ -247,14 +230,16 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> Un
     return found
 
 
-def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> list[LenienceRow]:
+def under_lenience(
+    prompts: Sequence[PromptRecord], resamples: int, seed: int, level: float | None = None
+) -> list[LenienceRow]:
     """alpha(l) with its interval for each lenience of the prompts, 1 first, and the mean total variation of each."""
     tokens = sum(len(prompt["beta"]) for prompt in prompts)
     rows: list[LenienceRow] = []
     for key in ("1", *prompts[0]["lenient"]):
         sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
         columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
-        alpha = bootstrap(columns, ratio, resamples, seed)
+        alpha = bootstrap(columns, ratio, resamples, seed, level=level)
         varied = 0.0 if key == "1" else sum(prompt["total_variation"][key] for prompt in prompts) / tokens
         rows.append({
             "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
@@ -263,17 +248,22 @@ def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -
     return rows
 
 
-def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> Speedups:
+def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int, level: float | None = None) -> Speedups:
     """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts.
 
     At T = 0, where completions are equal, that is the ratio of the times; at T > 0, where lengths differ, it is still
-    fair. The intervals resample prompts, and within each prompt its steps and its passes. They cover a machine that was
-    slower for minutes only as far as it was slower on some prompts and not on others.
+    fair. The intervals resample prompts, and within each prompt its steps and its passes, and cover the differences
+    between processes where there are several. They cover a machine that was slower for minutes only as far as it was
+    slower on some prompts or in some processes and not in others.
     """
     variances = [variances_of(prompt) for prompt in prompts]
     decode, whole = (
-        bootstrap([times_of(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances) for parts in PARTS
-    )
+        bootstrap(
+            [times_of(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances, level,
+            by_process(prompts, parts),
+        )
+        for parts in PARTS
+    )  # fmt: skip
     return {
         "speedup_measured": decode.value,
         "speedup_low": decode.low,
@@ -282,6 +272,27 @@ def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> S
         "speedup_end_to_end_low": whole.low,
         "speedup_end_to_end_high": whole.high,
     }
+
+
+def by_process(prompts: Sequence[PromptRecord], parts: Sequence[Part]) -> list[float]:
+    """The speedup that each of several processes measured; empty for a run in one process."""
+    runs = of_processes(prompts)
+    if len(runs) < 2:
+        return []
+    return [float(ratio_of_ratios(np.sum([times_of(prompt, parts) for prompt in one], axis=0))) for one in runs]
+
+
+def repeated(prompts: Sequence[PromptRecord]) -> Repeated:
+    """How much the speedup differs between processes; nothing for a run in one process."""
+    found = by_process(prompts, PARTS[0])
+    if not found:
+        return {}
+    return {"speedup_by_process": found, "speedup_between": float(np.std(np.log(found), ddof=1))}
+
+
+def _worst(found: Sequence[Disturbance]) -> Disturbance:
+    """The most disturbed of several processes."""
+    return max(found, key=lambda one: (len(one.signs), one.waited or 0.0))
 
 
 def _differs(prompt: PromptRecord) -> bool:
@@ -335,5 +346,6 @@ def resummarised(record: RunRecord) -> RunRecord:
         resamples=config["resamples"],
         seed=config["seed"],
         batch=config.get("batch", 1),
+        level=summary.get("level"),
     )
     return explained({**record, "summary": {**summary, **measured}})

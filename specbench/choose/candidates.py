@@ -26,11 +26,14 @@ from specbench.analysis.costs.probe import Candidate, WrittenText
 from specbench.analysis.forecast.predict import Grown
 from specbench.analysis.forecast.trees import forecast_passes
 from specbench.choose.sample import Sample
+from specbench.config.keys import bytes_of
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
+from specbench.experiment.memory import bytes_by_part, total
+from specbench.formatting import size
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
 from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
@@ -87,6 +90,13 @@ class LoadedCandidate:
         """The draft's agreement under this rule."""
         return agreement if self.own_alpha is None else agreement.at(self.own_alpha)
 
+    def memory(self, batch: int = 1) -> dict[str, int]:
+        """Bytes by part of target and draft, with room for the longest prompt and its completion in each row."""
+        config = self.config
+        nodes = config.tree.size if isinstance(config.tree.size, int) else config.tree.levels
+        tokens = config.max_new_tokens + max(*config.gammas, nodes) + 1
+        return bytes_by_part(replace(self.parts, config=replace(config, batch=batch)), tokens)
+
     def names(self) -> CandidateNames:
         """Its name in tables, and the names of draft and rule."""
         names: CandidateNames = {
@@ -95,6 +105,33 @@ class LoadedCandidate:
         if (how := vocabulary_facts(self.parts.draft_vocabulary).get("vocabulary")) is not None:
             names["vocabulary"] = how
         return names
+
+
+def within(memory: str | None, candidates: Sequence[LoadedCandidate]) -> tuple[list[LoadedCandidate], list[str]]:
+    """The candidates that fit into `memory` with the target at their largest batch, and a line for each other.
+
+    Raises:
+        UserError: none fits.
+    """
+    limit = None if memory is None else bytes_of(memory)
+    if limit is None:
+        return list(candidates), []
+    batch = max(candidates[0].config.batches)
+    needed = [total(one.memory(batch)) for one in candidates]
+    at = "" if batch == 1 else f" at batch={batch}"
+    lines = [
+        f"left out, over memory={memory}: {one.name} needs {size(bytes_)} with the target{at}"
+        for one, bytes_ in zip(candidates, needed, strict=True)
+        if bytes_ > limit
+    ]
+    kept = [one for one, bytes_ in zip(candidates, needed, strict=True) if bytes_ <= limit]
+    if not kept:
+        alone = size(total(candidates[0].memory(batch), "target"))
+        raise UserError(
+            f"memory={memory}: no candidate fits: the target alone needs {alone}{at}, the smallest with it "
+            f"{size(min(needed))}; give more memory, or a smaller target, draft or batch"
+        )
+    return kept, lines
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.forecast.predict import Prediction
 from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
-from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees
+from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
@@ -27,6 +27,7 @@ from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.experiment.identity import NOT_IDENTITY, identify
+from specbench.experiment.memory import total
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.interop.serving.assisted import AssistedGeneration, engine_name
@@ -35,6 +36,7 @@ from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.documents import (
     CandidateNames,
+    MemoryOfCandidate,
     RankedRow,
     RecommendDocument,
     Verified,
@@ -152,7 +154,10 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             return saved
         # Inner drafts are timed alone, so that they say nothing of a batch.
         inner_rankings = rank_inner_drafts(placed, progress) if other is None and placed[0].batches == [1] else {}
-        scored, trees = with_trees(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
+        prepared = prepare(placed, progress)
+        fitting, left_out = within(placed[0].memory, prepared)
+        configs = [config for config, one in zip(configs, prepared, strict=True) if one in fitting]
+        scored, trees = with_trees(score(fitting, (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
         engines = None if other is None else other(scored.candidates)
@@ -196,7 +201,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     }
     engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
     rows: list[RankedRow] = [
-        {**one.to_json(), **candidates[one.draft].names(), "batch": batch}
+        {**one.to_json(), **candidates[one.draft].names(), "batch": batch, **_memory(candidates[one.draft], batch)}
         for batch, ranked in tables.items()
         for one in ranked.ranked
     ]
@@ -217,6 +222,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             *of_cascades(table, inner_rankings),
             *of_batches(tables),
             *of_lossy(table, total_variations),
+            *left_out,
         ],
         "verified": verified,
         "alpha_rows": alphas,
@@ -232,19 +238,32 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
 
 
+def _memory(candidate: LoadedCandidate, batch: int) -> MemoryOfCandidate:
+    """What target and draft need at this batch, and over what the target needs alone."""
+    found = candidate.memory(batch)
+    return {"memory_bytes": total(found), "memory_ratio": total(found) / total(found, "target")}
+
+
 def _id(configs: Sequence[ChooseConfig], engine: list[str]) -> str:
     """The id of a recommendation among `configs`; `engine` names one that is not ours."""
     first = configs[0]
     ids = [identify(as_run(config, first.gammas[0])) for config in configs]
     batches = sorted(set(first.batches))
-    more = [*engine, *([batches] if batches != [1] else [])]
+    more = [*engine, *([batches] if batches != [1] else []), *([first.memory] if first.memory else [])]
     digest = json_digest([ids, first.tokens, first.gammas, first.rounds, *more])
     return file_name(f"{name_of(first.target)}-{first.task.name}", f"-T{first.sampling.temperature:g}-{digest}")
 
 
 def _asked(configs: Sequence[ChooseConfig], limit: int | None) -> str:
     """A digest of all keys that change a recommendation, and of the files that they name; `limit` as it was given."""
-    keys = [{name: value for name, value in asdict(config).items() if name not in NOT_IDENTITY} for config in configs]
+    keys = [
+        {
+            name: value
+            for name, value in asdict(config).items()
+            if name not in NOT_IDENTITY and not (name == "memory" and value is None)  # older than this key
+        }
+        for config in configs
+    ]
     return json_digest([keys, limit, [identify(as_run(config)) for config in configs]], 16)
 
 

@@ -100,8 +100,13 @@ def report(argv: list[str]) -> int:
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
+    parser.add_argument(
+        "--dirty", action="store_true", help="with --keep: also records of code with uncommitted changes"
+    )
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
+    if arguments.dirty and not arguments.keep:
+        raise UserError("--dirty: goes with --keep, which copies records")
     if arguments.output is None and not Path(arguments.results).is_dir():
         raise UserError(f"--results {arguments.results}: there is no such folder; 'specbench run' makes records in one")
     from specbench.records.catalog import kept_folder
@@ -114,7 +119,7 @@ def report(argv: list[str]) -> int:
         from specbench.analysis.summary import resummarised
         from specbench.records.frame import keep
 
-        copies = keep(records, to_stderr, resummarised)
+        copies = keep(records, to_stderr, resummarised, arguments.dirty)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
         print(f"{len(copies)} records in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")

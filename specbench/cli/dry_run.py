@@ -82,6 +82,7 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
         config, hardware(machine, config.device), named | {"accept": config.accept.rule, "batch": config.batch}, rows
     )
     seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * _seconds_a_prompt(like)
+    seconds = seconds and config.runs * seconds
     return Planned(
         keys, run_id, run_id in done, prompts, _weights(config), seconds, None if like is None else like["run_id"]
     )

@@ -11,6 +11,7 @@ from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS
 from specbench.cli.formats import draw_picture, picture_file, print_rows
 from specbench.cli.options import RUN, options
+from specbench.config.keys import SHARE, as_share
 from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.records.catalog import Catalog
@@ -122,12 +123,9 @@ def _span(one: Interval, form: str) -> str:
 
 def share(text: str) -> float:
     """'2%' and '0.02' equal."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be a share between 0 and 1, such as 2% or 0.02")
+    value = as_share(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text}: must be {SHARE.words}")
     return value
 
 
@@ -202,6 +200,8 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
             "" if row["seconds"] is None else f"{row['seconds']:.0f} s",
         )  # fmt: skip
     console.print(table)
+    if any(row["quantity"] == "speedup" for row in rows):
+        console.print(f"to stop a run when its interval is that narrow: specbench run until={100 * within:g}%")
     if rows and rows[0]["prompts"] == 1:
         console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
     elif equal := [row["quantity"] for row in rows if row["needed"] is None]:

@@ -1,6 +1,7 @@
 """`specbench results`: all records as one table, a row a run."""
 
 import math
+import sys
 from argparse import Namespace
 from itertools import groupby
 from pathlib import Path
@@ -17,8 +18,9 @@ from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
 from specbench.records.proved import remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
-from specbench.records.store import FAILED, runs_folder
-from specbench.report.console import plain_table, wide_console
+from specbench.records.store import FAILED, Result, runs_folder
+from specbench.report.console import Screen, plain_table, wide_console
+from specbench.report.machine_text import machine_lines
 from specbench.stats import FEW_PROMPTS, Interval
 
 # Stable names and order; new columns go after these.
@@ -29,15 +31,17 @@ COLUMNS = (
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
-    "tokens_per_second", "numerics",
+    "tokens_per_second", "numerics", "memory_bytes", "memory_baseline_bytes", "memory_ratio", "joules_per_token",
+    "joules_per_token_baseline",
 )  # fmt: skip
 # The columns that fit on a screen.
 SHOWN = {
     "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
-    "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
-    "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
+    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z",
+    "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
+    "disturbed": "disturbed",
 }  # fmt: skip
 DIGITS = {"alpha": ".3f", "c": ".3f", "identical": ".0%", "temperature": "g", "tokens_per_second": ".0f"}  # else .2f
 # Columns that are shown if rows differ in them.
@@ -71,11 +75,16 @@ def main(argv: list[str]) -> int:
             raise UserError(f"--{other[0].replace('_', '-')}: does not go with --as {arguments.kind}, which is JSON")
         export(arguments)
         return 0
-    if arguments.runs:
-        run = arguments.runs[0]
-        raise UserError(f"{run}: 'specbench show {run}' shows a run; --as profile gives its numbers to other programs")
     if other := [name for name in ("draft", "temperature", "output") if getattr(arguments, name) is not None]:
         raise UserError(f"--{other[0]}: requires --as profile")
+    if arguments.runs:
+        if other := [name for name in ("forget", "schema", "group_by", "by") if getattr(arguments, name)]:
+            raise UserError(
+                f"--{other[0].replace('_', '-')}: is of all records; leave {arguments.runs[0]} out"
+                + (f", or give --run {arguments.runs[0]}" if other[0] == "by" else "")
+            )
+        show_runs(arguments.results, arguments.runs, arguments.format)
+        return 0
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
     if arguments.by is not None:
@@ -105,6 +114,21 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def show_runs(results: str, names: list[str], form: str) -> None:
+    """Print the numbers of each run that `names` mean, and the machine that it ran on."""
+    catalog = Catalog(results)
+    records = [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))]
+    rows: list[Row] = [{"run_id": record["run_id"], **record["summary"]} for record in records]
+    if form != "table":
+        more = [{"environment": record["environment"], "machine": record.get("machine")} for record in records]
+        print_records(form, [row | both for row, both in zip(rows, more, strict=True)] if form == "json" else rows)
+        return
+    for record in records:
+        Screen(sys.stderr).show(Result(catalog.head(record["run_id"]).file, record, reused=True))
+        for name, said in machine_lines(record):
+            print(one_line(f"{name}: {said}"))
+
+
 def print_records(form: str, rows: list[Row]) -> None:
     """Print the summaries of records in `form`."""
     ordered = [{column: row.get(column) for column in COLUMNS} | row for row in rows]
@@ -117,6 +141,8 @@ def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
     shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    if not any("memory_ratio" in row for row in done):  # older records
+        del shown["memory_ratio"]
     numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
     lines = [list(shown.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -132,7 +158,9 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
+        print(
+            "disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/disturbed.md)"
+        )
     for remark in remarks_on_proof(done):
         print(remark)
     if any(row.get("lossy") for row in rows):
@@ -157,6 +185,8 @@ def _cell(column: str, row: Row) -> str:
         return f"{value}*"
     if not isinstance(value, float):
         return str(value)
+    if column == "memory_ratio":
+        return f"{100 * (value - 1):+.0f}%"
     if column == "speedup_measured" and row.get("speedup_low") is not None:
         return f"{value:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
     return f"{value:{DIGITS.get(column, '.2f')}}"
@@ -174,7 +204,10 @@ PROFILE = (
 
 def add_export(parser: Options) -> None:
     """The options of `results --as`."""
-    about = "with --as: runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
+    about = (
+        "show these runs and the machine that each ran on: an id, a unique part of it, a path, or 'last'; with --as: "
+        "runs, or one document of specbench alpha"
+    )
     parser.add_argument("runs", metavar="RUN", nargs="*", help=about)
     parser.add_argument("--as", dest="kind", choices=("profile",), help=PROFILE)
     parser.add_argument("--draft", metavar="NAME", help="with --as: which draft of a document that has several")

@@ -26,8 +26,8 @@ PARTS = {
     "model": ("target", "dtype", "device", "engine", "numerics", "threads"),
     "draft": ("draft",),
     "decoding": ("gamma", "batch", "max_new_tokens", "seed", "sampling", "accept", "tree", "simulate"),
-    "task": ("task", "limit"),
-    "output": ("results", "force", "warmup", "resamples", "experiment"),
+    "task": ("task", "limit", "until"),
+    "output": ("results", "force", "warmup", "runs", "resamples", "experiment"),
 }
 HYDRA = {
     "--cfg job": "show the whole config instead of running it",

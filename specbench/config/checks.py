@@ -41,6 +41,14 @@ def check(config: RunConfig) -> None:
         _check_batch(config)
     if config.draft.learns:
         _check_learning(config)
+    if config.runs > 1 and config.until is not None:
+        raise UserError(
+            f"runs={config.runs}: not together with until={config.until}, which looks at one process; find the number "
+            "of prompts with until, then give it as limit"
+        )
+    if config.target.tp_plan and (config.runs > 1 or config.until is not None):
+        name = f"runs={config.runs}" if config.runs > 1 else f"until={config.until}"
+        raise UserError(f"{name}: not together with target.tp_plan, whose processes decode the same prompts")
     models = (config.target, *(one for one in config.draft.levels() if isinstance(one, ModelConfig)))
     if alpha is None and any(model.weights == "random" for model in models):
         raise UserError("weights=random: alpha of random weights means nothing; set simulate.alpha=0.75 to time passes")

@@ -1,5 +1,6 @@
 """Keys and what is said of them, written once: a field's default, the sentence of `--help` and the values allowed."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -43,9 +44,34 @@ def list_between(low: int, high: int) -> Allowed:
     )
 
 
+def as_share(text: str) -> float | None:
+    """'2%' and '0.02' as a number between 0 and 1; None if it is no such text."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None
+    return value if 0 < value < 1 else None
+
+
+SHARE = Allowed(as_share, "a share between 0 and 1, such as 2% or 0.02")
+
+
 def one_of(names: Iterable[str]) -> Allowed:
     """Words."""
     return Allowed(set(names).__contains__, " | ".join(names))
+
+
+UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)})")
+
+
+def bytes_of(amount: str) -> int | None:
+    """The bytes of '24GB' (10^9 each) or '16GiB' (2^30); None for another text."""
+    found = AMOUNT.fullmatch(amount)
+    return int(float(found[1]) * UNITS[found[2]]) if found else None
+
+
+BYTES = Allowed(bytes_of, "a number above 0 with its unit, as in 24GB or 16GiB, or null")
 
 
 def key(default: T, about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:

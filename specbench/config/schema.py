@@ -13,7 +13,7 @@ from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import EXISTS, MAX_BATCH, Allowed, at_least, between, fresh, key, one_of
+from specbench.config.keys import EXISTS, MAX_BATCH, SHARE, Allowed, at_least, between, fresh, key, one_of
 from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys
@@ -99,6 +99,7 @@ class SimulateConfig:
     )
 
 
+MEASURES = ("run", "sweep")  # the verbs that read `runs` and `until`
 DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda where there is one"
 THREADS = "CPU threads of torch; unset: torch's own choice"
 DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu | cuda | cuda:N | mps")
@@ -128,6 +129,20 @@ class RunConfig:
     batch: int = key(1, "prompts decoded at once, with continuous batching", between(1, MAX_BATCH))
     max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))
     limit: int | None = key(None, "number of prompts; unset: all of the task", at_least(1, ", or null for all"))
+    until: str | None = key(
+        None,
+        "stop at the first look at which the speedup's interval reaches this far to either side (2% or 0.02); limit, "
+        "or the task, is the most prompts; the interval is corrected for the looks",
+        SHARE,
+        MEASURES,
+    )
+    runs: int = key(
+        1,
+        "fresh processes that measure the same prompts, one after the other; the intervals of times then cover "
+        "differences between processes",
+        between(1, 100),
+        MEASURES,
+    )
     seed: int = key(0, "seed of sampling and bootstrap", at_least(0))
     dtype: str = key(
         "auto",

@@ -9,6 +9,7 @@ from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import (
+    BYTES,
     MAX_BATCH,
     MAX_GAMMA,
     Allowed,
@@ -62,6 +63,9 @@ class ChooseConfig(RunConfig):
     )
     batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", verbs=("recommend",))
     repeats: int = key(2, "times that each candidate decodes each prompt", at_least(1), (VALIDATE,))
+    memory: str | None = key(
+        None, "24GB: leave out candidates that need more with the target, at the largest batch", BYTES, ("recommend",)
+    )
 
 
 def check_choose(config: ChooseConfig) -> None:

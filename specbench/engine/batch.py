@@ -214,14 +214,27 @@ def bytes_of_row(model: Model, tokens: int, source: int) -> float:
 
     Keys and values, the smaller buffers that they move from when these grow, and the logits of a run in fp32.
     """
-    steps = cast(BatchableModel, model).steps_of_rows(1)
-    slots = {"self": _power_of_two(tokens), "cross": -(-source // SOURCE_STEP) * SOURCE_STEP}
-    cached = sum(
-        heads * channels * slots[kind] * steps.cache_dtype.itemsize
-        for kind, shapes in steps.shapes.items()
+    return 1.5 * bytes_of_cache(model, tokens, source, in_batch=True) + 4.0 * model.vocabulary_size * LOGITS
+
+
+def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = False) -> int:
+    """The bytes of keys and values of a sequence with so many tokens and a source of this length.
+
+    In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
+    """
+    own = cast(Any, model)
+    program = None if in_batch else getattr(model, "program", None)
+    cached = own.steps_of_rows(1) if program is None else program
+    slots = {"self": tokens, "cross": source}
+    if in_batch:
+        slots = {"self": _power_of_two(tokens), "cross": -(-source // SOURCE_STEP) * SOURCE_STEP}
+    elif program is not None:
+        slots = {"self": own.capacity(tokens), "cross": own.source_slots(source)}
+    return sum(
+        heads * channels * slots[kind] * cached.cache_dtype.itemsize
+        for kind, shapes in cached.shapes.items()
         for heads, channels in shapes
     )
-    return 1.5 * cached + 4.0 * model.vocabulary_size * LOGITS
 
 
 def _power_of_two(needed: int) -> int:

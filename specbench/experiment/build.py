@@ -11,6 +11,7 @@ from specbench.algorithm.acceptance.rules.exact import AcceptByChance
 from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft
 from specbench.config.draft import TextDraftConfig
+from specbench.config.keys import as_share
 from specbench.config.model import name_of
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
@@ -83,7 +84,8 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
         task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
     dtype = _dtype(config, device, note or (lambda _: None))
     accept = AcceptKeys() if rule_of(config.accept).is_exact else config.accept  # so that both are one run
-    return replace(config, device=str(device), dtype=dtype, task=task, accept=accept)
+    until = config.until and f"{100 * (as_share(config.until) or 0):g}%"  # 2% and 0.02 are one run
+    return replace(config, device=str(device), dtype=dtype, task=task, accept=accept, until=until)
 
 
 def _device(name: str) -> torch.device:

@@ -26,6 +26,9 @@ def identify(config: RunConfig) -> str:
         del frozen["tree"]
     if config.batch == 1:  # or batches
         del frozen["batch"]
+    for key, value in (("runs", 1), ("until", None)):  # or repetitions and looks
+        if frozen[key] == value:
+            del frozen[key]
     if config.numerics == "auto":  # and before this could be chosen
         del frozen["numerics"]
     for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these

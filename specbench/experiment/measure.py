@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
+from specbench.analysis.looks import BATCHES
 from specbench.analysis.proof.departures import Difference, difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
@@ -31,10 +32,13 @@ from specbench.engine.session import Prompt
 from specbench.errors import MachineError
 from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.core_time import CoreTime, between, core_times
-from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
+from specbench.experiment.machine import machine_of
+from specbench.experiment.meter import meter_of
+from specbench.records.schema import PromptRecord, StateRecord, TraceRecord, TreeForecast, UsedRecord
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
 
+T = TypeVar("T")
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
 WARMUP_TOKENS = 32
 GREEDY = Sampling(temperature=0.0)
@@ -98,9 +102,28 @@ def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ou
 
 def measure_prompt(parts: Parts, index: int) -> PromptRecord:
     """The raw record of one prompt, decoded with and without the draft."""
-    before = core_times()
-    baseline, ours = decode_both(parts, parts.spec, index)
-    return prompt_record(parts, index, baseline, ours, between(before, core_times()))
+    machine, meter = machine_of(parts.device), meter_of(parts.device)
+    states, before = [machine.state()], core_times()
+    (baseline, alone), (ours, both) = alternated(
+        index,
+        partial(meter.measured, baseline_of(parts, parts.spec, index)),
+        partial(meter.measured, speculative_of(parts, parts.spec, index)),
+    )
+    load = between(before, core_times())
+    states.append(machine.state())
+    prompt = prompt_record(parts, index, baseline, ours, load)
+    return with_surroundings(prompt, states, alone, both)
+
+
+def with_surroundings(
+    prompt: PromptRecord, states: Sequence[StateRecord | None], alone: UsedRecord, both: UsedRecord
+) -> PromptRecord:
+    """`prompt` with the state of the machine before and after it, and what its two decodings used."""
+    if known := [state for state in states if state is not None]:
+        prompt["states"] = known
+    if alone or both:
+        prompt["used"] = {"baseline": alone, "speculative": both}
+    return prompt
 
 
 def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None) -> PromptRecord:
@@ -178,15 +201,19 @@ def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], r
 
 
 def decode_both(parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
-    """The baseline and the speculative decoding of one prompt.
+    """The baseline and the speculative decoding of one prompt."""
+    return alternated(index, baseline_of(parts, spec, index), speculative_of(parts, spec, index))
 
-    Which goes first alternates, so that a machine that slows down or speeds up favours neither.
+
+def alternated(number: int, baseline: Callable[[], T], ours: Callable[[], T]) -> tuple[T, T]:
+    """The results of `baseline` and `ours`.
+
+    Which goes first alternates with `number`, so that a machine that slows down or speeds up favours neither.
     """
-    decode_baseline, decode_with_draft = baseline_of(parts, spec, index), speculative_of(parts, spec, index)
-    if index % 2 == 0:
-        return decode_baseline(), decode_with_draft()
-    ours = decode_with_draft()
-    return decode_baseline(), ours
+    if number % 2 == 0:
+        return baseline(), ours()
+    second = ours()
+    return baseline(), second
 
 
 def baseline_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
@@ -219,9 +246,6 @@ def _raw(trace: Trace, parts: Parts) -> TraceRecord:
 # A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft
 # and
 # then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
-
-
-BATCHES = 8  # of a group: few passes at its end have empty rows
 
 
 @dataclass(frozen=True)
@@ -258,18 +282,46 @@ def warm_up_rows(parts: Parts, rows: BatchParts) -> None:
 
 def measure_group(parts: Parts, rows: BatchParts, places: Sequence[int]) -> list[PromptRecord]:
     """The raw record of each prompt of a group, as `measure_prompt` makes it of a single prompt."""
-    before = core_times()
-    found = decode_rows(parts, rows, parts.spec, places)
+    machine, meter = machine_of(parts.device), meter_of(parts.device)
+    states, before = [machine.state()], core_times()
+    decode_baseline, decode_with_draft = decoders(parts, rows, parts.spec, places)
+    (baselines, alone), (ours, both) = alternated(
+        number_of(rows, places), partial(meter.measured, decode_baseline), partial(meter.measured, decode_with_draft)
+    )
     load = between(before, core_times())
+    states.append(machine.state())
     share = None if load is None else CoreTime(load.ran_s / len(places), load.waited_s / len(places))
     return [
-        prompt_record(parts, place, baseline, ours, share)
-        for place, (baseline, ours) in zip(places, found, strict=True)
+        with_surroundings(
+            prompt_record(parts, place, baseline, speculative, share),
+            states,
+            share_of(alone, len(places)),
+            share_of(both, len(places)),
+        )
+        for place, baseline, speculative in zip(places, baselines, ours, strict=True)
     ]
+
+
+def share_of(used: UsedRecord, prompts: int) -> UsedRecord:
+    """What a group of so many prompts used, for each of them: its part of the energy, and the group's peak."""
+    return used | {"joules": used["joules"] / prompts} if "joules" in used else used
 
 
 def decode_rows(parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequence[int]) -> list[tuple[Trace, Trace]]:
     """The baseline and the speculative decoding of each prompt. Which goes first alternates from group to group."""
+    both = alternated(number_of(rows, places), *decoders(parts, rows, spec, places))
+    return list(zip(*both, strict=True))
+
+
+def number_of(rows: BatchParts, places: Sequence[int]) -> int:
+    """The number of a group."""
+    return places[0] // (BATCHES * rows.number)
+
+
+def decoders(
+    parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequence[int]
+) -> tuple[Callable[[], list[Trace]], Callable[[], list[Trace]]]:
+    """What decodes the prompts at `places` with the target alone, and speculatively."""
 
     def baseline(place: int) -> Decoding:
         generator = generator_for(parts.config.seed, place, "baseline", parts.device)
@@ -282,8 +334,4 @@ def decode_rows(parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequ
     def decode(begin: Callable[[int], Decoding]) -> list[Trace]:
         return together(map(begin, places), rows.number, rows.target)
 
-    if places[0] // (BATCHES * rows.number) % 2 == 0:
-        first = decode(baseline)
-        return list(zip(first, decode(ours), strict=True))
-    second = decode(ours)
-    return list(zip(decode(baseline), second, strict=True))
+    return partial(decode, baseline), partial(decode, ours)

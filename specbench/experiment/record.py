@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import torch
 
 from specbench.analysis.costs.roofline import roofline
+from specbench.analysis.looks import Looks
 from specbench.analysis.summary import explained, summarise
 from specbench.config.model import name_of
 from specbench.config.rules import rule_of
@@ -16,6 +17,9 @@ from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
+from specbench.experiment.machine import machine_of
+from specbench.experiment.memory import memory_columns
+from specbench.experiment.meter import meter_of
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
@@ -30,6 +34,7 @@ from specbench.records.schema import (
     PromptRecord,
     Quality,
     RunRecord,
+    Stopped,
     Summary,
 )
 
@@ -41,11 +46,13 @@ def make_record(
     prompts: list[PromptRecord],
     processes: list[Process],
     probed: DtypeProbe | None = None,
+    looks: Looks | None = None,
 ) -> RunRecord:
     """The record of a finished run.
 
     `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
-    from all of them. `probed` is the probe by which dtype=auto chose the dtype.
+    from all of them. `probed` is the probe by which dtype=auto chose the dtype. `looks` are those of a run with
+    `until`.
     """
     plan = processes[-1]["gamma"]
     measured = summarise(
@@ -59,7 +66,9 @@ def make_record(
         resamples=config.resamples,
         seed=config.seed,
         batch=config.batch,
+        level=None if looks is None else looks.level,
     )
+    stopped: Stopped = {} if looks is None else looks.columns()
     surroundings = environment()
     summary: Summary = {
         **_names(config),
@@ -78,6 +87,9 @@ def make_record(
         "dtype_bfloat16_ms": None if probed is None else probed.bfloat16_ms,
         "dtype_float32_ms": None if probed is None else probed.float32_ms,
         **_roofline(parts),
+        **stopped,
+        **memory_columns(parts, prompts),
+        "joules_missing": meter_of(parts.device).no_energy,
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
@@ -96,6 +108,7 @@ def make_record(
         "config": asdict(replace(config, force=False)),
         "gamma": plan,
         "environment": surroundings,
+        "machine": machine_of(parts.device).record(),
         "processes": processes,
         "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
         "prompts": prompts,

@@ -13,6 +13,7 @@ import torch
 from specbench.algorithm.draft import Learns, growing, models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
+from specbench.analysis.looks import Looks
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
@@ -22,7 +23,14 @@ from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
-from specbench.experiment.measure import BatchParts, groups, measure_group, measure_prompt, warm_up, warm_up_rows
+from specbench.experiment.measure import (
+    BatchParts,
+    groups,
+    measure_group,
+    measure_prompt,
+    warm_up,
+    warm_up_rows,
+)
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
 from specbench.loading import require_room
@@ -30,7 +38,7 @@ from specbench.loading.model_loader import ModelLoader, agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.schema import GammaRecord, PromptRecord, RunRecord
 from specbench.records.store import Result
 
 # Between two prompts turns are answered, and drafts that grow or learn read the completion.
@@ -129,23 +137,27 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """A line that must remain on the screen after the run."""
 
-    def advance(self, done: int, total: int) -> None: ...
+    def advance(self, done: int, total: int, now: str = "") -> None:
+        """So many prompts are done; `now` is the estimate so far, in words."""
 
 
-def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
+def execute(
+    config: RunConfig, progress: Progress, loader: ModelLoader | None = None, plan: GammaRecord | None = None
+) -> Result:
     """Run a checked `config` and write its record, or return the existing record of the same config.
 
     A run that was interrupted resumes after the last prompt that it finished. If another process works on the same run,
     this one waits for it and returns its record. Of several ranks the first executes and
-    the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
+    the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next. `plan` is what
+    another process of the same measurement resolved gamma to.
     """
     loader = loader or ModelLoader()
     asked, config = config, resolve(config, progress.note)
     join(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
-    if agree(not config.force and _finished(file, progress) is not None):
-        return _reused(file)
+    if agree(not config.force and finished(file, progress) is not None):
+        return reused(file)
 
     def waiting() -> None:
         progress.say("another process works on this run: waiting for its record")
@@ -156,24 +168,30 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
         Journal(config.results, run_id, waiting) as journal,
     ):
         # Again under the lock: another process may have finished the run since.
-        if agree(not config.force and _finished(file, progress) is not None):
-            return _reused(file)
+        if agree(not config.force and finished(file, progress) is not None):
+            return reused(file)
         try:
             with translated_errors(config):
                 placed = replace(config, device=str(device))
                 (parts,) = build_each(
                     [placed], progress.say, progress.note, f"run {run_id}: ", loader, later_turns=config.batch == 1
                 )
-                before = DraftingPlan.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
+                known = journal.parts[-1]["gamma"] if journal.parts else plan
+                before = None if known is None else DraftingPlan.from_json(known)
                 parts, choice = with_gamma(config, parts, before, progress.note)
-                _decode_missing(parts, journal, choice, progress)
+                looks = Looks.of(config, len(parts.examples))
+                if looks is not None:
+                    progress.note(looks.plan(shuffled=config.task.shuffle is not None))
+                _decode_missing(parts, journal, choice, progress, looks)
+            if looks is not None:
+                parts = replace(parts, examples=parts.examples[: looks.prompts], prompts=parts.prompts[: looks.prompts])
             prompts = [journal.prompts[example.index] for example in parts.examples]
             probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
-            record = make_record(config, run_id, parts, prompts, journal.parts, probed)
+            record = make_record(config, run_id, parts, prompts, journal.parts, probed, looks)
         except UserError:  # a slip to be typed again is no run
             raise
         except Exception as error:
-            _write_failure(file, config, run_id, error)
+            write_failure(file, config, run_id, error)
             raise
         store.write(config.results, record)
         journal.remove()
@@ -196,16 +214,16 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
         missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
         if missing:
             _restore(parts, texts, answers)
-            _decode_in_turn(parts, missing, answers, lambda prompt: None)
+            _decode_in_turn(parts, missing, answers, lambda prompt: False)
 
 
-def _reused(file: Path) -> Result:
+def reused(file: Path) -> Result:
     """The result of a run whose record is in `file`."""
     record = store.read(file)
     return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
 
 
-def _finished(file: Path, progress: Progress) -> RunRecord | None:
+def finished(file: Path, progress: Progress) -> RunRecord | None:
     """The record in `file`; None if it is missing, damaged, or the record of a failed run."""
     if not file.exists():
         return None
@@ -216,7 +234,7 @@ def _finished(file: Path, progress: Progress) -> RunRecord | None:
         return None
 
 
-def _write_failure(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
+def write_failure(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
     """Write the record of a failed run, unless a successful record exists."""
     with contextlib.suppress(ValueError, KeyError):
         if file.exists() and not store.read_head(file).failed:
@@ -225,8 +243,22 @@ def _write_failure(file: Path, config: RunConfig, run_id: str, error: Exception)
         store.write(config.results, failed_record(config, run_id, error))
 
 
-def _decode_missing(parts: Parts, journal: Journal, choice: DraftingPlan, progress: Progress) -> None:
+def _decode_missing(
+    parts: Parts, journal: Journal, choice: DraftingPlan, progress: Progress, looks: Looks | None
+) -> None:
     total = len(parts.examples)
+
+    def ended() -> bool:
+        """Whether the run ends at the prompts that are done."""
+        done = [journal.prompts[one.index] for one in parts.examples if one.index in journal.prompts]
+        return looks is not None and looks.see(done)
+
+    def advance() -> bool:
+        """Take the looks that are due, and tell the progress; whether the run ends here."""
+        ends = ended()
+        progress.advance(len(journal.prompts), total, "" if looks is None else looks.now)
+        return ends
+
     if parts.config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
         journal.restart()
         progress.note(
@@ -238,7 +270,7 @@ def _decode_missing(parts: Parts, journal: Journal, choice: DraftingPlan, progre
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
     missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
     _restore(parts, texts, answers)
-    if not missing:
+    if ended() or not missing:
         return
     if journal.prompts:
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
@@ -254,12 +286,13 @@ def _decode_missing(parts: Parts, journal: Journal, choice: DraftingPlan, progre
                 for prompt in found:
                     journal.add(prompt)
                 give_completions(parts, decoded(group, found))
-                progress.advance(len(journal.prompts), total)
+                if advance():
+                    return
         return
 
-    def add(prompt: PromptRecord) -> None:
+    def add(prompt: PromptRecord) -> bool:
         journal.add(prompt)
-        progress.advance(len(journal.prompts), total)
+        return advance()
 
     _decode_in_turn(parts, missing, answers, add)
 
@@ -275,9 +308,12 @@ def _decode_in_turn(
     parts: Parts,
     places: Sequence[int],
     answers: dict[int, str],
-    add: Callable[[PromptRecord], None],
+    add: Callable[[PromptRecord], bool],
 ) -> None:
-    """Decode the prompts at `places` one by one and pass each to `add`; `answers` receives the target's answers."""
+    """Decode the prompts at `places` one by one and pass each to `add`, until that says that the run ends.
+
+    `answers` receives the target's answers.
+    """
     warm_up(parts)
     with already_collected():
         for place in places:
@@ -286,7 +322,8 @@ def _decode_in_turn(
             answers[prompt["index"]] = prompt["baseline"]["text"]
             give_completions(parts, decoded([place], [prompt]))
             learn_from(parts, place, prompt)
-            add(prompt)
+            if add(prompt):
+                return
 
 
 MEMINFO = Path("/proc/meminfo")

@@ -210,6 +210,9 @@ class ModelLoader:
             return nullcontext(own_device(config))
         return locked_device(config.device, say)
 
+    def close(self) -> None:
+        """Free all models, and the device: nothing is held between runs."""
+
     def load(self, request: ModelRequest, say: Say) -> EagerModel:
         """The model, ready to start sessions."""
         say(f"loading {request.key} {name_of(request.model)}")

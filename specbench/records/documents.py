@@ -139,7 +139,14 @@ class CandidateRow(PredictionRow, CandidateNames):
     """A prediction with the candidate's names."""
 
 
-class RankedRow(CandidateRow):
+class MemoryOfCandidate(TypedDict, total=False):
+    """Memory that a candidate needs with its target, counted as in a run; absent in older records."""
+
+    memory_bytes: int
+    memory_ratio: Annotated[float, "over what the target needs alone"]
+
+
+class RankedRow(CandidateRow, MemoryOfCandidate):
     """A row of a ranking."""
 
     batch: NotRequired[Annotated[int, "prompts decoded at once; absent: 1"]]

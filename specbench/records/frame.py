@@ -11,6 +11,7 @@ import pandas as pd
 
 from specbench.config.drafts import beyond_the_paper, falls_with_position
 from specbench.config.model import own_weights
+from specbench.environment import CHANGES
 from specbench.files import with_floats, write_atomically
 from specbench.records import store
 from specbench.records.catalog import Catalog, kept_folder
@@ -242,12 +243,16 @@ def _first(places: list[int], values: Mapping[str, list[Any]]) -> tuple[int, str
 
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
+DIRTY = "it comes from code with uncommitted changes; commit them and run it again, or give --dirty"
 PLACES = ("path", "train_path", "corpus", "cache_dir")  # keys of a config that name files and folders
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
 
 def keep(
-    records: Records, say: Callable[[str], None], resummarised: Callable[[RunRecord], RunRecord] | None = None
+    records: Records,
+    say: Callable[[str], None],
+    resummarised: Callable[[RunRecord], RunRecord] | None = None,
+    dirty: bool = False,
 ) -> list[Path]:
     """Copy every record of `records`; returns the copies.
 
@@ -258,6 +263,8 @@ def keep(
         say: gets a line for each record that is not copied, and for each copy that is removed.
         resummarised: makes the summary of a record anew from its raw prompts, so that a copy agrees with its rounded
             times (`analysis.summary.resummarised`); None: summaries remain as the run made them.
+        dirty: copy records of code with uncommitted changes too, which nobody else can have. A copy that is there
+            already stays.
     """
     folder = kept_folder(records.results)
     files = []
@@ -268,16 +275,20 @@ def keep(
         if local := _local_paths(record["config"]):
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
             continue
-        file = folder / f"{run_id}.json.gz"
+        file = folder / f"{store.require_file_name(run_id)}.json.gz"
+        is_copy = records.catalog.head(run_id).file == file
+        if not is_copy and not dirty and is_dirty(record["environment"]):
+            say(f"{run_id}: not kept, {DIRTY}")
+            continue
         files.append(file)
-        if records.catalog.head(run_id).file != file:
+        if not is_copy:
             whole = rounded(record)
             write_atomically(file, compact(resummarised(whole) if resummarised else whole))
         for old in records.replaced(run_id):
             if (copy := folder / f"{old}.json.gz").is_file():
                 say(f"{old}: copy removed, {run_id} is newer and of the same config")
                 copy.unlink()
-    return files + _keep_alphas(records.results, folder / "alpha", say)
+    return files + _keep_alphas(records.results, folder / "alpha", say, dirty)
 
 
 def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -> Path:
@@ -299,13 +310,21 @@ def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -
     return elsewhere
 
 
-def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> list[Path]:
+def is_dirty(environment: Mapping[str, object]) -> bool:
+    """Whether a record was made by code that differed from its commit."""
+    return str(environment.get("commit") or "").endswith(CHANGES)
+
+
+def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None], dirty: bool) -> list[Path]:
     """The tables of `specbench alpha`, without the scores of every token."""
     files = []
     for file in sorted((results / "alpha").glob("*.json")):
         record = read_document(file)
         if local := [path for config in record["configs"] for path in _local_paths(config)]:
             say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
+            continue
+        if not dirty and is_dirty(record.get("environment", {})) and not (folder / file.name).is_file():
+            say(f"{record['alpha_id']}: not kept, {DIRTY}")
             continue
         copy = {key: record[key] for key in ("alpha_id", "rows")}
         files.append(write_document(folder / file.name, copy, indent=1))

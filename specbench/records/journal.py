@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from specbench.errors import MachineError
 from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
+from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -34,7 +35,7 @@ class Journal:
     def __init__(self, results: str | Path, run_id: str, waiting: Callable[[], None] | None = None) -> None:
         self.run_id = run_id
         self._waiting = waiting
-        self.file = Path(results) / "journals" / f"{run_id}.jsonl"
+        self.file = Path(results) / "journals" / f"{require_file_name(run_id)}.jsonl"
         self.prompts: dict[int, PromptRecord] = {}
         self.parts: list[Process] = []
         self._lock = FileLock(self.file.with_suffix(".lock"))

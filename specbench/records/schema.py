@@ -145,6 +145,81 @@ class OnlineRecord(TypedDict):
     timed: Annotated[bool, "whether they are part of the speculative decode_s"]
 
 
+class TimesRecord(TypedDict):
+    """The times of one decoding in one of several processes."""
+
+    start_s: Seconds
+    decode_s: Seconds
+    draft_start_s: Seconds
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
+    passes_s: Annotated[list[list[float]], "seconds of drafting, verifying and accepting of each pass"]
+
+
+class ProcessTimes(TypedDict):
+    """The times of a prompt in one of several processes; its tokens and passes are the same in all."""
+
+    baseline: TimesRecord
+    speculative: TimesRecord
+    load: LoadRecord | None
+
+
+# The machine of a run: what it is, and the state that it was in.
+
+
+class GpuRecord(TypedDict):
+    """A GPU and its limits, as its driver reports them; null where it does not tell."""
+
+    name: str | None
+    driver: str | None
+    most_clock_mhz: Annotated[float | None, "MHz of its multiprocessors, at most"]
+    most_memory_clock_mhz: Annotated[float | None, "MHz of its memory, at most"]
+    power_limit_w: Annotated[float | None, "watts"]
+    slowdown_c: Annotated[float | None, "degrees Celsius from which it lowers its clocks"]
+
+
+class GpuState(TypedDict):
+    """The state of a GPU at one moment; null where its driver does not tell."""
+
+    clock_mhz: Annotated[float | None, "MHz of its multiprocessors"]
+    memory_clock_mhz: Annotated[float | None, "MHz of its memory"]
+    temperature_c: Annotated[float | None, "degrees Celsius"]
+    power_w: Annotated[float | None, "watts"]
+    throttled: Annotated[list[str], "why its clocks are below their most, in words; empty: they are not, or it idles"]
+    others: Annotated[int | None, "other processes that compute on it"]
+
+
+class StateRecord(TypedDict):
+    """The state of the machine before or after a prompt, read while nothing was timed."""
+
+    cap: NotRequired[Annotated[float, "the processor's frequency that is allowed, over its greatest"]]
+    overheated: NotRequired[Annotated[int, "how often its cores have throttled for heat since the system started"]]
+    gpu: NotRequired[GpuState]
+
+
+class MachineRecord(TypedDict):
+    """The machine that a run was measured on; null where the system does not tell. No part of a run's identity."""
+
+    processor: str | None
+    cores: Annotated[int | None, "of all sockets, without hyper-threads"]
+    threads: Annotated[int | None, "that run at once on all cores"]
+    caches: Annotated[dict[str, int], "bytes of each cache of the first core, by level: L1d, L1i, L2, L3"]
+    vectors: Annotated[list[str], "the widest vector and matrix instructions: avx2, avx512f, amx_bf16, sve, ..."]
+    memory_bytes: int | None
+    memory_mts: Annotated[int | None, "mega-transfers a second of its memory, as configured"]
+    governor: Annotated[str | None, "the policy that sets the processor's frequency"]
+    least_mhz: float | None
+    most_mhz: float | None
+    microcode: str | None
+    gpu: NotRequired[GpuRecord]
+
+
+class UsedRecord(TypedDict):
+    """What one decoding of a prompt used beside time; in a batch the prompt's share of its group's energy."""
+
+    peak_bytes: NotRequired[Annotated[int, "of the CUDA allocator, or of the process (VmHWM), both models loaded"]]
+    joules: NotRequired[Annotated[float, "of the GPU (NVML), or of the processor's packages (RAPL)"]]
+
+
 class PromptRecord(TypedDict):
     """One prompt, decoded with and without the draft: the raw measurement from which all numbers are computed."""
 
@@ -167,9 +242,14 @@ class PromptRecord(TypedDict):
     category: NotRequired[Annotated[str, "kind of prompt, from task.category_field"]]
     grown: NotRequired[Annotated[int, "tokens of earlier completions in the draft's store (draft.grow=true)"]]
     online: NotRequired[OnlineRecord]
+    runs: NotRequired[
+        Annotated[list[ProcessTimes], "with runs=N: the times in each process, of which the other times are the mean"]
+    ]
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
     ]
+    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent where nothing is known"]]
+    used: NotRequired[Annotated[dict[str, UsedRecord], "by decoding: baseline, speculative"]]
 
 
 class PositionCounts(TypedDict):
@@ -220,6 +300,29 @@ class Speedups(TypedDict):
     speedup_end_to_end: Annotated[float | None, "with encoder and prefill"]
     speedup_end_to_end_low: float | None
     speedup_end_to_end_high: float | None
+
+
+class Repeated(TypedDict, total=False):
+    """With runs=N: how much the speedup differs between processes that measured the same prompts; absent otherwise.
+
+    `speedup_between` is where the spread between processes stands. The interval of a mean over N processes has
+    speedup_between² / N as a part of its variance, relative to the speedup; a difference of two records has both parts.
+    """
+
+    speedup_by_process: Annotated[list[float], "speedup_measured of each process"]
+    speedup_between: Annotated[
+        float, "standard deviation of their logs, so relative; a process's own noise is part of it"
+    ]
+
+
+class Stopped(TypedDict, total=False):
+    """With until=SHARE: the looks at the interval of the speedup; absent otherwise."""
+
+    until: Annotated[float, "half width at which the run stops, as a share of the speedup"]
+    looks: Annotated[int, "looks that were taken"]
+    looks_planned: Annotated[int, "looks over all prompts"]
+    level: Annotated[float, "of this record's intervals: 1 - 0.05 / looks_planned, so that all looks cover with 95%"]
+    prompts_offered: Annotated[int, "prompts that the run would have decoded at most"]
 
 
 class UnderRule(TypedDict, total=False):
@@ -288,7 +391,7 @@ class Proved(TypedDict, total=False):
 
 
 class Disturbed(TypedDict, total=False):
-    """Whether another process used the machine while the run was timed (`analysis.costs.disturbance`)."""
+    """Whether the machine was shared or held back while the run was timed (`analysis.costs.disturbance`)."""
 
     disturbed: bool
     disturbed_by: Annotated[str | None, "the signs, in words"]
@@ -306,6 +409,28 @@ class Throughput(TypedDict, total=False):
     tokens_per_second_baseline: Annotated[float, "of the target alone, all rows together"]
     latency_s: Annotated[float | None, "seconds a token of one row, speculative decoding"]
     latency_s_baseline: Annotated[float, "seconds a token of one row, the target alone"]
+
+
+class Memory(TypedDict, total=False):
+    """Bytes that the target needs alone, and with the draft; absent in older records.
+
+    Weights, caches and buffers are counted from the tensors that the models hold: equal runs have equal numbers.
+    """
+
+    memory_bytes: Annotated[int, "target and draft"]
+    memory_baseline_bytes: Annotated[int, "the target alone"]
+    memory_ratio: Annotated[float, "the first over the second"]
+    memory_source: Annotated[str, "tensors: counted from tensors; allocator: the most that CUDA's allocator had given"]
+    memory_parts: Annotated[dict[str, int], "bytes of target_weights, target_caches, target_buffers; the same of draft"]
+    memory_peak_bytes: Annotated[int | None, "the most that the process, or CUDA's allocator, held during a decoding"]
+
+
+class Energy(TypedDict, total=False):
+    """Energy of decoding, encoder and prefill included; absent in older records."""
+
+    joules_per_token: Annotated[float | None, "speculative decoding"]
+    joules_per_token_baseline: Annotated[float | None, "the target alone"]
+    joules_missing: Annotated[str | None, "why there is no energy; null where there is"]
 
 
 class UnderLenience(TypedDict, total=False):
@@ -344,7 +469,19 @@ class Learnt(TypedDict, total=False):
 
 
 class Measured(
-    Counted, Throughput, OfTrees, Grown, Learnt, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups
+    Counted,
+    Throughput,
+    OfTrees,
+    Grown,
+    Learnt,
+    Proved,
+    Disturbed,
+    Energy,
+    UnderRule,
+    UnderLenience,
+    Predicted,
+    Speedups,
+    Repeated,
 ):
     """All statistics of a run's raw prompts."""
 
@@ -376,8 +513,8 @@ class Limits(TypedDict, total=False):
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
 
 
-class Summary(Names, Measured, Quality, Vocabularies, Limits):
-    """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval."""
+class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):
+    """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval, or one of `level`."""
 
     gamma: Annotated[int | None, "null where it changed from pass to pass"]
     gamma_requested: int | str
@@ -477,11 +614,12 @@ class GammaRecord(TypedDict):
 
 
 class Process(TypedDict):
-    """A process that worked on the run: more than one after an interruption."""
+    """A process that worked on the run: more than one after an interruption, or with runs=N."""
 
     started: str
     gamma: GammaRecord
     after_prompts: int
+    run: NotRequired[Annotated[int, "with runs=N: which of the N it is, from 1"]]
 
 
 class RunRecord(TypedDict):
@@ -493,6 +631,7 @@ class RunRecord(TypedDict):
     config: Config
     gamma: GammaRecord
     environment: Environment
+    machine: NotRequired[MachineRecord]
     processes: list[Process]
     pieces: Annotated[dict[str, str], "the string of every emitted or drafted token, by its id"]
     prompts: list[PromptRecord]

@@ -19,6 +19,7 @@ from typing import IO, cast
 
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.schema import RunConfig, task_label
+from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
 from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
 
@@ -102,13 +103,28 @@ def runs_folder(results: str | Path) -> Path:
 
 
 def record_file(results: str | Path, run_id: str) -> Path:
-    """The file of the record `run_id` in the folder `results`."""
-    return runs_folder(results) / f"{run_id}.json"
+    """The file of the record `run_id` in the folder `results`. Raises UserError where the id is no name of a file."""
+    return runs_folder(results) / f"{require_file_name(run_id)}.json"
 
 
 def is_file_name(run_id: object) -> bool:
     """Whether an id names a file of its folder, and none elsewhere. An id is read from a file of anyone's."""
     return isinstance(run_id, str) and bool(FILE_NAME.fullmatch(run_id))
+
+
+def require_file_name(run_id: object) -> str:
+    """`run_id`, if it names a file of its folder.
+
+    Raises:
+        UserError: it would lead to a file elsewhere, or to none.
+    """
+    if not is_file_name(run_id):
+        raise UserError(f"run_id {_shown(run_id)}: is no name of a file; an id has no slash and begins with no dot")
+    return str(run_id)
+
+
+def _shown(run_id: object) -> str:
+    return json.dumps(run_id, default=str)[:100]
 
 
 def head_line(record: Mapping[str, object]) -> str:
@@ -128,7 +144,10 @@ def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
 
 def read(file: Path) -> RunRecord:
     """The whole record of a finished run, compressed or not. Raises ValueError or OSError where it is damaged."""
-    return cast(RunRecord, migrated(_content(file)))
+    record = migrated(_content(file))
+    if not is_file_name(record.get("run_id")):
+        raise ValueError(f"run_id {_shown(record.get('run_id'))} is no name of a file")
+    return cast(RunRecord, record)
 
 
 @contextmanager
@@ -160,7 +179,7 @@ def read_head(file: Path) -> Head:
         head["config"] = _content(file).get("config", {})
     head = migrated(head)
     if not is_file_name(head["run_id"]):
-        raise ValueError(f"run_id {json.dumps(head['run_id'])[:100]} is no name of a file")
+        raise ValueError(f"run_id {_shown(head['run_id'])} is no name of a file")
     return Head(head["run_id"], head["summary"], head["config"], file)
 
 

@@ -116,10 +116,11 @@ class Screen:
         """A line that does not go away, above the bar on a terminal."""
         self._console.print(text, soft_wrap=True)
 
-    def advance(self, done: int, total: int) -> None:
-        self._progress.update(self._task, description=self._doing, completed=done, total=total)
+    def advance(self, done: int, total: int, now: str = "") -> None:
+        also = f", {now}" if now else ""
+        self._progress.update(self._task, description=self._doing + also, completed=done, total=total)
         if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
-            self._console.print(self._done.format(done, total))
+            self._console.print(self._done.format(done, total) + also)
 
     def line(self, result: "Result", place: str = "") -> None:
         """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout.

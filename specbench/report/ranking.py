@@ -51,6 +51,8 @@ def _ranking(rows: list[RankedRow]) -> Any:
         by_batch.setdefault(row.get("batch", 1), []).append(row)
     several = len(by_batch) > 1
     titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"]
+    weighed = any("memory_ratio" in row for row in rows)  # older documents say nothing of memory
+    titles += ["memory"] if weighed else []
     table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
     for batch, group in sorted(by_batch.items()):
         for row in group[: MOST_ROWS // min(4, len(by_batch))]:
@@ -62,9 +64,15 @@ def _ranking(rows: list[RankedRow]) -> Any:
                 number(cost["overhead"], 3), number(row["tokens_per_pass"]),
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
                 number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
+                *([_memory(row)] if weighed else []),
                 style="bold" if leads else None,
             )  # fmt: skip
     return table
+
+
+def _memory(row: RankedRow) -> str:
+    """What a candidate needs more than the target alone."""
+    return percentage(row["memory_ratio"], None, None, 0, less=1) if "memory_ratio" in row else NONE
 
 
 def _measured(runs: list[Verified]) -> Any:

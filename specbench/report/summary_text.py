@@ -8,7 +8,7 @@ from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
-from specbench.formatting import interval, interval_of, number
+from specbench.formatting import interval, interval_of, more_memory, number, size
 from specbench.records.catalog import digest
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
@@ -29,7 +29,8 @@ def brief(s: Summary) -> str:
     """α and the measured speedup."""
     why = None if s["speedup_measured"] is None else why_unproved(dict(s))
     mark = "" if why is None else f" ({why.partition(':')[0]})"
-    return f"α {number(s['alpha'], 3)}, speedup {number(s['speedup_measured'])}{mark}"
+    cost = f" for {more_memory(s['memory_ratio'])} memory" if "memory_ratio" in s and not mark else ""
+    return f"α {number(s['alpha'], 3)}, speedup {number(s['speedup_measured'])}{cost}{mark}"
 
 
 def headline(s: Summary, threads: int) -> str:
@@ -161,6 +162,8 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
             "decoding" if (why := why_unproved(dict(s))) is None else f"decoding; {why}",
         ),
         ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
+        *_memory(s),
+        *_energy(s),
         *_throughput(s),
         ("operations", number(s["operations"]) + "×", _predicted_operations(s)),
     ]
@@ -173,6 +176,31 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         said = "of completions equal the target's greedy decoding" + proved
         table.append(("identical", f"{100 * s['identical']:.1f}%", said))
     return table + _proof(s)
+
+
+def _memory(s: Summary) -> list[tuple[str, str, str]]:
+    """What the draft costs in memory."""
+    if "memory_ratio" not in s:
+        return []
+    parts, peak = s["memory_parts"], s["memory_peak_bytes"]
+    of_draft = ", ".join(
+        f"{name.partition('_')[2]} {size(number)}"
+        for name, number in parts.items()
+        if name.startswith("draft") and number
+    )
+    said = f"{size(s['memory_baseline_bytes'])} alone, {size(s['memory_bytes'])} with the draft"
+    said += f" ({of_draft})" if of_draft else ""
+    if peak is not None:
+        said += f"; {'allocator' if s['memory_source'] == 'allocator' else 'process'} at most {size(peak)}"
+    return [("memory", more_memory(s["memory_ratio"]), said)]
+
+
+def _energy(s: Summary) -> list[tuple[str, str, str]]:
+    """Joules of a token; no row where nothing counts them (`specbench results RUN` says why)."""
+    ours, alone = s.get("joules_per_token"), s.get("joules_per_token_baseline")
+    if ours is None or not alone:
+        return []
+    return [("joules a token", f"{alone:.3g} / {ours:.3g}", f"target alone / speculative; {ours / alone:.2f} times")]
 
 
 def _cost_of_verifying(s: Summary) -> str:
@@ -286,11 +314,30 @@ def remarks(s: Summary) -> list[str]:
         )
     if s.get("learnt_positions") is not None:
         lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
+    if s.get("until") is not None:
+        lines.append(_looked(s))
+    if len(measured := s.get("speedup_by_process", [])) > 1:
+        lines.append(
+            f"{len(measured)} processes measured a speedup of {', '.join(map(number, measured))}: the intervals of v "
+            "and the speedups cover the differences between them"
+        )
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"only {s['prompts']} prompts: the intervals are rough")
     return lines
+
+
+def _looked(s: Summary) -> str:
+    """Where and why a run with `until` stopped, and what its intervals are."""
+    value, low, high = s["speedup_measured"], s["speedup_low"], s["speedup_high"]
+    reach = "none" if value is None or low is None or high is None else f"±{100 * (high - low) / (2 * value):.1f}%"
+    ended = "stopped" if s["prompts"] < s["prompts_offered"] else "not stopped"
+    return (
+        f"until={100 * s['until']:g}%: {ended} after {s['prompts']} of {s['prompts_offered']} prompts, interval of the "
+        f"speedup {reach}; {s['looks']} of {s['looks_planned']} looks, so each interval has level "
+        f"{100 * s['level']:.2f}% and all looks together 95%"
+    )
 
 
 def simulated(s: Summary) -> str:
@@ -302,7 +349,7 @@ def simulated(s: Summary) -> str:
 
 
 def disturbed(s: Summary) -> str:
-    """The remark that another process used the machine, with its signs."""
+    """The remark that the machine was shared or held back, with its signs."""
     return (
         f"DISTURBED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
         "completions are valid. Run it again with force=true when nothing else runs"

@@ -1,6 +1,6 @@
-"""Detect that another process used the machine while a run was timed. c, v and speedups are then invalid; alpha is not.
+"""Detect what disturbed the machine while a run was timed. c, v and speedups are then invalid; alpha is not.
 
-Three signs, each enough:
+Signs, each enough:
 
 - The process waited for a core: more than `MOST_WAITED` of the time that its threads were ready to run, over all
   prompts, if the system reports it (`run.core_time`).
@@ -10,6 +10,10 @@ Three signs, each enough:
 - The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
   v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
   rounding.
+- The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`experiment.machine` reads its
+  state before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat,
+  a GPU's driver gave a reason for lower clocks, its clock fell below `LEAST_CLOCK` of the run's greatest, or other
+  processes computed on it.
 
 Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/disturbed.md).
 
@@ -17,24 +21,28 @@ Plain numbers only.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from specbench.records.schema import Disturbed, PromptRecord
+from specbench.records.schema import Disturbed, GpuState, PromptRecord, StateRecord
 
 MOST_WAITED = 0.05
 MOST_UNEVEN = 1.5
 FEWEST_PAIRS = 20
 SLACK = 0.05
+MOST_MOMENTS = 0.05
+LEAST_CAP = 0.9
+LEAST_CLOCK = 0.8
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """The signs of another process on the machine.
+    """The signs of other work on the machine, or of a machine that was held back.
 
     Attributes:
         waited: share of the time for which the process waited for a core; None where it is not known.
@@ -65,7 +73,8 @@ class Disturbance:
 def disturbance(prompts: Sequence[PromptRecord], summary: Mapping[str, Any]) -> Disturbance:
     """The signs in raw prompts, and in the `summary` that was made of them."""
     found = of_steps(_waited(prompts), [prompt["baseline"]["steps_s"][1:] for prompt in prompts])
-    return replace(found, signs=found.signs + impossible(summary))
+    of_machine = of_states([prompt.get("states", []) for prompt in prompts])
+    return replace(found, signs=found.signs + of_machine + impossible(summary))
 
 
 def of_steps(waited: float | None, steps_s: Sequence[Sequence[float]]) -> Disturbance:
@@ -79,6 +88,45 @@ def of_steps(waited: float | None, steps_s: Sequence[Sequence[float]]) -> Distur
     if unevenness is not None and unevenness > MOST_UNEVEN:
         signs.append(f"one in ten neighbouring steps differs more than {unevenness:.1f} times")
     return Disturbance(waited, unevenness, signs)
+
+
+def of_states(states: Sequence[Sequence[StateRecord]]) -> list[str]:
+    """The signs in the states of the machine beside each prompt, in words. Nothing is said of what is not known."""
+    every = [one for some in states for one in some]
+    gpus = [one["gpu"] for one in every if "gpu" in one]
+    caps = [one["cap"] for one in every if "cap" in one]
+    # Counts since the system started, which begin again with it.
+    counts = [one["overheated"] for one in every if "overheated" in one]
+    others = [one["others"] for one in gpus if one["others"] is not None]
+    signs = []
+    if _often(cap < LEAST_CAP for cap in caps):
+        signs.append(f"the processor was held to {100 * min(caps):.0f}% of its frequency")
+    if _often(later > earlier for earlier, later in pairwise(counts)):
+        signs.append("the processor throttled for heat")
+    if _often(bool(one["throttled"]) for one in gpus):
+        signs.append(f"the GPU lowered its clocks ({_causes(gpus)})")
+    # After each prompt: before it the GPU may have idled.
+    after = [some[-1]["gpu"]["clock_mhz"] for some in states if some and "gpu" in some[-1]]
+    clocks = [clock for clock in after if clock is not None]
+    if _often(clock < LEAST_CLOCK * max(clocks) for clock in clocks):
+        signs.append(f"the GPU's clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")
+    if _often(number > 0 for number in others):
+        signs.append(f"{max(others)} other processes computed on the GPU")
+    return signs
+
+
+def _often(found: Iterable[bool]) -> bool:
+    """Whether a sign was there in more than `MOST_MOMENTS` of the moments at which it could have been."""
+    moments = list(found)
+    return sum(moments) > MOST_MOMENTS * len(moments)
+
+
+def _causes(gpus: Sequence[GpuState]) -> str:
+    """The causes of lower clocks, the most frequent first, and the greatest temperature."""
+    causes = Counter(cause for one in gpus for cause in one["throttled"])
+    warmest = max((one["temperature_c"] for one in gpus if one["temperature_c"] is not None), default=None)
+    said = ", ".join(cause for cause, _ in causes.most_common())
+    return said if warmest is None else f"{said}; up to {warmest:.0f} °C"
 
 
 def impossible(summary: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ Pure arithmetic over what a record holds; no torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -108,7 +108,8 @@ class Waterfall:
 def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> Waterfall:
     """The waterfall of a record, with 95% intervals; without `resamples` no intervals.
 
-    Intervals resample prompts, and the steps and passes within them.
+    Intervals resample prompts, and the steps and passes within them. Those of the speedups are the record's where it
+    has several processes or looks.
     """
     made = sample(record)
     names = list(made.columns)
@@ -132,10 +133,12 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
             )
         )
         before, before_S = level, level_S
-    return Waterfall(
-        float(one.ideal), steps, percentiles(float(one.measured), many.measured),
-        percentiles(float(one.after["start"]), many.after["start"]), made, one,
-    )  # fmt: skip
+    measured, whole = (percentiles(float(one.after[name]), many.after[name]) for name in ("rest", "start"))
+    summary = record["summary"]
+    if resamples and ("speedup_by_process" in summary or "level" in summary):  # these know more than prompts
+        measured = replace(measured, low=summary["speedup_low"], high=summary["speedup_high"])
+        whole = replace(whole, low=summary["speedup_end_to_end_low"], high=summary["speedup_end_to_end_high"])
+    return Waterfall(float(one.ideal), steps, measured, whole, made, one)
 
 
 def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
