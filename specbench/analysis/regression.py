@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
-from specbench.analysis.paired import REACH
 from specbench.analysis.costs.verify_cost import medians
+from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
