@@ -29,7 +29,7 @@ def verify_cost(
     if len(prompts) < 2:
         return Interval(value, None, None)
     weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES), np.random.default_rng(seed))
-    passes_S, steps_S = (_medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
+    passes_S, steps_S = (medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
     drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
     runs = of_processes(prompts)
     of_runs = [_v(one, gamma) for one in runs] if len(runs) > 1 else []
@@ -54,7 +54,7 @@ def _full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[lis
     ]
 
 
-def _medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
+def medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
     """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
     values = np.array([one for some in seconds for one in some])
     owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
