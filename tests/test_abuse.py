@@ -55,6 +55,7 @@ def test_a_long_prompt_is_cut() -> None:
         assert len(cut.source or cut.prefix) == 8
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_in_the_middle_loses_nothing(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:

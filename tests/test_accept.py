@@ -27,6 +27,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     return call
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_block_verification_writes_the_targets_own_text(run, kind: str) -> None:  # type: ignore[no-untyped-def]
     code, out, _, record = run("accept=block", kind=kind)
@@ -41,6 +42,7 @@ def test_block_verification_writes_the_targets_own_text(run, kind: str) -> None:
     assert "block" in out and "LOSSY" not in out
 
 
+@pytest.mark.full
 def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     proofs = []
     monkeypatch.setattr("specbench.experiment.measure.prove_greedily", lambda *_: proofs.append(1))
@@ -55,6 +57,7 @@ def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, m
     assert "please report" not in out
 
 
+@pytest.mark.full
 def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identical(run, tmp_path: Path, capfd) -> None:  # type: ignore[no-untyped-def]
     exact = run()[3]["summary"]
     code, out, _, record = run("accept=lenient", "accept.lenience=1e-12")
@@ -79,11 +82,13 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     assert {row["accept"] for row in group["rows"]} == {"exact", "lenient l=1e-12"}
 
 
+@pytest.mark.full
 def test_typical_at_t_0_is_the_targets_own_text(run) -> None:  # type: ignore[no-untyped-def]
     summary = run("accept=typical")[3]["summary"]
     assert (summary["lossy"], summary["lossless"], summary["identical"]) == (False, True, 1.0)
 
 
+@pytest.mark.full
 def test_lenience_1_and_top_1_are_the_run_of_algorithm_1(run) -> None:  # type: ignore[no-untyped-def]
     plain = run()[3]
     for keys in (["accept=lenient", "accept.lenience=1"], ["accept=top-beta", "accept.beta=1", "accept.tau=0"]):
@@ -91,6 +96,7 @@ def test_lenience_1_and_top_1_are_the_run_of_algorithm_1(run) -> None:  # type: 
         assert record["run_id"] == plain["run_id"] and "already there" in out
 
 
+@pytest.mark.full
 def test_top_beta_is_marked_lossy(run) -> None:  # type: ignore[no-untyped-def]
     code, out, _, record = run("accept=top-beta", "accept.beta=50", "accept.tau=30")
     summary = record["summary"]
@@ -101,6 +107,7 @@ def test_top_beta_is_marked_lossy(run) -> None:  # type: ignore[no-untyped-def]
     assert "top-beta β=50 τ=30 (lossy)" in out and "LOSSY" in out and "completions equal the target's" in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "overrides", [["gamma=heuristic"], ["draft.confidence=0.4"], ["gamma=heuristic", "draft.confidence=0.2"]]
 )

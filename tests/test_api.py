@@ -48,6 +48,7 @@ def test_a_run_is_the_run_of_the_command_line(capsys: pytest.CaptureFixture[str]
     assert again.reused and repr(again) == shown.rstrip() and "<pre>" in again._repr_html_()
 
 
+@pytest.mark.full
 def test_alpha_and_a_recommendation() -> None:
     found = api.alpha(draft=["bigram", "unigram"], tokens=4, quiet=True, **SMALL)
     frame = found.to_frame()

@@ -69,6 +69,7 @@ def greedy(kind: str) -> list[list[int]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_auto_comes_to(kind: str) -> None:
     found = model(kind, "auto")
@@ -76,7 +77,7 @@ def test_what_auto_comes_to(kind: str) -> None:
     assert (found.fell_back is None) == (found.engine == "native")
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [
@@ -103,6 +104,7 @@ def test_the_compiled_step(kind: str) -> None:
         assert autoregressive(model(kind, "compile"), prompt, **settings).tokens == text
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW_CHI else []) for kind in KINDS]

@@ -28,7 +28,7 @@ def texts(record: dict) -> list[tuple[list[int], list[int]]]:  # type: ignore[ty
 
 
 # Each engine, each kind of model and each temperature; texts at T = 1 differ where a row's logits or its draws do.
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "engine", "temperature"), [("t5", "static", 1), ("gpt2", "eager", 0), ("llama", "static", 0)]
 )
@@ -45,6 +45,7 @@ def test_each_row_writes_and_draws_what_it_does_alone(
     assert 1 < record["summary"]["occupancy"] <= 2 and "-b2-" in record["run_id"]
 
 
+@pytest.mark.full
 def test_rows_that_verify_nothing_beside_trees_of_lookahead_tokens_are_lossless(tmp_path: Path, capfd: Capture) -> None:
     """PaSS verifies its look-ahead tokens as a tree. A row's last passes draft nothing and are plain chains, in
     the forward pass of the trees of other rows: their padding must not be written over their own tokens."""
@@ -58,6 +59,7 @@ def test_rows_that_verify_nothing_beside_trees_of_lookahead_tokens_are_lossless(
     assert {0, 3} <= {one["drafted"] for one in passes}  # both kinds of rows occur
 
 
+@pytest.mark.full
 def test_time_belongs_to_a_pass_of_the_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:
     record = called(small_run(folders, tmp_path, f"task.path={many}", "batch=3"), tmp_path, capfd)[3]
     summary, prompts = record["summary"], record["prompts"]
@@ -102,6 +104,7 @@ def test_a_batched_run_resumes_with_equal_texts(
     assert texts(record) == texts(whole) and record["summary"]["processes"] == 2
 
 
+@pytest.mark.full
 def test_a_batch_that_does_not_fit_names_the_largest_that_does(
     folders: Folders, many: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_beam_search_has_no_batch(capfd: Capture) -> None:
     assert "batch" in refusal(["bench", "beam", "batch=4"], capfd)
 
 
+@pytest.mark.full
 def test_recommend_ranks_for_each_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:
     argv = [one for one in small_run(folders, tmp_path, f"task.path={many}", verb="recommend") if one != "gamma=3"]
     assert main([*argv, "batch=1,2", "gammas=[1,2]", "rounds=2", "tokens=60", "verify=1", "--format", "json"]) == 0

@@ -82,7 +82,7 @@ def same(ours: list[Trace], theirs: list[Trace]) -> None:
         ]
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
@@ -101,7 +101,7 @@ def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
     ]
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["block", "lenient", "typical"])
 def test_a_row_under_another_rule_writes_what_it_writes_alone(rule: str, temperature: float) -> None:
@@ -114,7 +114,7 @@ def test_a_row_under_another_rule_writes_what_it_writes_alone(rule: str, tempera
     same(in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec))
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_row_with_trees_writes_what_it_writes_alone(kind: str, engine: str) -> None:
@@ -144,6 +144,7 @@ BESIDE = {  # what other rows of a tree's run may read: tokens and parents; noth
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_one_run_read_a_tree_a_chain_or_nothing_each_as_alone(kind: str, engine: str) -> None:
@@ -205,6 +206,7 @@ def test_a_row_that_leaves_is_filled_by_the_last_one() -> None:
             torch.testing.assert_close(logits, session.extend([3, 4]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_more_sessions_than_rows_are_a_fault_of_the_caller(engine: str) -> None:
     batch = Batch.of(ENGINES[engine](network("gpt2", 1), SIZE, frozenset()), 1)
@@ -233,6 +235,7 @@ def test_any_schedule_of_ends_joins_and_gammas_gives_the_text_alone(data: st.Dat
     assert all(1 <= number <= rows for trace in ours for number in trace.rows or [])
 
 
+@pytest.mark.full
 @settings(max_examples=12)
 @given(st.data())
 def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -> None:
@@ -255,6 +258,7 @@ def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -
 CACHED = tuple(EagerModel(network("llama", seed), SIZE, frozenset({1})) for seed in (1, 2))
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["model", "uniform"])
 def test_rows_have_the_targets_distribution(name: str) -> None:

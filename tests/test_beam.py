@@ -84,7 +84,7 @@ def same(found: list[Hypothesis], theirs: list[Hypothesis]) -> bool:
     )
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stopping(kind: str, width: int) -> None:
@@ -119,6 +119,7 @@ def test_other_architectures_too(kind: str) -> None:
         assert same(drafted(target, close(kind), prompt, settings, 5, 4).hypotheses, theirs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
     target = model(kind, ends=ends(kind))
@@ -157,6 +158,7 @@ def only_the_best_is_checked(
     return beams.ended
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_checking_the_best_beam_alone_would_be_caught(kind: str) -> None:
     target, settings = model(kind), BeamSettings(4, LONGEST, frozenset({1}))

@@ -20,6 +20,7 @@ def argv(folders: Folders, results: Path, kind: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_row_for_each_u_and_gamma_beside_the_plain_search(
     folders: Folders, tmp_path: Path, capfd: Capture, kind: str

@@ -47,6 +47,7 @@ def test_all_parts_and_the_ratios(setup: Bench) -> None:
     assert all(row.ratio > 1.3 for row in compared[:2] if row.ratio is not None), compared
 
 
+@pytest.mark.full
 def test_a_draft_without_a_network_has_no_rival(setup: Bench) -> None:
     alone = Bench(
         setup.target, UniformDraft(64, setup.device), setup.prompts[:1], [3], 6, torch.float32, setup.device, 1
@@ -123,6 +124,7 @@ def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_step_has_a_bound_from_its_graph(setup: Bench) -> None:
     rows = bench(replace(setup, parts="d", bandwidth=1.0, launch_us=2.0), lambda _: None)
     target, draft = (row for row in rows if "bound from the graph" in row.what)

@@ -95,6 +95,7 @@ def test_a_pass_is_one_run_of_the_target_and_its_states_are_the_next_proposals(k
         at += a_pass.emitted
 
 
+@pytest.mark.full
 def test_every_engine_hands_over_the_same_states() -> None:
     target, _ = made("t5")
     static, draft = made("t5", StaticModel)
@@ -177,7 +178,7 @@ def test_counted_passes_are_those_of_decoding(kind: str) -> None:
     assert from_first != counted == decoded
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3)])
 def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:

@@ -65,6 +65,7 @@ def logits(model: EagerModel) -> Tensor:
     return torch.cat([first, session.extend([7]), session.extend([8, 9])])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama", "mistral"])
 def test_a_second_start_captures_nothing_and_gives_the_same_to_the_bit(
     kind: str, cache: Path, captures: list[int]
@@ -78,6 +79,7 @@ def test_a_second_start_captures_nothing_and_gives_the_same_to_the_bit(
     assert len(list(cache.glob("capture-*.json"))) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"engine": fastest_on_a_cpu()}, {"numerics": "invariant"}])
 def test_every_engine_is_made_ready_from_the_same_capture(options: dict[str, Any], captures: list[int]) -> None:
     start("t5")
@@ -86,6 +88,7 @@ def test_every_engine_is_made_ready_from_the_same_capture(options: dict[str, Any
     assert torch.allclose(logits(made), logits(start("t5")), atol=1e-4)
 
 
+@pytest.mark.full
 def test_rows_of_a_batch_have_a_capture_of_their_own(cache: Path, captures: list[int]) -> None:
     for _ in range(2):
         start().steps_of_rows(3).shapes  # noqa: B018
@@ -107,7 +110,7 @@ def with_taps(made: Any) -> list[int]:
     return [7]
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize(("change", "is_stored"), [(looking_ahead, True), (handing_over, True), (with_taps, False)])
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_network_that_was_extended_is_captured_as_it_is(
@@ -135,6 +138,7 @@ def test_a_network_that_was_extended_is_captured_as_it_is(
         assert torch.equal(first, second) and torch.allclose(first, eager, atol=1e-4)
 
 
+@pytest.mark.full
 def test_specdecs_decoder_is_captured_once_and_compared(cache: Path, captures: list[int]) -> None:
     found = []
     for _ in range(2):
@@ -218,6 +222,7 @@ def with_a_builtin(made: Any) -> None:
     made.transformer.ln_f.function = math.sqrt
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", [hooked, with_a_method_of_its_own, with_an_object, with_a_builtin])
 def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
     change: Callable[[Any], None], cache: Path, captures: list[int]
@@ -283,6 +288,7 @@ def test_a_damaged_file_is_written_anew(cache: Path, captures: list[int], recwar
     assert not [one for one in recwarn if "capture" in str(one.message)]
 
 
+@pytest.mark.full
 def test_a_capture_that_disagrees_with_the_network_is_made_again(cache: Path, captures: list[int]) -> None:
     """Whoever signed it: what a step computes is compared with the network at every start."""
     want = logits(start())
@@ -293,6 +299,7 @@ def test_a_capture_that_disagrees_with_the_network_is_made_again(cache: Path, ca
     assert len(captures) == 1
 
 
+@pytest.mark.full
 def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
     cache: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +316,7 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
         start().steps_of_rows(3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", ["one", "several", "last"])
 def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: str) -> None:
     """Row 2 has read more tokens than row 1: the slots, positions and mask of row 1 are wrong for it."""
@@ -326,12 +334,14 @@ def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: st
     assert rows_agree(model.program, right, *tried) and not rows_agree(model.program, wrong, *tried)
 
 
+@pytest.mark.full
 def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[int]) -> None:
     cache.parent.joinpath("specbench").write_text("a file")
     want = logits(start())
     assert torch.equal(logits(start()), want) and len(captures) == 2
 
 
+@pytest.mark.full
 def test_the_oldest_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture_cache, "MOST_FILES", 2)
     for seed in (1, 2, 3):

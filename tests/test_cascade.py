@@ -43,14 +43,14 @@ def p_value(draft: Draft, sampling: Sampling, gamma: int = 3) -> float:
     return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES)[0]
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", list(inner_drafts()))
 def test_the_text_has_the_targets_distribution(name: str) -> None:
     assert p_value(CascadeDraft(MIDDLE, inner_drafts()[name], 2, VOCABULARY), WARM) > chi.ALARM
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("inner_gamma", [1, 3])
 def test_with_every_setting_of_the_distribution(inner_gamma: int) -> None:

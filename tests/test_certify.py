@@ -82,6 +82,7 @@ def test_our_greedy_texts_are_the_targets(
     assert (code, found["verdict"]) == (0, "the target's") and found["rows_from_text"] == len(rows)
 
 
+@pytest.mark.full
 def test_one_changed_token_is_found_with_its_margin(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     rows = texts(folders)
     best = rows[2]["tokens"][5]
@@ -156,7 +157,7 @@ def test_a_completion_must_end_where_it_should() -> None:
         assert found is not None and not found.is_rounding and found.misplaced_end
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path: Path, capfd: Capture) -> None:
@@ -172,6 +173,7 @@ def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path
     assert (code, found["verdict"]) == (1, "not the target's") and abs(found["tests"]["proof_z"]) > 4
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
     folders: Folders, tmp_path: Path, capfd: Capture
@@ -184,7 +186,7 @@ def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
     assert code == 1 and found["tests"]["proof_z_draft"] > abs(found["tests"]["proof_z2"])
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_of_assisted_generation_are_the_targets(
@@ -215,6 +217,7 @@ def test_texts_of_assisted_generation_are_the_targets(
     assert (code, found["verdict"]) == (0, "the target's")
 
 
+@pytest.mark.full
 def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     """A server drops the end of sequence from what it returns, or continues after it."""
     vocabulary, target = loaded(folders["t5"])
@@ -232,6 +235,7 @@ def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None
     assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
 
 
+@pytest.mark.full
 def test_a_text_that_claims_to_have_ended_where_the_target_goes_on(
     folders: Folders, tmp_path: Path, capfd: Capture
 ) -> None:
@@ -263,6 +267,7 @@ def test_any_end_of_the_target_ends_a_completion(folders: Folders, tmp_path: Pat
         assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=stopped) == ([5, 6], ())
 
 
+@pytest.mark.full
 def test_the_end_that_the_target_prefers_is_tested(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +286,7 @@ def test_the_end_that_the_target_prefers_is_tested(
     assert code == 0 and found["tokens"] == len(rows[0]["tokens"])
 
 
+@pytest.mark.full
 def test_copies_of_a_row_count_once(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     for temperature in (0.0, 1.0):
         rows = texts(folders, temperature=temperature, most=30)[:2]
@@ -290,6 +296,7 @@ def test_copies_of_a_row_count_once(folders: Folders, tmp_path: Path, capfd: Cap
         assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
 
 
+@pytest.mark.full
 def test_rows_that_cannot_be_judged_are_counted(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     rows = texts(folders, temperature=1.0)
     rows = [{"prompt": row["prompt"], "text": row["text"]} for row in rows]
@@ -345,6 +352,7 @@ def test_what_does_not_fit_gets_one_line(said: str, folders: Folders, tmp_path: 
     assert out == "" and said in err.splitlines()[-1] and "Traceback" not in err and file in err.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     assert "name the file of outputs" in refusal(["certify", "target=gpt-mini"], capfd)
     assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)

@@ -172,6 +172,7 @@ def test_a_run_in_the_chat_template(run: Callable[..., tuple[int, str, Any]], tm
     assert main(["show", record["run_id"], "--prompt", "2", f"--results={tmp_path / 'results'}"]) == 0
 
 
+@pytest.mark.full
 def test_plain_prompts_for_a_chat_model_warn_once(run: Callable[..., tuple[int, str, Any]], tmp_path: Path) -> None:
     said = (
         "target=chat has a chat template, and these prompts are plain text: task.chat_template=true puts them into it"
@@ -185,6 +186,7 @@ def test_plain_prompts_for_a_chat_model_warn_once(run: Callable[..., tuple[int, 
     assert code == 0 and said not in err
 
 
+@pytest.mark.full
 def test_a_template_is_refused_where_there_is_none(
     run: Callable[..., tuple[int, str, Any]], folders: Folders, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_template_is_refused_where_there_is_none(
     assert code == 2 and "task=prompts: set task.path=FILE" in err
 
 
+@pytest.mark.full
 def test_own_rows_of_which_few_words_are_given(run: Callable[..., tuple[int, str, Any]], tmp_path: Path) -> None:
     own = f"task.path={rows(tmp_path, 'the old dog sees a small cat', name='own.txt')}"
     said = "own.txt only that many words are the prompt; task=prompts gives whole rows"

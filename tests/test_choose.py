@@ -110,6 +110,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     assert run["alpha_low"] == pytest.approx(rows["t5-draft", 1]["alpha_low"], abs=1e-6)
 
 
+@pytest.mark.full
 def test_a_damaged_sample_is_written_again_and_a_larger_one_takes_over(
     argv: list[str], tmp_path: Path, capfd: Capture
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_key_that_a_verb_ignores_is_an_error(verb: str, override: str, said: s
     assert capfd.readouterr().err == f"specbench: {said}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("override", WRONG)
 def test_mistakes_are_one_line(override: str, argv: list[str], capfd: Capture) -> None:
     verb = "recommend" if override.startswith("gammas") else "alpha"
@@ -190,6 +192,7 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert "sampling.temperature: a recommendation is for one temperature" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_a_recommendation_is_measured_once_for_all_engines(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_recommendation_is_measured_once_for_all_engines(
         assert main(command) == 2 and "models are loaded" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_a_draft_that_agrees_less_further_ahead_is_predicted_by_position(
     argv: list[str], tmp_path: Path, capfd: Capture
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_draft_that_agrees_less_further_ahead_is_predicted_by_position(
     assert "* from the acceptance rate at each position" in out
 
 
+@pytest.mark.full
 def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     argv: list[str], folders: Folders, tmp_path: Path, capfd: Capture
 ) -> None:

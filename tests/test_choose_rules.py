@@ -30,6 +30,7 @@ QUICK = ["gammas=[1]", "rounds=2", "repeats=1"]
 RULES = ["accept=[exact,block,lenient,typical]", "accept.lenience=[0.5,0.1]"]
 
 
+@pytest.mark.full
 def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
     assert main(["alpha", *argv, *RULES, "sampling.temperature=1"]) == 0
     out = capfd.readouterr().out
@@ -54,6 +55,7 @@ def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path,
     assert run["total_variation"] == pytest.approx(rows["lenient l=0.1"]["total_variation"], abs=1e-6)
 
 
+@pytest.mark.full
 def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.01", "sampling.temperature=1"]
     assert main(["recommend", *argv, *rules, "gammas=[3]", "rounds=2", "--verify", "3"]) == 0
@@ -75,6 +77,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
     assert len(runs) == 3
 
 
+@pytest.mark.full
 def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture) -> None:
     assert main(["alpha", *argv, "accept=[exact,block]", "accept.lenience=0.3"]) == 2
     assert "accept.lenience: only accept=lenient has this key; name that rule too" in capfd.readouterr().err
@@ -144,6 +147,7 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
     assert "| bigram " in learning and "block" not in learning and "lossy" not in learning and "lookup" not in learning
 
 
+@pytest.mark.full
 def test_a_way_that_left_the_targets_text_has_no_speed(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

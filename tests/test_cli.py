@@ -18,6 +18,7 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True)
 
 
+@pytest.mark.full
 def test_help_everywhere_without_torch() -> None:
     argvs = [
         ["--help"],
@@ -38,11 +39,13 @@ def test_help_everywhere_without_torch() -> None:
     assert done.stdout.count("usage: specbench") >= len(argvs)
 
 
+@pytest.mark.full
 def test_choices_are_listed_without_torch() -> None:
     done = without_torch("from specbench.cli import main; sys.exit(main(['list']))")
     assert done.returncode == 0 and "t5-mini" in done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_a_prompt_file_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "  "}\n')

@@ -174,6 +174,7 @@ def test_one_line_that_names_the_key_the_value_and_the_way_out(
     assert all(part in err for part in rest), err
 
 
+@pytest.mark.full
 def test_a_model_of_the_hub_needs_the_hub_or_a_copy(capfd: pytest.CaptureFixture[str]) -> None:
     for words in (["target=some/model"], ["target=hub", "target.hub=some/model"]):
         assert main(["run", *words]) == 1

@@ -70,7 +70,7 @@ def drafts(kind: str, target: CudaGraphModel) -> list[Draft]:
     ]
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> None:
     target = CudaGraphModel(network(kind, seed=5), 40, frozenset(), capture=Watched)
@@ -86,6 +86,7 @@ def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> 
     assert watch.timed == 0
 
 
+@pytest.mark.full
 def test_what_is_usual_is_captured_before_the_first_text() -> None:
     target = graphs_before_the_clock(network("t5", seed=5))
     autoregressive(target, prompt("t5"), max_new_tokens=20, **GREEDY)
@@ -95,6 +96,7 @@ def test_what_is_usual_is_captured_before_the_first_text() -> None:
     assert target.uncaptured == before
 
 
+@pytest.mark.full
 def test_a_longer_step_runs_uncaptured_once_and_is_captured_for_the_next_text() -> None:
     target, guess = graphs_before_the_clock(network("t5", seed=5)), UniformDraft(40, torch.device("cpu"))
     texts = []
@@ -108,6 +110,7 @@ def test_a_longer_step_runs_uncaptured_once_and_is_captured_for_the_next_text() 
     assert uncaptured[1] == 0
 
 
+@pytest.mark.full
 def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.engine.cuda.graphs.MOST_GRAPHS", 6)
     target = graphs_before_the_clock(network("t5", seed=5))
@@ -118,6 +121,7 @@ def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) 
         assert len(target._graphs) <= 6
 
 
+@pytest.mark.full
 def test_forty_graphs_are_enough_for_texts_of_all_lengths() -> None:
     target = graphs_before_the_clock(network("t5", seed=5))
     for length in range(1, 500, 37):
@@ -125,6 +129,7 @@ def test_forty_graphs_are_enough_for_texts_of_all_lengths() -> None:
     assert target.captures == len(target._graphs) < MOST_GRAPHS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = graphs_before_the_clock(network(kind, seed=5))
@@ -144,6 +149,7 @@ def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.Monkey
     assert uncaptured == [0, 0, 0]
 
 
+@pytest.mark.full
 def test_costs_of_trees_are_timed_on_captured_steps() -> None:
     target = graphs_before_the_clock(network("gpt2", seed=5))
     small = ModelDraft(graphs_before_the_clock(network("gpt2", seed=6, layers=1)), 40)
@@ -156,6 +162,7 @@ def test_costs_of_trees_are_timed_on_captured_steps() -> None:
     assert target.uncaptured == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama"])
 def test_what_a_graph_reads_lives_as_long_as_the_graph(kind: str, temperature: float) -> None:

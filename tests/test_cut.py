@@ -24,6 +24,7 @@ def test_only_a_text_that_does_not_fit_is_cut(kind: str, folders: Folders) -> No
     assert less.truncated and (len(less.source) or len(less.prefix)) == length - 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("most", "said"), [(9, "3 of 3 prompts were cut to 9 tokens (task.max_source_tokens)"), (99, "")]
 )

@@ -64,6 +64,7 @@ def test_a_draft_does_not_choose_the_task(draft: str) -> None:
     assert task_of("target=hub", f"draft={draft}") == "ende-mini"
 
 
+@pytest.mark.full
 def test_an_explicit_task_and_an_experiment_win() -> None:
     assert task_of("target=t5-xxl", "task=ende-mini") == "ende-mini"
     assert task_of("task=cnndm", "target=t5-xxl") == "cnndm"
@@ -72,6 +73,7 @@ def test_an_explicit_task_and_an_experiment_win() -> None:
     assert task_of("experiment=mini", "target=gpt-mini", "task=lm1b") == "lm1b"
 
 
+@pytest.mark.full
 def test_each_job_of_a_sweep_has_its_targets_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken: list[tuple[str | None, str]] = []
     monkeypatch.setattr(
@@ -82,6 +84,7 @@ def test_each_job_of_a_sweep_has_its_targets_task(monkeypatch: pytest.MonkeyPatc
     assert taken == [("t5-mini", "ende-mini"), ("gpt-mini", "lm-mini"), ("random-t5-small", "ende-mini")]
 
 
+@pytest.mark.full
 def test_several_drafts_share_the_targets_task(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[ChooseConfig] = []
 
@@ -113,6 +116,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture) -> Callable[..., tuple
     return call
 
 
+@pytest.mark.full
 def test_the_first_line_says_task_and_prompts(run: Callable[..., tuple[int, Sequence[str]]], folders: Folders) -> None:
     code, lines = run("task=ende", f"task.path={folders['rows']}")
     assert code == 0 and re.fullmatch(r"run \S+-ende-\S+: task ende, 3 prompts", lines[0])
@@ -131,6 +135,7 @@ def test_a_default_task_that_cannot_be_had_offline_names_one_that_can(
     assert "task=ende: wmt/wmt14 (test)" in lines[0] and "task=ende-mini" in lines[0]
 
 
+@pytest.mark.full
 def test_a_decoder_only_model_that_is_asked_to_translate(
     run: Callable[..., tuple[int, Sequence[str]]], folders: Folders
 ) -> None:

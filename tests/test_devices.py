@@ -45,6 +45,7 @@ def test_two_ranks_write_what_one_process_writes(folders: Folders, tmp_path: Pat
     assert "already there" in again.stdout
 
 
+@pytest.mark.full
 def test_a_device_map_is_the_loaders_to_follow(folders: Folders, tmp_path: Path) -> None:
     assert main(argv(folders, tmp_path / "plain")) == 0
     assert main(argv(folders, tmp_path / "mapped", "target.device_map=auto")) == 0

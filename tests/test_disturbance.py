@@ -133,6 +133,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.Mo
     return call
 
 
+@pytest.mark.full
 def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     code, out, _, record = run()
     summary = record["summary"]
@@ -149,6 +150,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
 
 
+@pytest.mark.full
 def test_results_by_position_say_why_there_is_no_speedup(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     run()
     main(["results", "--by", "position", "--results", str(tmp_path)])
@@ -165,6 +167,7 @@ def test_a_disturbed_speedup_warns_in_python_too() -> None:
     assert quiet.speedup == 1.5 and quiet.disturbed_by is None
 
 
+@pytest.mark.full
 def test_two_disturbed_runs_are_compared_with_a_warning(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     ids = [run(f"gamma={gamma}")[3]["run_id"] for gamma in (1, 2)]
     main(["compare", *ids, "--results", str(tmp_path)])
@@ -240,6 +243,7 @@ def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.Monke
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chosen", ["gamma=auto", "gamma=adaptive", "tree=sequoia tree.size=auto gamma=tree"])
 def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, short_probes: None, chosen: str
@@ -253,6 +257,7 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     assert "40%" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["recommend", "recommend --validate", "alpha"])
 def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
@@ -275,6 +280,7 @@ def test_times_of_other_verbs_are_marked(
     assert verb == "alpha" or [one["waited"] for one in document["rounds"]] == [pytest.approx(0.4)] * 2
 
 
+@pytest.mark.full
 def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("specbench.analysis.summary.disturbance", disturbance)
     monkeypatch.setattr("specbench.experiment.measure.between", lambda *_: CoreTime(1.2, 0.8))

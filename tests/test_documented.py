@@ -170,7 +170,7 @@ def name_of(command: commands.Command) -> str:
     return f"{command.page}: {' '.join(command.line.split())[:70]}"
 
 
-@pytest.mark.covering(by=lambda command: (mode(command.argv), command in FIRST))
+@pytest.mark.full
 @pytest.mark.parametrize("command", DOCUMENTED, ids=name_of)
 def test_a_documented_command(
     command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +186,7 @@ def test_a_documented_command_in_full(
     run(command, usable, monkeypatch, full=True)
 
 
-@pytest.mark.covering(by=lambda command: (command.argv[0], command.argv[1] if command.argv[0] == "train" else ""))
+@pytest.mark.full
 @pytest.mark.parametrize("command", PRINTED, ids=name_of)
 def test_a_printed_command(
     command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch, capsys: Capture

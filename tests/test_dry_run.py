@@ -32,6 +32,7 @@ def test_table2_lists_its_36_jobs_with_their_memory(capfd: Capture, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_times_come_from_the_record_of_the_most_similar_run(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     keys = [
         f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "dtype=float32",

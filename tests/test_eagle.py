@@ -70,6 +70,7 @@ def prompts(kind: str) -> list[Prompt]:
     return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("taps", [(), TAPS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, taps: tuple[int, ...]) -> None:
@@ -87,6 +88,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, taps: tuple[int, ...]) ->
     assert drafted > 50
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("taps", [(), TAPS])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -217,6 +219,7 @@ def test_cached_rows_of_tree_nodes_are_those_of_their_paths(kind: str, taps: tup
         assert torch.allclose(row_V, along[len(path)][len(path)], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("taps", [(), TAPS])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -251,7 +254,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) 
         assert counts.sum() == len(trace.passes)
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("tree", PLANS)
 @pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", ()), ("t5", TAPS), ("gpt2", TAPS)])

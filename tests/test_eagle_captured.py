@@ -56,7 +56,7 @@ def same(ours: Prediction, own: Prediction) -> None:
         assert (found - expected)[drafted].abs().max() < 3e-4 * expected[drafted].abs().max()
 
 
-@pytest.mark.covering("engine", most=2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [("t5", "static"), ("t5", "native"), ("t5", "cudagraph"), ("t5-v1_1", "static"), ("gpt2", "native"),
@@ -91,6 +91,7 @@ def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) ->
             assert ours.length == own.length
 
 
+@pytest.mark.full
 def test_graphs_are_captured_between_texts() -> None:
     """Steps that a text runs uncaptured are captured before the next one, replayed there, and draft the same."""
     target, draft = made("gpt2", (), captured.graphs_before_the_clock)
@@ -113,12 +114,14 @@ def seeing_the_next(*arguments: Any) -> torch.Tensor:
 bias = eagle_program.entry_bias
 
 
+@pytest.mark.full
 def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle_program, "entry_bias", seeing_the_next)
     with pytest.warns(UserWarning, match=r"cannot be captured: the captured step differs .* it runs eagerly"):
         assert captured_eagle(*layer("gpt2")) is None
 
 
+@pytest.mark.full
 def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where weights are others. A file that holds another capture is found out, and removed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -138,6 +141,7 @@ def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.Mo
     assert not required(eagle, target).program.cached
 
 
+@pytest.mark.full
 @torch.inference_mode()
 def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
     """Each row has captured entries of its own, on its own source."""
@@ -147,6 +151,7 @@ def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
     same_texts(rows, alone(target, draft, prompts_of("t5", (1, 17, 3, 8)), SPEC))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @torch.inference_mode()
 def test_what_the_graphs_of_a_layer_read_lives_as_long_as_they_do(kind: str) -> None:

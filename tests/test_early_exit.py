@@ -40,7 +40,7 @@ def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> lis
     return found
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
@@ -49,7 +49,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
         assert all(own == ours for own, ours in texts(kind, draft, gamma))
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel])
 def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engine: Any) -> None:
@@ -169,7 +169,7 @@ def test_scores_are_the_distributions_it_drafts_from(kind: str) -> None:
     assert torch.allclose(alone, torch.cat(rows), atol=1e-4)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3), ("llama", 1)])
 def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:
@@ -190,6 +190,7 @@ def test_a_session_that_went_back_is_not_left_behind() -> None:
         session.extend([5])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "engine"), [("t5", "static"), ("gpt2", "static"), ("llama", "cudagraph")])
 def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     """The first layers' program works on the whole one's buffers, and the weights are not laid out twice."""

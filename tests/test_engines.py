@@ -107,7 +107,7 @@ def test_sources_of_other_lengths_and_sessions_side_by_side(pair: tuple[str, Eag
             assert (logits - exact).abs().max() < NEAR * exact.abs().max()
 
 
-@pytest.mark.covering(most=3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "made"), [("t5", static), ("llama", static), ("gpt2", graphs), *((kind, native) for kind in KINDS)]
 )
@@ -142,6 +142,7 @@ def test_on_a_gpu(kind: str, engine: str) -> None:
             session.rollback(session.length - forgotten)
 
 
+@pytest.mark.full
 def test_auto_takes_a_captured_step_and_says_why_not() -> None:
     assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == ("native" if is_available() else "static")
     odd = network("gpt2", seed=5)
@@ -154,6 +155,7 @@ def test_auto_takes_a_captured_step_and_says_why_not() -> None:
         with_engine("cudagraph", odd, 40, ENDS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1.01), (torch.bfloat16, 1.2)])
 def test_a_capture_that_disagrees_is_not_used(
     dtype: torch.dtype, factor: float, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +169,7 @@ def test_a_capture_that_disagrees_is_not_used(
     assert ("from fp32 by" in fallen.fell_back) == (dtype == torch.bfloat16)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_where_rounding_is_large_the_captured_step_need_not_be_nearer_to_fp32_than_the_model(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +178,7 @@ def test_where_rounding_is_large_the_captured_step_need_not_be_nearer_to_fp32_th
     assert with_engine("static", network(kind, seed=5).to(torch.bfloat16), 40, ENDS).engine == "static"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_network_made_in_inference_mode_is_captured_and_still_runs_itself(kind: str) -> None:
     with torch.inference_mode():

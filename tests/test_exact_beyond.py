@@ -47,7 +47,7 @@ def decoder(
     return decode
 
 
-@pytest.mark.covering(most=3)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", range(1, 9))
 def test_block_verification_at_every_gamma(gamma: int) -> None:
@@ -55,6 +55,7 @@ def test_block_verification_at_every_gamma(gamma: int) -> None:
     assert p_value(draft, gamma, accept_block) > ALARM
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
 @pytest.mark.parametrize("greedy_draft", [False, True], ids=["match", "onehot"])
@@ -71,18 +72,20 @@ def test_strict_match_and_a_greedy_draft(draft: Draft, greedy_draft: bool, sampl
     assert chi.p_value(decode, exact(TARGET, sampling, LENGTH), SAMPLES) > ALARM
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_block_verification_of_adjusted_distributions() -> None:
     assert p_value(ModelDraft(FAR, VOCABULARY), 3, accept_block, CUT) > ALARM
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("accept", RULES)
 def test_the_heuristic_gamma(accept: AcceptanceRule) -> None:
     assert p_value(ModelDraft(NEAR, VOCABULARY), Heuristic(most=3, first=1), accept) > ALARM
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
 @pytest.mark.parametrize("accept", RULES)

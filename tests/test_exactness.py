@@ -65,20 +65,21 @@ def decoder(
     return decode
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])  # the loop has no cases between these
 def test_every_gamma_at_temperature_one(gamma: int) -> None:
     assert p_value(decoder(drafts()["near"], gamma, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 
 
-@pytest.mark.covering(most=3)
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform", "lookup"])
 def test_every_draft_from_perfect_to_disjoint(name: str) -> None:
     assert p_value(decoder(drafts()[name], 3, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("setting", ["T=0.7", "top-k", "top-p", "all"])
 def test_every_sampling_setting(setting: str) -> None:
@@ -187,6 +188,7 @@ def one_too_many(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     return verdict
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", [no_residual, other_q, greedy_match, one_too_many])
 def test_a_wrong_rule_is_caught(rule) -> None:  # type: ignore[no-untyped-def]

@@ -116,7 +116,7 @@ def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int
         assert counts.tolist() == decoded.tolist()
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
@@ -156,7 +156,7 @@ def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     assert alone.high < block.low
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", ["match", "onehot"])
 def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: str) -> None:

@@ -20,6 +20,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[ChooseConfig]:
     return found
 
 
+@pytest.mark.full
 def test_table_3_is_filled_without_decoding_with_each_draft(composed: list[ChooseConfig]) -> None:
     cells = {
         (row["target"], row["task"], row["draft"], temperature)
@@ -34,6 +35,7 @@ def test_table_3_is_filled_without_decoding_with_each_draft(composed: list[Choos
     assert {one.limit for one in composed} == {400}
 
 
+@pytest.mark.full
 def test_its_twin_runs_on_the_models_that_ship(composed: list[ChooseConfig]) -> None:
     assert fill_twin("table3") == "specbench alpha experiment=table3-mini"
     assert main(shlex.split(fill_twin("table3"))[1:]) == 0
@@ -46,6 +48,7 @@ def test_keys_that_are_given_win(composed: list[ChooseConfig]) -> None:
     assert (one.draft.name, one.task.name, one.sampling.temperature) == ("t5-base", "cnndm", 1)
 
 
+@pytest.mark.full
 def test_a_rule_with_its_own_list(composed: list[ChooseConfig]) -> None:
     assert main(["alpha", "experiment=table5-mini", "draft=bigram", "sampling.temperature=0"]) == 0
     assert [rule_of(one.accept).label() for one in composed] == [

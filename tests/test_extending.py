@@ -93,7 +93,7 @@ def test_the_example_installs(tmp_path: Path) -> None:
     assert outcomes(tmp_path, ["list", "draft"])[0][0] == 0
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", [accept_exact, accept_block])
 def test_our_own_rules_conform(rule: object) -> None:

@@ -93,7 +93,7 @@ RULES: list[tuple[AcceptanceRule, Sampling]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_graphs_drafts_and_rules_are_of_one_device_and_read_once_a_pass(kind: str, told: Told) -> None:
     target, small = model(graphs, kind), model(graphs, kind, seed=6)
@@ -129,7 +129,7 @@ class FakeEvent:
         return 1000 * (other.at - self.at)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_clock_waits_for_the_device_around_a_text_and_not_in_its_passes(
     rows: int, told: Told, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +174,7 @@ def test_a_model_on_several_gpus_waits_for_all_of_them(monkeypatch: pytest.Monke
     assert mark is None and {device.index for device in waits} == {0, 1}
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", [StaticModel, EagerModel])
 @pytest.mark.parametrize("how", [Sampling(), NUCLEUS])
 def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Sampling, told: Told) -> None:
@@ -189,6 +189,7 @@ def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Samp
     assert decoding.autoregressive(target, prompt("gpt2"), spec, FakeGenerator()).tokens  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_eagles_steps_are_of_one_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """As graphs that the target captures between texts."""
     monkeypatch.setattr(eagle_session, "_checked", eagle_session.CapturedEagle)  # there is no content to compare
@@ -214,6 +215,7 @@ def read_by_the_host(drawn: Callable[..., Tensor], row_LV: Tensor, uniform_L: Te
     return drawn(row_LV if row_LV.sum().item() > 0 else row_LV.exp(), uniform_L)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "raised"), [(on_another_device, FakeTensorDeviceMismatchError), (read_by_the_host, HostRead)]
 )
@@ -227,6 +229,7 @@ def test_a_planted_fault_is_found(
         decoded(target, ModelDraft(small, SIZE), "gpt2", Sampling(1.0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [EagerModel, graphs])
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @torch.inference_mode()

@@ -71,6 +71,7 @@ VERBS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_that_measures_prints_rows_alone(verb: str, small: list[str], capfd: Capture) -> None:
     assert main([*verb.split(), *small, *VERBS[verb], "--format", "json"]) == 0
@@ -83,6 +84,7 @@ def test_every_verb_that_measures_prints_rows_alone(verb: str, small: list[str],
         assert [row["run_id"] for row in table] == [row["run_id"] for row in rows]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(
     verb: str, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
@@ -150,6 +152,7 @@ def test_records_are_shown_as_they_are_named(tmp_path: Path, capfd: Capture) -> 
         assert name in out or "--within" in argv
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [["--help"], ["list", "accept"], ["run", "--help"], ["gama"]])
 def test_a_terminal_without_greek_letters(words: list[str]) -> None:
     """As with LC_ALL=C where Python's UTF-8 mode is off, or on a Latin-1 terminal."""

@@ -92,6 +92,7 @@ def test_scores_that_run_no_code(metric: str, text: str, reference: str, score: 
     assert float(ROW_SCORES[metric].score(columns_of(metric, [text], [reference]).sum(0))) == pytest.approx(score)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_the_second_turn_reads_the_first_answer(temperature: int, folders: Folders, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
@@ -108,6 +109,7 @@ def test_the_second_turn_reads_the_first_answer(temperature: int, folders: Folde
     assert temperature or first["baseline"]["tokens"] == first["speculative"]["tokens"]
 
 
+@pytest.mark.full
 def test_other_verbs_take_the_first_turns_and_say_so(
     folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

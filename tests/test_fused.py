@@ -44,7 +44,7 @@ def logits(kind: str) -> Tensor:
     return torch.cat([session.extend([3, 4, 5, 6]), session.extend([7])])
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "launches"), [("t5", 10), ("t5-v1_1", 10), ("llama", None), ("gpt2", None)])
 def test_fewer_kernels_and_the_same_logits(kind: str, launches: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the 18 kernels of a layer of T5 v1.1 10 remain, if it is small: residuals and norms are part of the linear

@@ -70,6 +70,7 @@ def test_the_last_override_of_a_key_counts() -> None:
     assert value_of(["gamma=3"], "results", "results") == "results"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["run", "alpha", "recommend", "recommend --validate", "bench", "bench beam", "sweep"])
 @pytest.mark.parametrize("words", [["results=elsewhere"], ["--results", "elsewhere"], ["--results=elsewhere"]])
 def test_results_in_every_verb_that_measures(verb: str, words: list[str], capfd: Capture) -> None:
@@ -87,6 +88,7 @@ def own_choices(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["run", "alpha", "bench"])
 def test_own_choices_without_a_fork(verb: str, own_choices: Path, capfd: Capture) -> None:
     for words in (["--config-dir", str(own_choices)], [f"--config-dir={own_choices}"], [f"config_dir={own_choices}"]):
@@ -97,6 +99,7 @@ def test_own_choices_without_a_fork(verb: str, own_choices: Path, capfd: Capture
     assert "gamma: 11" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_the_config_of_a_sweep_is_that_of_its_first_job(capfd: Capture) -> None:
     assert main(["sweep", "experiment=table2", "--cfg", "job"]) == 0
     out, err = capfd.readouterr()
@@ -125,7 +128,7 @@ RECORD_VERBS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize("verb", RECORD_VERBS)
 def test_results_and_config_dir_in_every_verb_that_reads_records(
     verb: str, own_choices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
@@ -151,6 +154,7 @@ def test_a_report_makes_no_results_folder(tmp_path: Path, capfd: Capture) -> Non
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.full
 def test_an_error_names_the_option_that_mends_it(tmp_path: Path, capfd: Capture) -> None:
     (tmp_path / "file").write_text("")
     for argv, option in (
@@ -187,6 +191,7 @@ def test_a_folder_as_a_shell_completes_it(word: str, key: str, places: Path, cap
     assert Path(composed_path([f"{key}.path={word}"], key, capfd)).resolve() == places / "titler"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["my rows (1).jsonl", "a,b.jsonl", "it's.jsonl", "x[1]{2}.jsonl"])
 def test_files_of_any_name(name: str, places: Path, capfd: Capture) -> None:
     for word in (f"task=./{name}", f"task=~/{name}", f"task={places}/{name}", f"task.path={name}"):

@@ -86,6 +86,7 @@ def test_another_function_of_a_tanh_remains_as_it_is() -> None:
     assert torch.allclose(run(x), function(x), atol=1e-6)
 
 
+@pytest.mark.full
 def test_the_kernels_of_a_step_are_counted_with_the_weights_it_reads() -> None:
     """A layer of T5 v1.1 has 18 kernels: 6 linear maps (queries, keys and values in one, both of the gate in one), 3
     norms, 3 residuals, 2 attentions, 2 writes into the cache, a GELU and the gate's product."""

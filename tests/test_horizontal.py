@@ -58,7 +58,7 @@ def p_value(draft: Draft, sampling: Sampling = WARM, gamma: int = 3) -> float:
     return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES)[0]
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", list(parts()))
 def test_the_text_has_the_targets_distribution(name: str) -> None:

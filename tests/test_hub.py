@@ -13,6 +13,9 @@ from test_published_medusa import write as write_medusa
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
 
+# One fixture runs every command of this file.
+pytestmark = pytest.mark.full
+
 Folders = dict[str, Path]
 SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "resamples=100", "limit=2"]
 RUN = [*SMALL, "warmup=0"]

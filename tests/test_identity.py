@@ -83,7 +83,7 @@ def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
     assert len(seen) > 4  # a constant text would prove little
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("gamma", range(1, 9))
 @pytest.mark.parametrize("kind", KINDS)
 def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma: int) -> None:
@@ -93,6 +93,7 @@ def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma:
             assert all(p.accepted == p.drafted for p in trace.passes)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adaptive_gamma_writes_the_same_text(kind: str) -> None:
     adaptive = Adaptive(alpha=0.6, prices={gamma: 1 + 0.2 * gamma for gamma in range(1, 9)}, weight=2.0)

@@ -55,6 +55,7 @@ def played(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     return accept_block(p, q, drafted, generator)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_verification_is_the_targets_own_text(kind: str) -> None:
     for prompt in prompts(kind):
@@ -65,6 +66,7 @@ def test_block_verification_is_the_targets_own_text(kind: str) -> None:
             assert decode(kind, draft, prompt, 4, accept_block) == own
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_heuristic_and_a_confidence_too(kind: str) -> None:
     for prompt in prompts(kind):

@@ -48,6 +48,7 @@ def heads(folders: Folders, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "temperature"), [("t5", 0), ("gpt2", 0), ("llama", 1)])
 def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> None:
     keys = ("draft.layers=1", "gamma=3", f"sampling.temperature={temperature}")
@@ -59,6 +60,7 @@ def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> No
     assert 0 < float(str(summary["c_hat"])) < 1
 
 
+@pytest.mark.full
 def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("early-exit", "draft.layers=2", "gamma=2")[0] == 0
     assert newest(tmp_path / "results")["summary"]["alpha"] == 1.0
@@ -70,6 +72,7 @@ def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path
     assert code == 2 and "draft=early-exit: works inside the target, which must be on one device" in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> None:
     code, said = run("blockwise", f"draft.path={heads}", "gamma=7", f"sampling.temperature={temperature}")
@@ -80,7 +83,7 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
     assert summary["identical"] == (1.0 if temperature == 0 else None)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("gamma", ["auto", "adaptive"])
 def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Path, gamma: str) -> None:
     """It scores each head at the tokens that it would draft."""
@@ -91,6 +94,7 @@ def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Pa
     assert (record["summary"]["gamma"] is None) == (gamma == "adaptive")
 
 
+@pytest.mark.full
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:
     code, said = run("blockwise")
     assert code == 2 and "draft.path is not set: no blockwise weights ship for target=t5; train some" in said
@@ -109,6 +113,7 @@ def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None
     assert code == 2 and "were trained on t5, and this target's weights are others" in said
 
 
+@pytest.mark.full
 def test_alpha_of_both_at_once(run: Run, tmp_path: Path, heads: Path) -> None:
     """One session of the target serves its first layers and the heads on its states."""
     own = tmp_path / "conf" / "draft" / "mine.yaml"  # in a list, heads are named by a choice of one's own

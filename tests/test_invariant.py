@@ -72,7 +72,7 @@ def same_in_blocks(model: StaticModel, blocks: Sequence[tuple[int, int]]) -> Non
 WALKS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 9)), min_size=1, max_size=14)
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(walk=WALKS)
@@ -80,6 +80,7 @@ def test_blocks_of_any_size_at_any_length(kind: str, dtype: torch.dtype, walk: l
     same_in_blocks(model_of(kind, dtype), walk)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(walk=WALKS)
@@ -87,6 +88,7 @@ def test_steps_that_are_filled_up_to_a_fixed_number_of_rows(kind: str, walk: lis
     same_in_blocks(model_of(kind, torch.float32, 16), walk)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.integers(0, 90), st.integers(2, 40), st.randoms(use_true_random=False))
@@ -110,6 +112,7 @@ def test_nodes_of_a_tree_and_what_follows_a_path(
     assert torch.equal(session.extend(TEXT[:2]), torch.cat([alone.extend([token]) for token in TEXT[:2]]))
 
 
+@pytest.mark.full
 def test_a_tree_across_the_end_of_a_sum() -> None:
     model = model_of("t5", torch.bfloat16)
     parents = [ROOT, 0, 0, ROOT, 1, 2, 3, 1, 6, 8, 9, 10]
@@ -124,13 +127,14 @@ def test_a_tree_across_the_end_of_a_sum() -> None:
         assert torch.equal(logits_NV[path], torch.cat([alone.extend([nodes[node]]) for node in path]))
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
     made = with_engine("static", network(kind, seed=5).to(dtype), SIZE, ENDS, "invariant")
     assert made.invariant and made.not_invariant is None
 
 
+@pytest.mark.full
 def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = StaticModel(network("t5", seed=5), SIZE, ENDS)
     assert "linear of [1, 13, 32]" in differing_operation(fast) or "attend of" in differing_operation(fast)
@@ -142,6 +146,7 @@ def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fallen.not_invariant == "a kernel of that machine"
 
 
+@pytest.mark.full
 def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
@@ -156,6 +161,7 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
     assert first_difference(model) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["eager", "compile"])
 def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -165,6 +171,7 @@ def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkey
     assert not made.invariant and made.not_invariant == f"engine={engine} does not control its kernels"
 
 
+@pytest.mark.full
 def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     made = graphs(network("llama", seed=5), SIZE, ENDS, invariant=True)
     made.set_least_rows(16)  # as on a GPU
@@ -173,7 +180,7 @@ def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     assert {count for count in counts if count <= 20} == {16}  # one shape of step; prompts are longer
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("gamma", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_greedy_texts_are_the_targets_own_in_bf16(kind: str, gamma: int) -> None:

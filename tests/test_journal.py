@@ -62,6 +62,7 @@ def test_a_process_may_wait_for_the_run_and_goes_on_where_the_other_ended(
         assert second.prompts == {0: {"index": 0}} and waited == [True]
 
 
+@pytest.mark.full
 def test_a_run_that_another_process_finishes_meanwhile_is_reused(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_run_that_is_killed_at_random_moments(folders: Folders, tmp_path: Path
     assert len(lines_seen) > 3
 
 
+@pytest.mark.full
 def test_the_content_of_files_is_part_of_a_runs_identity(folders: Folders, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(folders["rows"].read_text())

@@ -127,7 +127,7 @@ def test_scores_are_the_distributions_it_drafts_from_and_leave_the_target_alone(
     assert torch.allclose(torch.cat(parts), torch.cat(rows), atol=1e-5)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "engine"), [("t5", "static"), ("gpt2", "static"), ("llama", "cudagraph")])
 def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     network_, ends = network(kind, 4, layers=LAYERS), frozenset({1})
@@ -165,7 +165,7 @@ def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not same
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_sampled_texts_have_the_targets_distribution(kind: str) -> None:

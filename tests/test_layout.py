@@ -33,6 +33,7 @@ def whole(step: Step, *inputs: Tensor) -> Tensor:
     return step.after_sizes(step.of_sizes(*inputs), *inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_rows_of_several_lengths_run_through_the_same_step(kind: str) -> None:
@@ -71,6 +72,7 @@ def test_rows_of_several_lengths_run_through_the_same_step(kind: str) -> None:
         assert (logits_BLV[row, 0] - exact).abs().max() < 1e-3 * exact.abs().max()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_proper_computes_no_positions(kind: str) -> None:
     """All that depends on positions is taken out of it, so that a chain can look it up."""

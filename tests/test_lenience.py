@@ -112,6 +112,7 @@ def test_at_t_0_what_is_near_the_best_is_kept() -> None:
     assert rule(p, torch.cat([second, second]), [1, 1], generator) == Verdict.chain(2, 0)  # and after the last
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("lenience", [0.5, 0.1])
 def test_the_rule_does_what_the_formulas_say(lenience: float) -> None:

@@ -40,6 +40,7 @@ def listed(capfd: Capture, *argv: str) -> Rows:
     return rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Callable[[str], Rows]) -> None:
     rows = rows_of(group)
@@ -59,6 +60,7 @@ def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object
     return [(read._read(group, name, [conf_dir()]), composed[name]) for name in names]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", ["draft", "task"])
 def test_what_the_files_say_is_what_hydra_composes(group: str) -> None:
     names = choice_names(group)
@@ -81,6 +83,7 @@ def test_a_file_that_uses_more_of_hydra_is_left_to_hydra(text: str, tmp_path: Pa
     assert read._read("draft", "own", [tmp_path]) is None
 
 
+@pytest.mark.full
 def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
     rows = {(row["group"], row["name"]): row for group in GROUPS for row in rows_of(group)}
     assert rows["target", "t5-mini"]["needs"] == "now" and rows["target", "t5-mini"]["default_task"] == "ende-mini"
@@ -119,6 +122,7 @@ OWN = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", OWN)
 def test_own_choices_are_listed_with_ours(group: str, tmp_path: Path, capfd: Capture) -> None:
     text, way = OWN[group]

@@ -74,6 +74,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, window: int, ngram: int, 
     assert accepted > 0 or window == 1
 
 
+@pytest.mark.full
 def test_a_captured_step_writes_the_same_text() -> None:
     static = StaticModel(network("t5", 4), SIZE, frozenset({1}))
     for prompt in prompts("t5"):
@@ -88,6 +89,7 @@ def test_rows_of_a_batch_write_what_each_writes_alone() -> None:
     assert [one.tokens for one in together(rows, 2, batch)] == [own("gpt2", prompt, 30) for prompt in prompts("gpt2")]
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_sampled_texts_have_the_targets_distribution() -> None:
     """One false alarm in 10,000 seeds."""

@@ -92,6 +92,7 @@ def test_both_are_lossless_by_enumeration(match: Played, seed: int) -> None:
     assert strays(ALGORITHM_1, p_GV, q_GV, q_GV) < 1e-12
 
 
+@pytest.mark.full
 def test_a_rule_of_the_conformance_tests() -> None:
     check_rule(accept_match, samples=2000)
 
@@ -155,6 +156,7 @@ class Alike(ToyModel):
     eos_ids: frozenset[int] = frozenset()
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", ["match", "onehot", "exact"])
 def test_equation_1_of_the_own_alpha_is_the_measured_tokens_a_pass(rule: str) -> None:
@@ -191,6 +193,7 @@ def without_gamma(argv: Sequence[str]) -> list[str]:
     return [one for one in argv if not one.startswith(("gamma=", "warmup="))]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["match", "onehot"])
 def test_a_sampled_run_is_proved_and_predicted_from_its_own_alpha(
     run, folders: Folders, tmp_path: Path, capfd: Capture, rule: str
@@ -218,6 +221,7 @@ def test_a_sampled_run_is_proved_and_predicted_from_its_own_alpha(
     assert "alpha_rule" not in rows_of["exact"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["match", "onehot"])
 def test_rows_of_a_batch_are_proved_as_well(run, rule: str) -> None:  # type: ignore[no-untyped-def]
     summary = run(f"accept={rule}", SAMPLED, "batch=2")[3]["summary"]
@@ -225,6 +229,7 @@ def test_rows_of_a_batch_are_proved_as_well(run, rule: str) -> None:  # type: ig
     assert summary["tokens_per_pass_predicted"] == pytest.approx(expected_tokens(summary["alpha_rule"], 3))
 
 
+@pytest.mark.full
 def test_at_t_0_a_run_has_one_alpha_and_the_targets_text(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     for rule in ("match", "onehot"):
         summary = run(f"accept={rule}")[3]["summary"]
@@ -241,6 +246,7 @@ def test_trees_are_refused_with_what_they_have_in_its_place(
     assert f"accept={rule}: not together with tree=widths" in said and "accept=exact tree.children=fixed" in said
 
 
+@pytest.mark.full
 def test_recommend_ranks_them(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     argv = without_gamma(small_run(folders, tmp_path, "limit=3", SAMPLED, verb="recommend"))
     assert main([*argv, "accept=[exact,match,onehot]", "gammas=[2]", "rounds=2"]) == 0

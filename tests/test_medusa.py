@@ -61,7 +61,7 @@ def draft_on(kind: str, target: Any) -> Any:
     return HydraDraft(target, heads)
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +196,7 @@ def test_a_hydra_head_sees_its_path_and_a_medusa_head_does_not(family: str) -> N
         assert torch.equal(rows[0], rows[2]) and torch.allclose(rows[0], rows[1]) == (kind == "medusa")
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize(("family", "tree"), [("t5", False), ("gpt2", False), ("t5", True), ("gpt2", True)])
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,6 +31,7 @@ def test_a_name_that_is_given_wins(case: str, monkeypatch: pytest.MonkeyPatch) -
     assert (name_of(configs[0].target), configs[0].draft.label()) == (target, draft)
 
 
+@pytest.mark.full
 def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[ChooseConfig] = []
     monkeypatch.setattr("specbench.api.check_choose", configs.append)

@@ -86,6 +86,7 @@ def made(kind: str) -> Any:
     return built.eval()
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_step_is_one_call(kind: str) -> None:
     """Grouped queries, rotary angles, gates, norms of heads, sliding windows, learned positions, biases."""
@@ -94,6 +95,7 @@ def test_a_step_is_one_call(kind: str) -> None:
     assert calls(model.program.one) == calls(model.program.several) == ["native_run"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_step_computes_what_the_module_does(kind: str) -> None:
     module = made(kind)
@@ -105,6 +107,7 @@ def test_a_step_computes_what_the_module_does(kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["Gemma", "Qwen3"])
 def test_a_step_in_bf16_is_one_call_and_rounds_as_the_module(kind: str) -> None:
     module = made(kind).to(torch.bfloat16)
@@ -122,6 +125,7 @@ def in_torch_too() -> Any:
     return made("Cohere").to(torch.bfloat16)
 
 
+@pytest.mark.full
 def test_what_is_not_known_is_torchs() -> None:
     """What surrounds it is native."""
     model = with_engine("native", in_torch_too(), 40, ENDS, "invariant")
@@ -130,6 +134,7 @@ def test_what_is_not_known_is_torchs() -> None:
     assert found.count("native_run") > 1 and "packed_linear" not in found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("long", [128, 3])
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
@@ -148,7 +153,7 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dtype) -> None:
@@ -163,6 +168,7 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dty
         first += count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "mistral"])
 def test_texts_that_are_read_at_once_are_the_same_to_the_bit_as_each_alone(
@@ -210,6 +216,7 @@ def counted_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_batch_of_each_family_is_read_in_one_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row has the logits that it has alone, and the states, where a draft reads them."""
@@ -227,6 +234,7 @@ def test_a_batch_of_each_family_is_read_in_one_run(kind: str, monkeypatch: pytes
             assert torch.equal(logits, one.extend(read))
 
 
+@pytest.mark.full
 def test_rows_of_a_batch_hold_their_own_states() -> None:
     own = network("t5", 4)
     model = NativeModel(own, SIZE, ENDS)
@@ -350,13 +358,14 @@ def test_fp16_is_not_for_the_native_kernels() -> None:
         with_engine("native", network("gpt2", seed=5).to(torch.float16), 40, ENDS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("numerics", ["auto", "invariant", "fast"])
 def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: str) -> None:
     found = with_engine("auto", network("t5", seed=5), 40, ENDS, numerics)
     assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [
@@ -408,6 +417,7 @@ def test_what_is_torchs_in_part_is_chosen_step_by_step() -> None:
     assert in_parts.length == len(SOURCE) - 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(1.0, top_k=3), Sampling(1.0, top_p=0.5)])
 def test_a_rollout_of_damaged_weights_draws_nothing(sampling: Sampling) -> None:
     damaged = network("t5", seed=5)
@@ -418,6 +428,7 @@ def test_a_rollout_of_damaged_weights_draws_nothing(sampling: Sampling) -> None:
         draft.propose([0], 3, torch.Generator().manual_seed(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kept", [0, 3000, -1], ids=["empty", "cut off", "a byte missing"])
 def test_a_library_that_was_cut_off_is_compiled_again(
     kept: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -439,6 +450,7 @@ def test_a_library_that_was_cut_off_is_compiled_again(
         compiler.found.cache_clear()
 
 
+@pytest.mark.full
 def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
@@ -449,6 +461,7 @@ def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         compiler.found.cache_clear()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "blockwise"])
 def test_heads_run_in_kernels_and_give_the_logits_of_the_modules(kind: str, recwarn: pytest.WarningsRecorder) -> None:
     """For one state and for several; a function that cannot be captured runs as it is, and says so."""
@@ -479,6 +492,7 @@ def test_heads_run_in_kernels_and_give_the_logits_of_the_modules(kind: str, recw
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
     stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -497,6 +511,7 @@ def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
     assert not any("linear" in name for name in calls(eagle.program.read))  # the head reads one entry of several
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
 def test_heads_are_captured_before_decoding_and_not_for_each_length(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proposal that the text's end makes short is read by the heads of a longer one."""

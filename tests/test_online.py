@@ -64,6 +64,7 @@ def p_value() -> tuple[float, int]:
     return chi.p_value(decode, exact(target, WARM, LENGTH), SAMPLES), model.updates
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_sampled_texts_have_the_targets_distribution_while_the_draft_learns() -> None:
     """One false alarm in 10,000 seeds."""
@@ -96,6 +97,7 @@ def online(model: EagerModel, lr: float = 0.02, every: int = 1, rejected_only: b
     return OnlineDraft(model, SIZE, learner, every, rejected_only=rejected_only)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
 def test_greedy_texts_are_the_targets_and_every_engine_drafts_with_the_new_weights(
     engine: Callable[..., EagerModel],
@@ -116,6 +118,7 @@ def test_greedy_texts_are_the_targets_and_every_engine_drafts_with_the_new_weigh
     torch.testing.assert_close(model.start(SOURCE).extend(tokens), fresh, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_decoder_only_drafts_learn(kind: str) -> None:
     target = EagerModel(network(kind, 1), SIZE, frozenset())
@@ -165,6 +168,7 @@ def without_times(record: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
     folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_p
     assert len([note for note in drawn.notes if "learnt from" in note]) == 2
 
 
+@pytest.mark.full
 def test_the_weights_that_other_runs_share_do_not_change(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +239,7 @@ def test_the_weights_that_other_runs_share_do_not_change(
     assert same == [not learns for learns, *_ in made]
 
 
+@pytest.mark.full
 def test_an_interrupted_run_starts_again(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,6 +253,7 @@ def test_an_interrupted_run_starts_again(
     assert without_times(newest(tmp_path)) == without_times(record)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -271,6 +278,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert said in refusal(["run", "target=t5-mini", "draft=t5-nano", *keys], capfd)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["alpha", "recommend", "bench", "bench beam"])
 def test_verbs_that_measure_one_draft_refuse_it(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     said = refusal([*verb.split(), "target=t5-mini", "draft=t5-nano", "draft.online=true"], capfd)

@@ -102,6 +102,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, gamma: int, knowing: Call
     assert any(one.accepted < one.drafted for one in passes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_captured_step_writes_the_same_text(kind: str, knowing: Callable[[str, Prompt], None]) -> None:
     target, draft = extended(kind, StaticModel)
@@ -233,6 +234,7 @@ def p_value(samples: int = 2000) -> float:
     return chi.p_value(decode, exact(target, WARM, 4), samples)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_sampled_texts_have_the_targets_distribution() -> None:
     """One false alarm in 10,000 seeds."""

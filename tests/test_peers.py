@@ -73,6 +73,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+@pytest.mark.full
 def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(package: None) -> None:
     for words in (WORDS, 2):
         peer = ctranslate2(work(max_new_tokens=words, dtype=torch.bfloat16))
@@ -81,6 +82,7 @@ def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(package: 
         assert tokens == list(PROMPT.source)[:words] and seconds >= 0 and peer.what == "CTranslate2 9.9 in float32"
 
 
+@pytest.mark.full
 def test_weights_that_a_peer_cannot_convert_are_told(package: None) -> None:
     with pytest.raises(UserError, match="peers=ctranslate2: it cannot convert ./broken: no such architecture$"):
         ctranslate2(work(folder="./broken"))
@@ -184,6 +186,7 @@ def test_prompt_lookup_of_llama_cpp_is_that_of_its_package(monkeypatch: pytest.M
     assert engine.decode((8, 3), [1], 3, 7)[1] == [3, 7, 5]
 
 
+@pytest.mark.full
 def test_prompt_lookup_of_a_peer_is_timed_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each γ; a peer without its own has the row of the target alone."""
     from networks import network

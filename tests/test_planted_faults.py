@@ -16,6 +16,7 @@ from specbench.analysis.proof import LIMIT, SCORES
 from specbench.analysis.proof.evidence import evidence
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str) -> None:
@@ -29,6 +30,7 @@ def test_a_planted_fault_is_caught(fault: str) -> None:
         assert abs(getattr(proof, first).z) == max(abs(getattr(proof, score).z) for score in SCORES)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_the_planted_rule_without_its_fault_passes() -> None:
     assert not proof_of(written(honest, texts=500, seed=7, per_text=True)).failed

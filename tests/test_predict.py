@@ -165,6 +165,7 @@ def test_the_first_sentence_says_that_a_gain_is_not_significant() -> None:
     assert "0.97× the target's own speed (95%: 0.90–1.08)" in reasons(table)[0]
 
 
+@pytest.mark.full
 def test_what_would_let_the_next_one_win_does() -> None:
     table = predictions({"cheap": 0.4, "good": 0.75}, {"cheap": 0.01, "good": 0.5}, prompts=300)
     best = table.ranked[0]

@@ -96,6 +96,7 @@ def per_token(traces: Sequence[Trace]) -> float:
     return sum(t.decode_s for t in traces) / sum(len(t.tokens) for t in traces)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: float) -> None:
@@ -123,12 +124,14 @@ def test_what_begins_a_text_is_counted_where_texts_are_short() -> None:
     assert max(off) > 0.05
 
 
+@pytest.mark.full
 def test_alpha_is_learnt_ten_times_faster_than_by_decoding() -> None:
     """By the time of the models' own work: one reading of the sample against one decoding for each of five gammas."""
     table, _, (scoring, decoding) = chained(1.0, most=45)
     assert len(table.ranked) == 5 and decoding > 10 * scoring
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
     """On the toy model ends are frequent. Tokens drafted a pass: as decoding has them, within 6% (both are samples)."""

@@ -52,6 +52,7 @@ def test_one_row_cannot_serve_for_both() -> None:
         split_examples(config("auto", None), [Example(0, "", "")])
 
 
+@pytest.mark.full
 def test_a_run_probes_on_prompts_that_it_does_not_measure(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     return call
 
 
+@pytest.mark.full
 def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     code, out, err, record = run(SAMPLED)
     summary = record["summary"]
@@ -52,6 +53,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
     assert f"z = {summary['proof_z']:+.2f}" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "keys", [(), (SAMPLED, "accept=typical"), (SAMPLED, "simulate.alpha=0.5")], ids=["T=0", "lossy", "simulated"]
 )
@@ -61,6 +63,7 @@ def test_other_runs_have_none(run, keys: tuple[str, ...]) -> None:  # type: igno
     assert "proof z" not in out and all("proof" not in prompt for prompt in record["prompts"])
 
 
+@pytest.mark.full
 def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """A rule that forgets the target's top k where something is sampled; at T = 0 it does nothing wrong."""
 
@@ -78,6 +81,7 @@ def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.Monkey
     assert "NOT LOSSLESS" in out and "have no probability under the target" in out
 
 
+@pytest.mark.full
 def test_a_sampled_record_without_a_proof_says_so(tmp_path: Path, capfd: Capture) -> None:
     """Records from before texts were proved; greedy ones were always compared."""
     make(tmp_path, temperature=0.0)
@@ -95,6 +99,7 @@ SMALL = {"proof_tokens": 200, "proof_z": 0.3, "proof_p": 0.76, "proof_power": 0.
 NEEDED = 20  # 8 (.157 / .1)^2
 
 
+@pytest.mark.full
 def test_a_small_run_says_how_many_prompts_would_prove_it(tmp_path: Path, capfd: Capture) -> None:
     run_id = make(tmp_path, temperature=1.0, prompts=8, **SMALL)
     said = f"not proved at this size: {NEEDED} prompts would"

@@ -215,6 +215,7 @@ def test_targets_without_three_depths_or_with_an_encoder_are_refused(tmp_path: P
         read(tmp_path, network("t5", 4))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["eagle", "eagle3"])
 def test_a_run_reads_the_folder(
     layout: str, folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -81,6 +81,7 @@ def test_greedy_texts_are_the_targets_own(case: str, tmp_path: Path) -> None:
     assert sum(a_pass.drafted for a_pass in chain.passes) > 10 and any(a_pass.parents for a_pass in branched.passes)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_sampled_texts_have_the_targets_distribution(tmp_path: Path) -> None:
     target, draft = made("prefix", tmp_path, size=VOCABULARY, seed=6, end=EOS)

@@ -79,6 +79,7 @@ def test_differences_are_paired(metric: str) -> None:
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.full
 def test_a_failure_of_a_metric_costs_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("the library's own fault")
@@ -89,6 +90,7 @@ def test_a_failure_of_a_metric_costs_no_measurement(tmp_path: Path, monkeypatch:
     assert ran.record["summary"]["quality_metric"] is None and len(ran.record["prompts"]) == 1
 
 
+@pytest.mark.full
 def test_keys_without_effect_and_references_without_a_metric_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_ranks_of_a_draft_that_is_the_target() -> None:
             assert sums[-1] <= 4 + 1e-4
 
 
+@pytest.mark.full
 def test_alpha_shows_the_children_of_drafts_that_grow_trees(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

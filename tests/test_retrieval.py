@@ -121,6 +121,7 @@ def test_a_draft_takes_in_texts_between_prompts_with_the_end_of_their_prompt() -
     assert session.propose([6, 2], 3, generator).tokens == []
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_texts_keep_the_targets_law_while_the_store_grows_by_them() -> None:
     """One false alarm in 10,000 seeds. Each text is taken in, so that later ones are drafted from it."""

@@ -100,7 +100,7 @@ def pending(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.covering
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_one_graph_drafts_what_its_steps_draft(kind: str, sampling: Sampling, pending: list[int]) -> None:
@@ -123,6 +123,7 @@ def _drafting(models: tuple[CudaGraphModel, CudaGraphModel]) -> tuple[CudaGraphM
     return models[0], ModelDraft(models[1], SIZE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
 def test_buffers_grow(sampling: Sampling, pending: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.engine.cuda.graphs.FIRST_CAPACITY", 8)
@@ -143,7 +144,7 @@ RULES: list[tuple[AcceptanceRule, Sampling]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.covering(most=3)
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "sampling"), RULES)
 def test_the_host_reads_once_a_pass(rule: AcceptanceRule, sampling: Sampling, pending: list[int]) -> None:
     """Drafted tokens and verdict come in one copy, where a proposal ends early, too; and all rules say what they say of
@@ -166,6 +167,7 @@ def test_the_host_reads_once_a_pass(rule: AcceptanceRule, sampling: Sampling, pe
     assert float(torch.rand(1, generator=generator)) == at
 
 
+@pytest.mark.full
 def test_step_by_step_the_host_reads_each_token() -> None:
     """What the count would show without a rollout."""
     target, draft = _drafting(pair("t5", StepByStep, frozenset()))
@@ -195,6 +197,7 @@ def test_every_way_to_the_host_is_counted(read: Any, name: str) -> None:
     assert reads.counts == {name: 1}
 
 
+@pytest.mark.full
 def test_a_shorter_proposal_is_the_beginning_of_a_captured_one(pending: list[int]) -> None:
     """The last passes of a text draft less; nothing is captured for them."""
     target, draft = _drafting(pair("t5", CudaGraphModel, frozenset()))
@@ -217,6 +220,7 @@ class CannotRollOut(Repeated):
         super().__init__(work)
 
 
+@pytest.mark.full
 def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() -> None:
     target, _ = pair("t5", CudaGraphModel, frozenset({1}))
     small = CudaGraphModel(network("t5", seed=6, layers=1), SIZE, frozenset({1}), capture=CannotRollOut)
@@ -267,6 +271,7 @@ def test_of_many_gammas_few_are_captured() -> None:
     assert small.steps_of_rollout(choice, 1) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
 def test_a_policy_and_a_cascade_draft_the_same(sampling: Sampling, pending: list[int]) -> None:
     prompts = [prompt("t5", length) for length in (3, 9)]

@@ -104,6 +104,7 @@ def test_a_block_stays_where_one_by_one_it_would_not() -> None:
     assert min(kept) == 0 and max(kept) == 2
 
 
+@pytest.mark.full
 def test_a_block_played_many_times_does_what_its_chances_say() -> None:
     """Each share is off by more than 5 standard errors once in 10^6 runs."""
     generator, plays = torch.Generator().manual_seed(5), 4000

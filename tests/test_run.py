@@ -35,6 +35,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     return call
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama"])
 def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untyped-def]
     code, out, _, record = run("gamma=3", "engine=auto", kind=kind)
@@ -55,6 +56,7 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     assert len(prompt["beta"]) == len(prompt["baseline"]["tokens"]) == len(prompt["baseline"]["steps_s"])
 
 
+@pytest.mark.full
 def test_a_record_of_an_older_version_is_shown_with_the_numbers_of_this_one(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     run("gamma=3")
     (file,) = (tmp_path / "runs").glob("*.json")
@@ -78,6 +80,7 @@ def test_the_same_config_is_not_run_twice_unless_forced(run) -> None:  # type: i
     assert code == 0 and other["run_id"] != one["run_id"]
 
 
+@pytest.mark.full
 def test_seeds_are_used_and_limits_do_not_change_a_prompt(run) -> None:  # type: ignore[no-untyped-def]
     def texts(*overrides: str) -> list[list[int]]:
         record = run("sampling.temperature=1", "force=true", *overrides)[3]
@@ -89,6 +92,7 @@ def test_seeds_are_used_and_limits_do_not_change_a_prompt(run) -> None:  # type:
     assert first != texts("seed=1")
 
 
+@pytest.mark.full
 def test_a_sweep_runs_all_and_a_failing_job_fails_alone(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, _, err, _ = run("gamma=1,99,2", verb="sweep")
     assert code == 2
@@ -97,6 +101,7 @@ def test_a_sweep_runs_all_and_a_failing_job_fails_alone(run, tmp_path: Path) -> 
     assert sorted(row["gamma"] for row in Catalog(tmp_path).rows()) == [1, 2]
 
 
+@pytest.mark.full
 def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture  # type: ignore[no-untyped-def]
 ) -> None:  # fmt: skip
@@ -115,6 +120,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     assert code == 0 and "written" in out and "error" not in record["summary"]
 
 
+@pytest.mark.full
 def test_results_in_every_format(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     run()
     assert main(["results", "--results", str(tmp_path), "--format", "csv"]) == 0
@@ -152,6 +158,7 @@ def test_another_vocabulary_is_named_with_the_first_difference(run, tmp_path: Pa
     assert "draft.vocabulary=auto" in err
 
 
+@pytest.mark.full
 def test_broken_folders_are_one_line(run, folders: Folders, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     import shutil
 
@@ -257,6 +264,7 @@ def test_an_empty_prompt_names_its_row(run, tmp_path: Path) -> None:  # type: ig
     assert code == 2 and "row 2: the prompt is empty" in err
 
 
+@pytest.mark.full
 def test_unconditional_text_and_its_first_words(run, folders: Folders) -> None:  # type: ignore[no-untyped-def]
     keys = ("task=lm1b", "task.reference_field=en", "sampling.temperature=1")
     record = run(*keys, kind="llama")[3]
@@ -281,6 +289,7 @@ def test_a_results_folder_that_cannot_be_written(run, tmp_path: Path) -> None:  
     assert code == 1 and "cannot be written" in err and "set results=FOLDER" in err
 
 
+@pytest.mark.full
 def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -45,6 +45,7 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
@@ -58,7 +59,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
 
-@pytest.mark.covering(most=2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("target", "draft"),
     [
@@ -86,6 +87,7 @@ def test_eagle_without_weights_is_refused(tmp_path: Path, capfd: pytest.CaptureF
     assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(command, capfd)
 
 
+@pytest.mark.full
 def test_a_cascade_is_counted_and_shown(run: Run) -> None:
     """alpha is that of the middle model alone, and every level is in the record."""
     _, _, record = run("cascade", "draft.inner.kind=lookup", "draft.inner_gamma=1", "gamma=2", kind="gpt2")
@@ -99,6 +101,7 @@ def test_a_cascade_is_counted_and_shown(run: Run) -> None:
     assert summary["c_hat"] >= alone["summary"]["c_hat"] > 0
 
 
+@pytest.mark.full
 def test_a_cascades_operations_are_those_of_the_recorded_passes(run: Run) -> None:
     """They do not depend on what else the process decoded: warm-up here, and probes and earlier prompts elsewhere."""
     keys = ("draft.inner.kind=lookup", "gamma=4", "limit=3")
@@ -108,6 +111,7 @@ def test_a_cascades_operations_are_those_of_the_recorded_passes(run: Run) -> Non
     assert cold["summary"]["c_hat"] == warm["summary"]["c_hat"]
 
 
+@pytest.mark.full
 def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
     code, err, record = run("cascade", "draft.inner.kind=early-exit", "draft.inner.layers=1", "gamma=3")
     assert code == 0 and record is not None, err
@@ -116,6 +120,7 @@ def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
     assert code == 2 and "draft.inner.layers=2: t5-draft has 1 decoder layers" in err
 
 
+@pytest.mark.full
 def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +143,7 @@ def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(
     assert code == 2 and "draft.skip=[mlp9]: mlp9: the target has 2 decoder layers, 0 to 1" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_drafts_in_turn_are_written_as_a_cascade(run: Run, folders: Folders, temperature: int) -> None:
     keys = ("draft.horizontal=[lookup,bigram]", "draft.lengths=[2]", "gamma=4", f"sampling.temperature={temperature}")
@@ -148,6 +154,7 @@ def test_drafts_in_turn_are_written_as_a_cascade(run: Run, folders: Folders, tem
     assert summary["lossless"] and summary["prediction"] == "by position"
 
 
+@pytest.mark.full
 def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
     own = tmp_path / "own.jsonl"
     own.write_text('{"en": "a", "de": "die katze rennt"}\n' * 3)
@@ -157,6 +164,7 @@ def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: 
     assert first is not None and other is not None and first["run_id"] != other["run_id"]
 
 
+@pytest.mark.full
 @needs_suffixes
 def test_alpha_takes_them_all_at_once(run: Run, folders: Folders, tmp_path: Path) -> None:
     code, err, _ = run("[bigram,ngram,lookup,retrieval]", "draft.order=4", "tokens=60", verb="alpha")
@@ -167,6 +175,7 @@ def test_alpha_takes_them_all_at_once(run: Run, folders: Folders, tmp_path: Path
     assert all(0 <= row["alpha"] <= 1 for row in rows)
 
 
+@pytest.mark.full
 @needs_suffixes
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
@@ -189,6 +198,7 @@ def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
     assert [prompt["beta"] for prompt in resumed["prompts"]] == [prompt["beta"] for prompt in whole["prompts"]]
 
 
+@pytest.mark.full
 @needs_suffixes
 def test_alpha_of_a_store_that_grows_is_scored_before_each_text_is_taken_in(run: Run, tmp_path: Path) -> None:
     """The same text again is known by then, and the first text is scored as by a store that does not grow."""
@@ -240,6 +250,7 @@ def test_what_is_out_of_range_is_named_at_its_level(
     assert f"specbench: {WRONG[overrides]}" in refusal(["run", *overrides.split(), f"results={tmp_path}"], capfd)
 
 
+@pytest.mark.full
 def test_the_middle_model_of_a_cascade_must_share_the_vocabulary(run: Run, folders: Folders, tmp_path: Path) -> None:
     from networks import WORDS, save
 

@@ -38,6 +38,7 @@ def resampled(prompts: list[Any], count: int, subsets: int = 40) -> tuple[float,
     return float(np.mean(alphas)), float(np.mean(speeds))
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("count", [40, 160])
 def test_the_planned_width_is_the_resampled_one(tmp_path: Path, count: int) -> None:

@@ -49,6 +49,7 @@ def test_bf16_logits_give_fp32_probabilities() -> None:
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
+@pytest.mark.full
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.integers(1, 4), st.booleans())
 def test_the_most_likely_token_is_the_one_that_argmax_has(

@@ -185,6 +185,7 @@ def test_a_tree_that_is_given_up_leaves_no_trace(made: tuple[str, EagerModel]) -
     assert apart(one.extend([13, 14]), other.extend([13, 14])) < NEAR
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [("t5", "eager"), ("t5-v1_1", "static"), ("gpt2", "static"), ("llama", "cudagraph"), ("mistral", "eager")],

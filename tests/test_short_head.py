@@ -22,6 +22,7 @@ ENDS, KEPT = frozenset({1}), (1, 3, 4, 9, 20, 31)
 SOURCE = (5, 9, 12, 30, 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("engine", ["eager", "static", "native"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -39,6 +40,7 @@ def test_kept_tokens_have_the_logits_of_the_whole_head(kind: str, engine: str, d
         assert torch.allclose(found[:, KEPT], all_LV[:, KEPT], atol=near)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_only_kept_tokens_are_drafted(temperature: float) -> None:
     short = network("t5", seed=5)
@@ -59,6 +61,7 @@ def test_logits_that_are_changed_after_the_head_are_refused() -> None:
         shorten_head(made, KEPT, "draft")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_run_is_lossless_and_says_how_many(temperature: int, tmp_path: Path, capfd: Any) -> None:
     words = ["target=gpt-mini", "draft=gpt-nano", "draft.top_tokens=200", "gamma=3", "limit=4", "max_new_tokens=12",
@@ -83,6 +86,7 @@ def test_slips(words: list[str], said: str, tmp_path: Path, capfd: Any) -> None:
     assert re.search(said, error)
 
 
+@pytest.mark.full
 def test_alpha_shows_its_bound_for_each_number_of_tokens(tmp_path: Path, capfd: Any) -> None:
     """A draft with these tokens alone cannot be accepted more often, and with all of them the bound is 1."""
     words = ["alpha", "target=gpt-mini", "draft=gpt-nano,bigram", "sampling.temperature=0", "tokens=60", "limit=6",

@@ -37,6 +37,7 @@ def run(folder: Path, *overrides: str, verb: str = "run") -> tuple[int, dict[str
     return code, store.read(files[0])["summary"] if files else {}
 
 
+@pytest.mark.full
 def test_random_weights_at_a_given_alpha(tmp_path: Path) -> None:
     (tmp_path / "conf" / "target").mkdir(parents=True)
     choice = {"name": "small", "weights": "random", "architecture": SMALL}
@@ -57,6 +58,7 @@ def test_random_weights_at_a_given_alpha(tmp_path: Path) -> None:
     assert summary["speedup_measured"] is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["run", "sweep"])
 def test_the_screen_says_that_alpha_was_chosen(
     tmp_path: Path, folders: dict[str, Path], capfd: pytest.CaptureFixture[str], verb: str
@@ -76,6 +78,7 @@ def test_the_screen_says_that_alpha_was_chosen(
     assert "SIMULATED" in capfd.readouterr().out  # a record that was there already says it too
 
 
+@pytest.mark.full
 def test_trained_weights_at_a_given_alpha(tmp_path: Path, folders: dict[str, Path]) -> None:
     code, summary = run(
         tmp_path, f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "simulate.alpha=1", "gamma=3",
@@ -86,6 +89,7 @@ def test_trained_weights_at_a_given_alpha(tmp_path: Path, folders: dict[str, Pat
     assert summary["passes"] == 4 * 5  # 4 + 4 + 4 + 4 tokens, and the last one
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -71,6 +71,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, engine: Any) -> None:
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", [EagerModel, fastest])
 def test_what_is_drafted_beside_a_cache_is_what_an_uncached_reading_gives(engine: Any) -> None:
     target, draft = made(engine=engine)
@@ -147,6 +148,7 @@ def test_counted_passes_are_those_of_decoding() -> None:
         assert walk(along.ratio, 3, 24, along.silent, ahead=ratios_ahead(along)).passes.sum() == len(trace.passes)
 
 
+@pytest.mark.full
 @torch.inference_mode()
 def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
     target, draft = made(engine=StaticModel, size=43)
@@ -163,7 +165,7 @@ class WrongPlace(SpecDecSession):
         return proposal if q_GV is None else Proposal(proposal.tokens, torch.cat([q_GV[:1], q_GV[:-1]]))
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("wrong", [False, True])
 def test_sampled_texts_have_the_targets_distribution(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +220,7 @@ def saved(folders: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path / "queries"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path: Path, capfd: Capture) -> None:
     """At T = 1 it proves its text by martingales."""

@@ -57,6 +57,7 @@ def test_no_folder_is_no_record(tmp_path: Path) -> None:
     assert Catalog(tmp_path / "nowhere").rows() == []
 
 
+@pytest.mark.full
 def test_ten_thousand_records_are_read_and_shown_quickly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = store.runs_folder(tmp_path)
     folder.mkdir(parents=True)

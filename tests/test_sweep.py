@@ -52,6 +52,7 @@ def failed(results: Path, gamma: int) -> dict[str, object]:
     return store.read(file)
 
 
+@pytest.mark.full
 def test_every_kind_of_failure_is_the_jobs_own(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
@@ -81,6 +82,7 @@ def test_every_kind_of_failure_is_the_jobs_own(
     assert "4 of 4 runs done, 2 of them before; " in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_fault_in_any_other_verb_is_told_in_the_same_way(monkeypatch: pytest.M
     assert "ZeroDivisionError" in err and "please report it" in err.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_failure_does_not_replace_what_was_finished(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_lost_worker_is_one_line(
     )
 
 
+@pytest.mark.full
 def test_a_wrong_choice_in_a_list_stops_the_sweep_before_it_begins(
     argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_launcher_that_is_not_installed_names_its_extra() -> None:
     )
 
 
+@pytest.mark.full
 def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture) -> None:
     odd = tmp_path / "it is, (this) [one]"
     assert main(argv("sweep", "gamma=1,99", f"results='{odd}'")) == 2
@@ -178,6 +183,7 @@ def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Pa
     assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}
 
 
+@pytest.mark.full
 def test_each_job_says_which_of_how_many_it_is(argv: Callable[..., list[str]], capfd: Capture) -> None:
     assert main(argv("sweep", "gamma=1,2", "sampling.temperature=0,1", "hydra.sweeper.max_batch_size=3")) == 0
     done = [line for line in capfd.readouterr().err.splitlines() if line.endswith("(written)")]
@@ -216,6 +222,7 @@ def test_launchers_can_send_a_job_to_other_processes(
     assert loads(sent[0]).task is job and loads(sent[0]).schema is RunConfig
 
 
+@pytest.mark.full
 def test_a_full_disk_is_one_line_a_job_and_loses_nothing(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:

@@ -72,6 +72,7 @@ def pairs(folders: Folders) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["eager", "static"])
 def test_jobs_over_one_target_load_it_once(folders: Folders, tmp_path: Path, counted: Counted, engine: str) -> None:
     drafts = f"{folders['t5-draft']},{folders['t5']}"
@@ -82,6 +83,7 @@ def test_jobs_over_one_target_load_it_once(folders: Folders, tmp_path: Path, cou
     assert counted.beside == [set(), {"t5"}, {"t5"}]  # the first draft is gone before the second is loaded
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["eager", "static"])
 def test_a_target_is_freed_before_another_is_loaded(
     folders: Folders, tmp_path: Path, counted: Counted, engine: str
@@ -91,6 +93,7 @@ def test_a_target_is_freed_before_another_is_loaded(
     assert counted.loaded == ["t5", "gpt2"] and counted.beside == [set(), set()]
 
 
+@pytest.mark.full
 def test_memory_and_time_are_said_before_the_first_job(
     folders: Folders, tmp_path: Path, counted: Counted, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +106,7 @@ def test_memory_and_time_are_said_before_the_first_job(
     assert "one after the other about " in first
 
 
+@pytest.mark.full
 def test_a_sweep_measures_what_runs_one_by_one_measure(folders: Folders, tmp_path: Path, counted: Counted) -> None:
     target, draft = f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}"
     swept, single = tmp_path / "swept", tmp_path / "single"
@@ -117,6 +121,7 @@ def test_a_sweep_measures_what_runs_one_by_one_measure(folders: Folders, tmp_pat
     assert sweeps.comparable(swept) == sweeps.comparable(single) and len(sweeps.comparable(swept)) == 4
 
 
+@pytest.mark.full
 def test_a_simulated_run_leaves_no_model_without_ends(folders: Folders, tmp_path: Path, counted: Counted) -> None:
     target, draft = f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}"
     lists = ("simulate.alpha=0.7,null", "gamma=3", "engine=eager")
@@ -126,6 +131,7 @@ def test_a_simulated_run_leaves_no_model_without_ends(folders: Folders, tmp_path
     assert alone in sweeps.comparable(tmp_path).items()
 
 
+@pytest.mark.full
 def test_ctrl_c_in_the_middle_loses_nothing(
     folders: Folders, tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +158,7 @@ def test_ctrl_c_in_the_middle_loses_nothing(
     assert counted.loaded == ["t5", "t5-draft"] * 2  # once by each of the two processes, so to speak
 
 
+@pytest.mark.full
 def test_a_job_that_fails_leaves_no_model_to_the_next(
     folders: Folders, tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,7 @@ def test_a_corpus_gives_its_commonest_continuations() -> None:
     assert [token for token, _ in ranked] == [2, 1]  # after "1 0" 2 comes twice and 1 once
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_children_of_a_level_are_draws_without_replacement() -> None:
     """All nodes of a level at once, of several counts; 4,000 levels. A false alarm for one seed in 10,000 each."""

@@ -49,6 +49,7 @@ def p_value(draft: TreeDraft, target: Any, prompt: Prompt, accept: Any, sampling
     return chi.p_value(decode, exact(target, sampling, 3, prompt), 1000)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "children", "rule"), RUNS)
 def test_sampled_texts_have_the_targets_law(name: str, children: Children, rule: str) -> None:
@@ -56,6 +57,7 @@ def test_sampled_texts_have_the_targets_law(name: str, children: Children, rule:
     assert p_value(tree, SEEN, Prompt((1, 0, 2, 1, 3, 0, 1, 2, 2, 0), (START,)), RULES[rule]) > chi.ALARM
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel])
 @pytest.mark.parametrize("name", ["heads", "early exit"])
@@ -73,6 +75,7 @@ PLANS: dict[str, Plan] = {
 WORDS, END = 40, frozenset({1})
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_greedy_texts_of_every_draft_are_the_targets_own(kind: str, engine: str) -> None:

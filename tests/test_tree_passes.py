@@ -68,6 +68,7 @@ def test_greedy_passes_are_those_of_decoding(shape: str) -> None:
         assert counted.sum() == len(decoded.passes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("children", ["fixed", "replaced", "distinct"])
 @pytest.mark.parametrize("shape", ["wide", "tree"])
 @pytest.mark.statistical
@@ -153,6 +154,7 @@ def test_a_size_without_a_tree_is_refused() -> None:
         split(["tree.size=[8,16]"], {})
 
 
+@pytest.mark.full
 def test_trees_are_ranked_beside_chains_and_proved(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +178,7 @@ def test_trees_are_ranked_beside_chains_and_proved(
         assert one["tokens_per_pass"] == pytest.approx(rows[one["tree"]]["tokens_per_pass"])
 
 
+@pytest.mark.full
 def test_rules_of_trees_are_ranked_by_their_own_acceptance(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

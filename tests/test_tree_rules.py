@@ -218,6 +218,7 @@ def _own(text: Sequence[int], after: int = 0) -> float:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", RULES)
 def test_the_text_has_the_targets_law(name: str, shape: str) -> None:

@@ -25,6 +25,7 @@ def run(folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[s
     return call
 
 
+@pytest.mark.full
 def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
     code, out, err, record = run("tree=sequoia", "tree.size=8", "tree.depth=3", "engine=static")
     assert code == 0, err
@@ -43,6 +44,7 @@ def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
     assert "tree sequoia 8 (" in out and "acceptance by rank" in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("accept", ["exact", "traversal"])
 @pytest.mark.parametrize(
     "tree", [("tree=widths", "tree.widths=[2,2]"), ("tree=dynamic", "tree.size=8", "tree.depth=3", "tree.top=3")]
@@ -65,6 +67,7 @@ BATCHED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("name", BATCHED)
 def test_rows_of_a_batch_read_trees(run: Any, folders: dict[str, Path], name: str, temperature: int) -> None:
@@ -78,6 +81,7 @@ def test_rows_of_a_batch_read_trees(run: Any, folders: dict[str, Path], name: st
     assert temperature or summary["identical"] == 1.0
 
 
+@pytest.mark.full
 def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     code, _, err, record = run(
         "tree=widths", f"draft.cache_dir={tmp_path / 'cache'}", "engine=eager", draft="draft=bigram"
@@ -86,6 +90,7 @@ def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     assert record["summary"]["identical"] == 1.0 and record["summary"]["nodes_per_pass"] > 4
 
 
+@pytest.mark.full
 def test_the_size_is_chosen_from_what_verifying_costs_here(
     run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +109,7 @@ def test_the_size_is_chosen_from_what_verifying_costs_here(
     assert "tree.size=auto: must be a list of sizes, which are ranked" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_trees_have_a_table_and_a_figure_with_published_figures_beside_them(
     run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +140,7 @@ DRAFTS = {
 }
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("name", DRAFTS)
 def test_every_kind_of_draft_grows_trees(run: Any, folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     """The best shape from a probe and greedily; and sampled, which proves itself."""
@@ -150,6 +157,7 @@ def test_every_kind_of_draft_grows_trees(run: Any, folders: dict[str, Path], tmp
     assert record["summary"]["lossless"] and abs(record["summary"]["proof_z"]) < 5
 
 
+@pytest.mark.full
 def test_rules_of_trees_alone(run: Any) -> None:
     options = ("tree=widths", "tree.children=replaced", "sampling.temperature=1", "engine=eager", "limit=3")
     code, out, err, record = run("accept=k-seq", *options)

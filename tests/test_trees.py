@@ -48,6 +48,7 @@ def prompts(kind: str) -> list[Prompt]:
 
 
 # A captured step is replayed alike for every kind: one with an encoder and one without.
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [(kind, engine) for kind in KINDS for engine in ENGINES if engine != "cudagraph" or kind in ("t5", "llama")],
@@ -76,6 +77,7 @@ def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str)
                     assert all(a_pass.accepted == plan.depth for a_pass in trace.passes[:-1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("children", ["fixed", "replaced", "distinct"])
 @pytest.mark.parametrize("rule", [accept_exact, accept_block], ids=["exact", "traversal"])
 @pytest.mark.statistical
@@ -136,6 +138,7 @@ def toy_tree(children: Children, *widths: int) -> TreeDraft:
     return TreeDraft(draft, TreeShape.of_widths(widths), children, frozenset({EOS}))
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def likeliest(q_LV: torch.Tensor, counts: Sequence[int], *_: Any) -> list[list[int]]:

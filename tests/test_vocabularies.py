@@ -260,6 +260,7 @@ def drafting_of(how: str, model: Tables, found: Translation) -> Draft:
     return TextDraft(translated) if how == "slem" else ModelDraft(translated, found.target.size)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 # Each pair with each way; each way with both samplings, on two pairs each.
 @pytest.mark.parametrize(
@@ -314,6 +315,7 @@ class FaultySession(Around):
         return self.draft.fault(proposal, self.draft.shared, generator) if proposal.tokens else proposal
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("fault", [*FAULTS, *TEXT_FAULTS])
 def test_a_planted_fault_is_caught(fault: str) -> None:
@@ -440,6 +442,7 @@ def small(pairs: dict[str, Path], results: Path, target: str, draft: str, *overr
 
 
 # Each run with each way that it can have (a text draft makes no trees), on one of the two pairs in turn.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "how", "target", "draft"),
     [
@@ -457,6 +460,7 @@ def test_a_run(pairs: dict[str, Path], tmp_path: Path, target: str, draft: str, 
         assert summary["identical"] == 1
 
 
+@pytest.mark.full
 def test_auto_says_why_and_the_paper_keeps_its_own(
     pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,6 +472,7 @@ def test_auto_says_why_and_the_paper_keeps_its_own(
     assert records.paper_runs.empty and list(records.beyond["vocabulary"]) == ["slem"]
 
 
+@pytest.mark.full
 def test_alpha_says_what_the_mismatch_costs(
     pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -506,6 +511,7 @@ def test_the_cost_of_the_mismatch_by_hand() -> None:
     assert same.shared == same.matched == []
 
 
+@pytest.mark.full
 def test_what_cannot_be_translated_is_one_line(
     pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -539,6 +545,7 @@ def test_a_draft_with_fewer_positions_says_so() -> None:
     assert silent.tokens == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["tli", "slem"])
 def test_no_other_engine_is_told_to_draft_across_vocabularies(
     pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str

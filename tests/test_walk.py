@@ -50,6 +50,7 @@ def watched(walks: dict[str, list[Frame]], name: str, function: Callable[..., An
     return noted
 
 
+@pytest.mark.full
 def test_from_argv_to_alpha(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: dict[str, list[Frame]] = {}
     monkeypatch.setattr(decoding, "verdict_on_host", watched(walks, "acceptance", decoding.verdict_on_host))

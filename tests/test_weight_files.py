@@ -92,6 +92,7 @@ print(peak - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("form", ["safetensors", "zip", "before 1.6"])
 def test_weights_do_not_gather_in_host_memory(tmp_path: Path, form: str) -> None:

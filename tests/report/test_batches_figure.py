@@ -22,6 +22,7 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path, 20)
 
 
+@pytest.mark.full
 @HERE
 def test_they_fill_no_cell_of_a_table(records: Records) -> None:
     assert len(records.batches) >= 4

@@ -42,6 +42,7 @@ def few(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 def test_each_planned_row_is_there_and_filled_or_says_by_what(few: dict[str, str], tmp_path: Path) -> None:
     values = TABLES["beyond"](Records(tmp_path)).values
     keys = ["target", "draft", "task", "temperature", "accept", "gamma_said"]
@@ -54,6 +55,7 @@ def test_each_planned_row_is_there_and_filled_or_says_by_what(few: dict[str, str
     assert set(values["run_id"].dropna()) == {few[k] for k in few if k not in ("other 3", "simulated")}
 
 
+@pytest.mark.full
 def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     table = TABLES["beyond"](Records(tmp_path))
     shown = table.shown.assign(record=table.shown["record"].str.partition(" ")[0]).set_index("record")
@@ -73,6 +75,7 @@ def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     assert "make beyond" in under and "target.path=FOLDER" in under
 
 
+@pytest.mark.full
 def test_scores_are_compared_row_against_row_and_two_samples_not_at_all(tmp_path: Path) -> None:
     """Records of older versions hold no difference of scores; here all texts are alike. Exact at T=1 is no loss."""
     sampled = make(tmp_path, temperature=1.0, seed=1, **SCORED)
@@ -83,6 +86,7 @@ def test_scores_are_compared_row_against_row_and_two_samples_not_at_all(tmp_path
     assert shown.loc[digest(older), "quality"] == "BLEU 28.5 (+0.0 [+0.0, +0.0])"
 
 
+@pytest.mark.full
 def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:
     make(tmp_path, prompts=4, seed=1, created="2026-05-01T00:00:00+00:00")
     most = make(tmp_path, prompts=9, seed=2)
@@ -90,6 +94,7 @@ def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:
     assert values["run_id"].dropna().tolist() == [most]
 
 
+@pytest.mark.full
 def test_a_wrong_text_has_no_speed_and_no_mark(tmp_path: Path) -> None:
     none = {"speedup_measured": None, "speedup_low": None, "speedup_high": None}
     wrong = make(tmp_path, seed=1, draft="bigram", lossless=False, **none)
@@ -116,6 +121,7 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     assert "Hollow: a lossy rule" in figure.alt
 
 
+@pytest.mark.full
 def test_machines_are_told_apart(tmp_path: Path) -> None:
     make(tmp_path)
     make(tmp_path, seed=1, hardware="NVIDIA H200", dtype="bfloat16")

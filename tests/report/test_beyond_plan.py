@@ -64,6 +64,7 @@ def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:
     assert len(set(runs)) == len(runs) == sum(map(len, made.values()))
 
 
+@pytest.mark.full
 def test_the_commands_for_models_of_ones_own_compose() -> None:
     for command in experiment("beyond")["own"]:
         verb, *overrides = shlex.split(command)[1:]

@@ -45,7 +45,7 @@ NUMBERS = (
 )
 
 
-@pytest.mark.covering(most=8)
+@pytest.mark.full
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
     config, params = compose(name)
@@ -60,7 +60,7 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
                 assert 0 <= float(value.strip("[]")) <= 64
 
 
-@pytest.mark.covering(most=6)
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(set(SWEEPS) - ALONE))
 def test_a_sweep_has_a_twin(name: str) -> None:
     assert name.endswith("-mini") or f"{name}-mini" in SWEEPS

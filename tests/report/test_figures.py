@@ -72,6 +72,7 @@ def test_the_same_records_give_the_same_bytes(name: str, records: Records) -> No
     assert svg(first) == svg(second)
 
 
+@pytest.mark.full
 def test_files(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     formats = ",".join(FORMATS)
     assert main(["figures", "figure2", f"results={results}", f"output={tmp_path}", "--format", formats]) == 0

@@ -39,6 +39,10 @@ class Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
+# One fixture draws every table and figure of the records.
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def pages(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     """The page with records, and without any; each is drawn once."""
@@ -96,6 +100,7 @@ def test_the_contents_stand_beside_and_captions_are_folded(pages: dict[bool, str
     assert "prefers-color-scheme: dark" in style and "grid-template-areas" in style and "max-width: 60rem" in style
 
 
+@pytest.mark.full
 def test_what_a_record_says_is_escaped(tmp_path: Path) -> None:
     make(tmp_path, draft="<b>bold", hardware="a & b <script>")
     text = page(Records(tmp_path))
@@ -107,6 +112,7 @@ def test_backticks_are_code_and_code_is_escaped() -> None:
     assert _code("run `specbench <x>` & see") == "run <code>specbench &lt;x&gt;</code> &amp; see"
 
 
+@pytest.mark.full
 def test_nothing_of_a_model_is_loaded(results: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from specbench.cli import main; "

@@ -28,6 +28,7 @@ def config_note(name: str) -> str:
     return " ".join(held("model")[name].about.split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_in_every_format_with_and_without_records(name: str, records: Records, nothing: Records) -> None:
     for source in (records, nothing):
@@ -72,6 +73,7 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
     assert ours["record"].endswith("(simulated)")
 
 
+@pytest.mark.full
 def test_our_models_do_not_stand_under_the_papers_names(tmp_path: Path) -> None:
     cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.0}]
     pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende"}
@@ -215,6 +217,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
     assert shown["M_p, ours"].tolist()[-4:] == ["t5-mini"] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("draft", ["lookup", "horizontal-t5-nano-1-bigram", "lookahead", "medusa"])
 def test_no_speed_follows_from_the_alpha_of_a_first_token(draft: str, tmp_path: Path) -> None:
     """Theorem 3.8 gave 11.53 where 3.78 was measured; `lookahead`, whose trees are not predicted, too."""
@@ -266,6 +269,7 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / f"{run}.json.gz").is_file()
 
 
+@pytest.mark.full
 def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "table1", f"results={results}"]) == 0
     assert re.search(r"\| 0\.9 +\| 10 +\|", capsys.readouterr().out)
@@ -342,6 +346,7 @@ def test_sampled_completions_without_a_proof_are_marked_where_they_are_used(tmp_
         assert digest(proved) in said and f"{digest(proved)} (unproved)" not in said
 
 
+@pytest.mark.full
 def test_drafts_that_learn_between_prompts_fill_no_cell(tmp_path: Path) -> None:
     make(tmp_path)
     learns = make(tmp_path, seed=1, draft="t5-nano-online", learnt_positions=5, learning_rate=0.1)
@@ -357,6 +362,7 @@ def test_chains_of_a_trees_own_draft_stand_beside_it(tmp_path: Path) -> None:
     assert dict(zip(runs["run_id"], runs["shape"], strict=True)) == {chain: "chain", tree: "sequoia"}
 
 
+@pytest.mark.full
 def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for seed in range(3):
         make(tmp_path, seed=seed, gamma=3 + seed)

@@ -147,6 +147,7 @@ def argv(folders: dict[str, Path], tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_recommend_times_and_proves_assisted_generation(
     argv: list[str], folders: dict[str, Path], tmp_path: Path, capfd: Capture
 ) -> None:
@@ -170,6 +171,7 @@ def test_recommend_times_and_proves_assisted_generation(
     assert "engine eager" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_a_disturbed_proof_of_another_engine_is_marked_and_not_used_again(
     argv: list[str], folders: dict[str, Path], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_disturbed_proof_of_another_engine_is_marked_and_not_used_again(
     assert "measured before" not in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_what_assisted_generation_cannot_do_is_one_line(
     argv: list[str], folders: dict[str, Path], capfd: Capture
 ) -> None:

@@ -157,6 +157,7 @@ def test_passes_are_those_that_the_server_counts(small: Small) -> None:
     assert len(engine.time_verifications(PROMPT, GAMMA, 1)) == 1
 
 
+@pytest.mark.full
 def test_whole_texts_are_timed_and_alike(small: Small) -> None:
     engine = engine_of(small)
     plain, helped = engine.generate(PROMPT, None, 0), engine.generate(PROMPT, GAMMA, 0)
@@ -230,6 +231,7 @@ def test_the_key_does_not_follow_a_redirect_to_another_server(small: Small) -> N
         other.server_close()
 
 
+@pytest.mark.full
 def test_gamma_is_compared_with_what_the_server_counts(small: Small) -> None:
     """A server that drafts 3 tokens a pass is not timed as one that drafts 5, and not as one that drafts 2."""
     for gamma in (2, 5):
@@ -243,6 +245,7 @@ def test_gamma_is_compared_with_what_the_server_counts(small: Small) -> None:
                 work(OpenAIServer(plain, drafting, gamma, Sampling(), 24), gamma)
 
 
+@pytest.mark.full
 def test_no_speedup_where_completions_differ(small: Small) -> None:
     engine = engine_of(small)
     assert prove({"server": engine}, [("server", GAMMA)], [PROMPT])["server", GAMMA].speedup is not None

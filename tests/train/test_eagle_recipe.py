@@ -34,6 +34,7 @@ def losses(folder: Path) -> list[float]:
     return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
+@pytest.mark.full
 def test_the_layer_learns_on_a_frozen_t5_and_a_killed_training_resumes(t5_recipe: Recipe, pairs: str) -> None:
     target = train(t5_recipe)
     before = hashlib.sha256((target / "model.safetensors").read_bytes()).digest()
@@ -60,6 +61,7 @@ def test_the_layer_learns_on_a_frozen_t5_and_a_killed_training_resumes(t5_recipe
     assert all((weight == first[name]).all() for name, weight in again.items())
 
 
+@pytest.mark.full
 def test_eagle3_on_a_decoder_only_target_has_a_vocabulary_of_its_own(gpt_recipe: Recipe) -> None:
     target = train(replace(gpt_recipe, optim=replace(gpt_recipe.optim, max_steps=20, lr=0.01)))
     plan = EaglePlan(steps=2, taps=[0, 1, 2], vocabulary=20, own_head=True)

@@ -33,6 +33,7 @@ def heads_recipe(target: Recipe, folder: Path, steps: int, **data: object) -> Re
     )
 
 
+@pytest.mark.full
 def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pairs: str) -> None:
     target = train(t5_recipe)
     before = hashlib.sha256((target / "model.safetensors").read_bytes()).digest()
@@ -51,6 +52,7 @@ def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pair
     assert all((weight == first[name]).all() for name, weight in load_file(train(recipe) / "heads.safetensors").items())
 
 
+@pytest.mark.full
 def test_heads_continue_from_earlier_heads(t5_recipe: Recipe, tmp_path: Path) -> None:
     target = train(t5_recipe)
     recipe = heads_recipe(t5_recipe, target, 12)

@@ -41,6 +41,7 @@ def prompts(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", ["recipe=eagle task=lm", "recipe=medusa name=mine", "recipe=gpt-mini-pass"])
 def test_a_decoder_only_target_decides_what_a_recipe_leaves_open(
     words: str, target: Path, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -83,6 +84,7 @@ def test_a_mistake_is_one_line(words: str, target: Path, capfd: pytest.CaptureFi
     assert MISTAKES[words] in said and said.count("specbench:") == 1
 
 
+@pytest.mark.full
 def test_a_decoder_without_a_draft_is_shown_drafts_that_need_nothing(
     target: Path, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +126,7 @@ def test_the_depths_that_eagle3_reads() -> None:
         assert 0 <= first < second < third <= layers
 
 
+@pytest.mark.full
 def test_a_target_with_several_ends_and_no_token_for_filling_up(
     prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_target_with_several_ends_and_no_token_for_filling_up(
     assert "α of drafted token 4, held-out rows, T=1" in (tmp_path / "layer" / "README.md").read_text()
 
 
+@pytest.mark.full
 def test_texts_too_short_to_measure_on_end_a_training_before_it_begins(
     target: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +169,7 @@ def test_alpha_on_shared_outputs_is_the_same(target: Path) -> None:
         assert outputs == again and shared == alpha(first, second, sources, again, sampled=sampled, seed=3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("draft", ["eagle3", "hydra"])
 def test_the_command_that_a_message_prints_is_for_this_draft_and_target(
     draft: str, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -123,6 +123,7 @@ def losses(folder: Path) -> list[float]:
     return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PLANS)
 def test_heads_learn_resume_and_are_kept_with_their_target(
     kind: str, t5_recipe: Recipe, pairs: str, monkeypatch: pytest.MonkeyPatch

@@ -73,6 +73,7 @@ def recipe_of(target: Recipe, folder: Path, **keys: Any) -> Recipe:
     )
 
 
+@pytest.mark.full
 def test_embeddings_learn_and_are_kept_with_their_target(t5_recipe: Recipe, pairs: str) -> None:
     target = train(t5_recipe)
     folder = train(recipe_of(t5_recipe, target, test={"toy": pairs}, test_rows=6))

@@ -167,6 +167,7 @@ def test_the_passages_of_ende_mini_have_each_of_its_sentences_once() -> None:
     assert not left
 
 
+@pytest.mark.full
 def test_groups_are_the_same_in_every_process() -> None:
     """A resumed training needs the same rows, but the order of a set of strings differs from process to process."""
     code = (
@@ -306,6 +307,7 @@ def test_rows_of_a_decoder_only_model_are_not_joined() -> None:
         check(Recipe(task="lm", data=plan))
 
 
+@pytest.mark.full
 def test_the_training_text_holds_no_near_copy_of_the_shipped_sentences(shared: Path) -> None:
     data = f"data.path=[{shared}/data/ende/train.jsonl.gz]"
     plan = composed("t5-mini", data, "data.keep={src:[tatoeba]}").data

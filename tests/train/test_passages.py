@@ -91,6 +91,7 @@ def test_texts_too_short_for_a_passage_are_refused_by_name(tmp_path: Path) -> No
         made_passages(PassagePlan(path=[path]), "en", "de", seed=1)
 
 
+@pytest.mark.full
 def test_a_recipe_with_passages_scores_both_tasks(t5_recipe: Recipe, pairs: str, tmp_path: Path) -> None:
     articles = tmp_path / "articles.jsonl.gz"
     with gzip.open(articles, "wt", encoding="utf-8") as out:

@@ -21,6 +21,7 @@ def losses(folder: Path) -> list[float]:
     return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
+@pytest.mark.full
 def test_a_t5_recipe_writes_a_folder_that_loads_and_a_draft_can_be_distilled_from_it(
     t5_recipe: Recipe, nano_recipe: Recipe, pairs: str
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_t5_recipe_writes_a_folder_that_loads_and_a_draft_can_be_distilled_fro
     assert "α, toy, T=1" in (folder / "README.md").read_text()
 
 
+@pytest.mark.full
 def test_a_killed_training_goes_on_from_its_last_checkpoint_to_the_same_weights(t5_recipe: Recipe) -> None:
     whole = train(t5_recipe)
     cut = replace(t5_recipe, output=t5_recipe.output + "-cut")

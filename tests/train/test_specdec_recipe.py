@@ -52,6 +52,7 @@ def test_teacher_forced_predictions_are_those_of_drafting() -> None:
                 assert not torch.allclose(ours_TV[place], plain_KV[ahead - 1], atol=1e-2)
 
 
+@pytest.mark.full
 def test_the_decoder_learns_on_a_frozen_t5(t5_recipe: Recipe, pairs: str) -> None:
     target = train(t5_recipe)
     before = hashlib.sha256((target / "model.safetensors").read_bytes()).digest()
