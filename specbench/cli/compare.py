@@ -1,17 +1,12 @@
-"""Runs against each other: `specbench compare`, also with --baseline, and `specbench results --group-by`."""
+"""Runs against each other: `specbench compare RUN RUN`, and `specbench results --group-by`."""
 
-import json
-import math
-import sys
-from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import as_json, plain, print_rows
-from specbench.cli.options import RUN, Options, options
+from specbench.cli.formats import plain, print_rows
+from specbench.cli.options import RUN, options
+from specbench.cli.regression import add_regression, check_regression, require_regression
 from specbench.errors import UserError, closest_first
-from specbench.escaping import printable
-from specbench.files import write_atomically
 from specbench.formatting import span
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -37,17 +32,13 @@ def main(argv: list[str]) -> int:
     about = "Run A against run B over their common prompts: paired differences, 95% intervals."
     parser = options("compare", about, rows=True)
     parser.add_argument("runs", metavar="RUN", nargs="*", help=f"A and B, each {RUN}")
-    add_baseline(parser)
+    add_regression(parser)
     arguments = parser.read(argv)
-    if arguments.baseline is not None:
-        if arguments.runs or arguments.format != "table":
-            raise UserError(f"{[*arguments.runs, '--format'][0]}: does not go with --baseline, which is of all records")
-        margin = MARGIN if arguments.margin is None else arguments.margin
-        return check_baseline(arguments.results, Path(arguments.baseline), margin, arguments.write)
-    if arguments.write or arguments.margin is not None:
-        raise UserError(f"{'--write' if arguments.write else '--margin'}: requires --baseline FILE")
+    if arguments.baseline is not None or arguments.history:
+        return check_regression(arguments)
+    require_regression(arguments)
     if len(arguments.runs) != 2:
-        raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
+        raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE, or --history")
     from specbench.analysis.costs.disturbance import disturbance
     from specbench.analysis.paired import compare, shared
 
@@ -129,84 +120,6 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: PairedRecord, oth
         console.print(f"they differ in {name} too: {left} and {right}")
     if paired["prompts"] < FEW_PROMPTS:
         console.print(f"{paired['prompts']} prompts only: the intervals are rough")
-
-
-# `specbench compare --baseline`: all records against a file; fails if α or a speedup moved.
-
-MARGIN = 0.15
-BASELINE = (
-    "instead of two runs: all records against a baseline, a JSON file. Exit code 1 if alpha left its recorded "
-    "interval, a speedup on the same hardware fell by more than the margin, completions are not the target's, a record "
-    "is missing, or a run was disturbed, so that its speedup cannot be compared"
-)
-
-
-def add_baseline(parser: Options) -> None:
-    """The options of `compare --baseline`."""
-    parser.add_argument("--baseline", metavar="FILE", help=BASELINE)
-    parser.add_argument(
-        "--margin", type=float, help=f"with --baseline: the largest drop of a speedup that passes (default {MARGIN})"
-    )
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help="with --baseline: update it from the records; measurements on other kinds of device remain",
-    )
-
-
-def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
-    """Compare the records in `results` with the baseline `file`, or update it; returns the exit code.
-
-    Raises:
-        UserError: there is no record, or the file is not a baseline.
-    """
-    from specbench.analysis.paired import baseline_of, compare_with_baseline
-
-    # What this machine measured: kept copies would stand in for measurements that are missing.
-    rows = Catalog(results, kept=False).rows()
-    if not rows:
-        raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
-    if write:
-        kept = baseline_of(rows, _read_baseline(file) if file.exists() else [])
-        write_atomically(file, as_json(kept) + "\n", "--baseline")
-        print(f"{file}: {len(kept)} measurements written")
-        return 0
-    found = compare_with_baseline(_read_baseline(file), rows, margin)
-    if not found.compared:
-        raise UserError(f"--baseline={file}: holds no measurement of this kind of device; --write adds these records")
-    for line in found.moved:
-        print(printable(f"moved: {line}"), file=sys.stderr)
-    for line in found.disturbed:
-        print(printable(f"disturbed, its speedup is not compared: {line}"), file=sys.stderr)
-    print(f"{found.compared} measurements, {len(found.moved)} moved")
-    if found.disturbed:
-        print(f"{len(found.disturbed)} disturbed; run them again with force=true when nothing else runs")
-    if found.elsewhere:
-        print(f"{found.elsewhere} of another kind of device, not compared")
-    if found.untimed:
-        print(f"{found.untimed} speedups recorded on other hardware, not compared")
-    return 1 if found.moved or found.disturbed else 0
-
-
-def _read_baseline(file: Path) -> list[Row]:
-    try:
-        rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--baseline={file}: cannot be read ({error}); --write makes one from records") from error
-    if not isinstance(rows, list) or not all(map(_is_measurement, rows)):
-        raise UserError(f"--baseline={file}: is not a baseline, a list of measurements; --write makes one from records")
-    return rows
-
-
-def _is_measurement(row: object) -> bool:
-    """Whether a row of a file has what a baseline keeps, as it keeps it."""
-    from specbench.analysis.paired import KEPT
-
-    if not isinstance(row, dict) or not row.keys() >= set(KEPT):
-        return False
-    numbers = [row[key] for key in KEPT if key != "hardware" and row[key] is not None]
-    finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
-    return finite and row["alpha"] is not None and isinstance(row["hardware"], str | None)
 
 
 # `specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group.

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
 from specbench.compose.words import GROUPS, check_overrides, no_such_choice, no_such_key, parsed
+from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
@@ -246,6 +247,32 @@ def to_schema(
         built.draft = of_kind(built.draft, "draft", _given(overrides), beside)
     assert isinstance(built, schema)
     return built
+
+
+def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
+    """The config of a record, as it was run. Keys that later versions removed are left out.
+
+    Raises:
+        UserError: it has another key that this version does not know.
+    """
+    keys = {name: _known(value) if name == "draft" else value for name, value in frozen.items()}
+    try:
+        built: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(keys)))
+    except OmegaConfBaseException as error:
+        raise UserError(f"the config of a record: {one_line(error, RunConfig)}") from error
+    built.draft = of_kind(built.draft)
+    assert isinstance(built, RunConfig)
+    return built
+
+
+def _known(draft: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a draft, and of its parts, without those that were removed."""
+    removed = REMOVED_DEFAULTS.get(draft["kind"], {})
+    return {
+        name: _known(value) if isinstance(value, Mapping) and "kind" in value else value
+        for name, value in draft.items()
+        if name not in removed
+    }
 
 
 def _given(overrides: Sequence[str]) -> set[str]:

@@ -1,0 +1,295 @@
+"""`specbench compare --baseline` and `--history`: what moved since an earlier measurement of the same configs."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench import api
+from specbench.cli.formats import print_rows
+from specbench.cli.options import Options, to_stderr
+from specbench.errors import UserError
+from specbench.records.catalog import Catalog
+from specbench.records.schema import Row
+from specbench.report.console import counted, plain_table, wide_console
+
+if TYPE_CHECKING:
+    from specbench.analysis.regression import Change, Comparison, StepOf, Tested
+    from specbench.records.measurements import Measurement
+
+BASELINE = (
+    "instead of two runs: all records of this machine against the lines of FILE of the same config. Exit code 1 if α "
+    "or tokens per pass moved, speedup, c, v or memory got worse, completions are not the target's, or a record is "
+    "disturbed"
+)
+AGAIN = "with --baseline: first run disturbed records again (force=true)"
+HISTORY = "instead of two runs: each config over the commits in FOLDER/history, and where it stepped"
+
+
+def add_regression(parser: Options) -> None:
+    """The options of `compare --baseline` and `compare --history`."""
+    parser.add_argument("--baseline", metavar="FILE", help=BASELINE)
+    parser.add_argument(
+        "--margin", type=float, metavar="SHARE",
+        help="with --baseline: the smallest change that counts, as a share (default 0: each that is certain)",
+    )  # fmt: skip
+    parser.add_argument("--again", action="store_true", help=AGAIN)
+    parser.add_argument("--history", action="store_true", help=HISTORY)
+    parser.add_argument("--output", metavar="FOLDER", help="with --history: of the figure (default FOLDER/history)")
+    parser.add_argument(
+        "--write", action="store_true",
+        help="with --baseline: update FILE from the records, all other lines remain; with --history: add the records",
+    )  # fmt: skip
+    parser.add_argument("--kept", action="store_true", help="with either: the copies in kept/ count as records, too")
+
+
+def check_regression(arguments: Namespace) -> int:
+    """Run `compare --baseline` or `--history`; returns the exit code.
+
+    Raises:
+        UserError: options of one without it, or of both.
+    """
+    if arguments.runs:
+        mode = "--history" if arguments.history else "--baseline"
+        raise UserError(f"{arguments.runs[0]}: does not go with {mode}, which is of all records")
+    if arguments.history:
+        for name in ("baseline", "margin", "again"):
+            if getattr(arguments, name):
+                raise UserError(f"--{name}: does not go with --history")
+        return history(arguments)
+    if arguments.output is not None:
+        raise UserError("--output: requires --history")
+    if arguments.margin is not None and not 0 <= arguments.margin < 1:
+        raise UserError(f"--margin {arguments.margin:g}: must be a share, at least 0 and below 1")
+    return against_baseline(arguments)
+
+
+def require_regression(arguments: Namespace) -> None:
+    """Raises UserError for options that require `--baseline` or `--history`."""
+    for name, required in (
+        ("write", "--baseline FILE or --history"), ("kept", "--baseline FILE or --history"),
+        ("again", "--baseline FILE"), ("output", "--history"),
+    ):  # fmt: skip
+        if getattr(arguments, name):
+            raise UserError(f"--{name}: requires {required}")
+    if arguments.margin is not None:
+        raise UserError("--margin: requires --baseline FILE")
+
+
+def require_records(results: str, kept: bool) -> None:
+    """Raises UserError if a results folder has no record."""
+    if not Catalog(results, kept).heads:
+        raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
+
+
+def measured(results: str, kept: bool) -> "list[Measurement]":
+    """The newest record of each config and machine of a results folder, as measurements."""
+    from specbench.analysis.regression import measurement
+    from specbench.records.measurements import identity
+
+    catalog = Catalog(results, kept)
+    heads = sorted(catalog.heads, key=lambda head: str(head.summary.get("created")))
+    newest = {identity(head.config, head.summary)[0]: head.run_id for head in heads}
+    rows = []
+    with counted(len(newest), "records") as step:
+        for run_id in newest.values():
+            step()
+            rows.append(measurement(catalog.whole(run_id)))
+    return rows
+
+
+def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[Measurement]":
+    """Run the configs of the disturbed records again; returns all measurements after that."""
+    disturbed = [row["run_id"] for row in rows if row["disturbed_by"]]
+    if not disturbed:
+        return list(rows)
+    from specbench.compose.hydra_app import config_of_record
+    from specbench.loading.model_loader import SharedModels
+
+    catalog = Catalog(results, kept)
+    models = SharedModels()
+    try:
+        for run_id in disturbed:
+            to_stderr(f"disturbed, measured again: {run_id}")
+            config = config_of_record(catalog.head(run_id).config)
+            api.decode(replace(config, results=results, force=True), sys.stderr, models)
+    finally:
+        models.close()
+    return measured(results, kept)
+
+
+def against_baseline(arguments: Namespace) -> int:
+    """Compare the records with the baseline, or update it; returns the exit code.
+
+    Raises:
+        UserError: there is no record, the file is not a baseline, or it has none of these configs.
+    """
+    from specbench.analysis.regression import baseline_of, compare_with_baseline
+    from specbench.records.measurements import read_measurements, write_measurements
+
+    file = Path(arguments.baseline)
+    require_records(arguments.results, arguments.kept)
+    before = [] if arguments.write and not file.exists() else read_measurements(file, "--baseline")
+    now = measured(arguments.results, arguments.kept)
+    if arguments.again:
+        now = run_again(arguments.results, arguments.kept, now)
+    if arguments.write:
+        rows = baseline_of(now, before)
+        write_measurements(file, rows, "--baseline FILE")
+        print(f"{file}: {len(rows)} measurements, {len(now)} of them from these records")
+        for line in _without_times(now):
+            to_stderr(line)
+        return 0
+    found = compare_with_baseline(before, now, arguments.margin or 0.0)
+    if not found.tested and not found.same:
+        raise UserError(f"--baseline={file}: has none of these {len(now)} records' configs; --write adds them")
+    rows = [_row(one) for one in found.tested]
+    print_rows(arguments.format, rows, lambda: _draw(found), document=_document(found))
+    for line in _remarks(found):
+        to_stderr(line)
+    if not any("speedup" in row["quantities"] for row in before):
+        to_stderr(
+            f"failed: {file} has no speedup, so that no loss of speed would be found: add some by --write on a quiet "
+            "machine"
+        )
+        return 1
+    return 1 if found.fails else 0
+
+
+def _without_times(rows: "Sequence[Measurement]") -> list[str]:
+    return [f"disturbed, only its α and tokens per pass are in it: {row['run_id']}: {row['disturbed_by']}"
+            for row in rows if row["disturbed_by"]]  # fmt: skip
+
+
+def _remarks(found: "Comparison") -> list[str]:
+    """What else a reader must know of a comparison, a line each."""
+    lines = [f"failed: {row['run_id']}: completions are not the target's own" for row in found.wrong]
+    lines += [
+        f"failed: {row['run_id']}: disturbed, its times are not compared ({row['disturbed_by']}); --again runs it again"
+        for row in found.disturbed
+    ]
+    counts = (
+        (len(found.unknown), "records of which the baseline has no line: --write adds them"),
+        (len(found.same), "records that the baseline was made of"),
+        (len(found.untimed), "records whose α and tokens per pass alone are compared: no times on this hardware"),
+        (found.missing, "lines of the baseline without a record"),
+        (found.elsewhere, "lines of the baseline of another kind of device"),
+    )
+    return [*lines, *(f"{count} {what}" for count, what in counts if count)]
+
+
+def _row(one: "Tested") -> Row:
+    values = {"baseline": one.before["quantities"][one.quantity][0], "now": one.after["quantities"][one.quantity][0]}
+    since = {"since": one.before["commit"], "commit": one.after["commit"], "created": one.before["created"]}
+    named = {"run_id": one.after["run_id"], "quantity": one.quantity, "moved": one.moved, "fails": one.fails}
+    return named | values | _numbers(one.change, one.q) | since
+
+
+def _numbers(change: "Change", q: float) -> Row:
+    return {"ratio": change.ratio, "low": change.low, "high": change.high, "q": q, "paired": change.paired}
+
+
+def _document(found: "Comparison") -> Row:
+    """A comparison as JSON: the records by what became of them, and every quantity that moved."""
+    groups = {name: [row["run_id"] for row in getattr(found, name)]
+              for name in ("wrong", "disturbed", "unknown", "same", "untimed")}  # fmt: skip
+    counts = {"compared": len(found.compared), "missing": found.missing, "elsewhere": found.elsewhere}
+    return {"fails": found.fails, **counts, **groups, "moved": [_row(one) for one in found.tested if one.moved]}
+
+
+NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass", "memory": "peak memory"}  # the others as they are
+
+
+def _draw(found: "Comparison") -> None:
+    console = wide_console()
+    moved = [one for one in found.tested if one.moved]
+    if moved:
+        table = plain_table(
+            ("", "record", "", "baseline", "now", "change", "95%", "q", "since"), ("", "record", "since")
+        )
+        for one in sorted(moved, key=lambda one: (not one.fails, one.q)):
+            row = _row(one)
+            table.add_row(
+                "worse" if one.fails and one.quantity not in COUNTED_NAMES else "moved" if one.fails else "better",
+                row["run_id"], NAMES.get(one.quantity, one.quantity), f"{row['baseline']:.4g}", f"{row['now']:.4g}",
+                *_percent(one.change), f"{one.q:.1g}", _since(one.before),
+            )  # fmt: skip
+        console.print(table)
+    console.print(
+        f"{len(found.compared)} records compared, {len(found.tested)} quantities: {len(moved)} moved, "
+        f"{sum(one.fails for one in moved)} for the worse or without a reason in time"
+    )
+    if moved:
+        console.print("q: share of false alarms among changes at least as certain (Benjamini-Hochberg); below 0.01")
+
+
+COUNTED_NAMES = ("alpha", "tokens_per_pass")
+
+
+def _percent(change: "Change") -> tuple[str, str]:
+    low, high = (f"{100 * (one - 1):+.1f}" for one in (change.low, change.high))
+    return f"{100 * (change.ratio - 1):+.1f}%", f"{low} to {high}"
+
+
+def _since(row: "Measurement") -> str:
+    """The commit and day of a measurement."""
+    return f"{(row['commit'] or 'no commit')[:7]} {row['created'][:10]}"
+
+
+# `specbench compare --history`.
+
+
+def history(arguments: Namespace) -> int:
+    """Draw each config over commits and print its steps, or add records to the history; returns the exit code.
+
+    Raises:
+        UserError: there is no history.
+    """
+    from specbench.analysis.regression import steps
+    from specbench.records.measurements import HISTORY, QUANTITIES, add_to_history, read_history
+
+    folder = Path(arguments.results) / HISTORY
+    if arguments.write:
+        require_records(arguments.results, arguments.kept)
+        added = add_to_history(arguments.results, measured(arguments.results, arguments.kept))
+        to_stderr(f"{folder}: {added} measurements added")
+    rows = read_history(arguments.results)
+    if not rows:
+        raise UserError(f"--results={arguments.results}: {folder} has no measurements; --history --write adds records")
+    of_one: dict[str, list[Measurement]] = {}
+    for row in rows:
+        of_one.setdefault(row["id"], []).append(row)
+    found = steps(list(of_one.values()), QUANTITIES)
+    listed = [_step(one) for one in found]
+    print_rows(arguments.format, listed, lambda: _draw_steps(found, of_one), document=listed)
+    from specbench.report.figure import FORMATS, save, styled
+    from specbench.report.figures.history import draw
+
+    with styled():
+        drawn = draw(list(of_one.values()), found)
+    for file in save(drawn, Path(arguments.output or folder), [form for form in FORMATS if form != "pdf"]):
+        to_stderr(str(file))
+    return 0
+
+
+def _step(one: "StepOf") -> Row:
+    named = {"run_id": one.first["run_id"], "quantity": one.quantity}
+    commits = {"after": one.before["commit"], "at": one.first["commit"], "created": one.first["created"]}
+    return named | _numbers(one.change, one.q) | commits
+
+
+def _draw_steps(found: "Sequence[StepOf]", of_one: "dict[str, list[Measurement]]") -> None:
+    console = wide_console()
+    commits = len({row["commit"] for rows in of_one.values() for row in rows})
+    if found:
+        table = plain_table(("record", "", "change", "95%", "q", "after", "at"), ("record", "after", "at"))
+        for one in found:
+            table.add_row(
+                one.first["run_id"], NAMES.get(one.quantity, one.quantity), *_percent(one.change), f"{one.q:.1g}",
+                _since(one.before), _since(one.first),
+            )  # fmt: skip
+        console.print(table)
+    total = sum(map(len, of_one.values()))
+    console.print(f"{len(of_one)} configs, {total} measurements, {commits} commits: {len(found)} steps")

@@ -1,0 +1,131 @@
+"""A record in a line: what a comparison over commits needs, for baselines and for the history.
+
+A baseline (`specbench compare --baseline FILE`) is a file of such lines, one for each config and machine; the history
+(`results/history/`) is a folder of them, one for each record. A line is complete: nothing else is read to compare it
+with a record, so that records of a GPU that are not committed can be compared too. It holds each quantity with its
+interval, and each prompt's contribution to it, from which prompts are paired (`analysis.regression`). All 250 kept
+records fit in 300 KB.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NotRequired, TypedDict, cast, get_args
+
+from specbench.errors import UserError
+from specbench.files import json_digest, write_atomically
+from specbench.records.frame import MACHINE
+from specbench.records.schema import Config, Row
+from specbench.records.store import config_digest
+
+Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+PER_UNIT = 100  # contributions of prompts are whole numbers of hundredths
+HISTORY = "history"  # the folder in that of the results
+REQUIRED = ("id", "config", "run_id", "created", "hardware", "device", "simulated", "quantities", "by_prompt")
+Estimate = tuple[float, float | None, float | None]
+
+
+class Measurement(TypedDict):
+    """The line of a record."""
+
+    id: Annotated[str, "digest of the config and the machine: records that agree in it measure the same"]
+    config: Annotated[str, "digest of the config alone"]
+    run_id: str
+    commit: str | None
+    created: Annotated[str, "ISO 8601, UTC"]
+    hardware: str | None
+    device: str
+    dtype: str | None
+    simulated: bool
+    lossless: Annotated[bool, "whether the completions are the target's own, or the rule is lossy"]
+    disturbed_by: Annotated[str | None, "why its times are not here"]
+    runs: NotRequired[Annotated[int, "processes that measured it; absent for one"]]
+    prompts: Annotated[str, "digest of the prompts: measurements that agree in it are paired by prompt"]
+    quantities: Annotated[dict[Quantity, Estimate], "value and 95% interval, over prompts"]
+    by_prompt: Annotated[
+        dict[Quantity, list[int]], "hundredths: the relative change of the value if the prompt counted more"
+    ]
+
+
+def identity(config: Config, row: Row) -> tuple[str, str]:
+    """The digests `Measurement.id` and `.config` of a record with this config and summary.
+
+    A record without a config measures the same as no other.
+    """
+    digest = config_digest(config) if config else json_digest(row.get("run_id"))
+    return json_digest([digest, *(row.get(name) for name in MACHINE)], 12), digest
+
+
+def read_measurements(file: Path, option: str) -> list[Measurement]:
+    """The measurements in `file`.
+
+    Raises:
+        UserError: it cannot be read, or has a line that is none; the message names the line and `option`.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option}: {file} cannot be read ({error}); --write makes it from records") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not is_measurement(row):
+            raise UserError(
+                f"{option}: {file}, line {number}: is not a measurement; --write makes the file from records"
+            )
+        found.append(cast(Measurement, row))
+    return found
+
+
+def is_measurement(row: object) -> bool:
+    """Whether `row` has what a comparison reads, in its types."""
+    if not isinstance(row, dict) or not row.keys() >= set(REQUIRED):
+        return False
+    quantities, by_prompt = row["quantities"], row["by_prompt"]
+    if not isinstance(quantities, dict) or not isinstance(by_prompt, dict):
+        return False
+    words = all(isinstance(row[name], str) for name in ("id", "config", "run_id", "created", "device"))
+    estimates = all(name in QUANTITIES and _is_estimate(value) for name, value in quantities.items())
+    prompts = all(isinstance(one, list) and all(type(x) is int for x in one) for one in by_prompt.values())
+    return words and estimates and prompts and by_prompt.keys() <= quantities.keys() and "alpha" in quantities
+
+
+def _is_estimate(value: object) -> bool:
+    numbers = value if isinstance(value, list) and len(value) == 3 else ["", None, None]
+    finite = all(type(one) in (int, float) and math.isfinite(one) for one in numbers if one is not None)
+    return finite and numbers[0] is not None and numbers[0] >= 0
+
+
+def write_measurements(file: Path, rows: Iterable[Measurement], option: str) -> None:
+    """Write a line a measurement, in the order of run ids and dates, so that a diff shows what changed."""
+    ordered = sorted(rows, key=lambda row: (row["run_id"], row["created"], row["id"]))
+    text = "".join(
+        json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for row in ordered
+    )
+    write_atomically(file, text, option)
+
+
+def read_history(results: str | Path) -> list[Measurement]:
+    """All lines of the history of a results folder, oldest first."""
+    files = sorted((Path(results) / HISTORY).glob("*.jsonl"))
+    rows = [row for file in files for row in read_measurements(file, f"--results={results}")]
+    return sorted(rows, key=lambda row: (row["created"], row["run_id"]))
+
+
+def add_to_history(results: str | Path, rows: Sequence[Measurement]) -> int:
+    """Add the measurements that the history lacks, in a file for each month; returns how many."""
+    known = {(row["id"], row["created"]) for row in read_history(results)}
+    new = [row for row in rows if (row["id"], row["created"]) not in known]
+    months: Mapping[str, list[Measurement]] = {row["created"][:7]: [] for row in new}
+    for row in new:
+        months[row["created"][:7]].append(row)
+    for month, added in months.items():
+        file = Path(results) / HISTORY / f"{month}.jsonl"
+        before = read_measurements(file, f"--results={results}") if file.exists() else []
+        write_measurements(file, [*before, *added], "--results FOLDER")
+    return len(new)

@@ -1,0 +1,83 @@
+"""Each config over commits: every quantity relative to its first measurement, and where it stepped."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from specbench.analysis.regression import FALSE_ALARMS, StepOf
+from specbench.records.measurements import QUANTITIES, Measurement, Quantity
+from specbench.report.figure import FAINT, MARKERS, PAPER, SERIES, WIDE, Drawn, at_end, panels, spread
+
+TITLE = "Each config over commits"
+TITLES: dict[Quantity, str] = {"alpha": r"$\alpha$", "tokens_per_pass": "tokens per pass", "memory": "peak memory"}
+MOST_NAMED = 6  # configs with a step that are drawn in colour and named in a panel, the most certain first
+
+
+def draw(histories: Sequence[Sequence[Measurement]], steps: Sequence[StepOf]) -> Drawn:
+    """Draw the history of each config on each machine, oldest measurement first, and mark the steps."""
+    points = _points(histories)
+    names = [name for name in QUANTITIES if (points["quantity"] == name).any()]
+    columns = 2 if len(names) > 1 else 1
+    rows = -(-len(names) // columns)
+    figure, axes = panels(columns, width=WIDE * columns / 2, height=2.2 * rows + 0.4, rows=rows)
+    commits = list(dict.fromkeys(points.sort_values("created")["commit"]))
+    for panel in axes[len(names) :]:
+        panel.set_visible(False)
+    for panel, name in zip(axes, names, strict=False):
+        here = points[points["quantity"] == name]
+        of_panel = sorted((one for one in steps if one.quantity == name), key=lambda one: one.q)
+        coloured = list(dict.fromkeys(one.first["id"] for one in of_panel))[:MOST_NAMED]
+        ends = []
+        for digest, line in here.groupby("id", sort=False):
+            x, y = [commits.index(one) for one in line["commit"]], list(line["percent"])
+            if digest not in coloured:
+                panel.plot(x, y, ".-", color=FAINT, linewidth=0.6, markersize=2.5, alpha=0.5, zorder=2)
+                continue
+            number = coloured.index(digest)
+            colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+            panel.plot(x, y, f"{marker}-", color=colour, linewidth=1.2, markersize=3.5, zorder=4)
+            for one in of_panel:
+                if one.first["id"] == digest:
+                    place = line[line["created"] == one.first["created"]].iloc[0]
+                    at = commits.index(place["commit"])
+                    panel.plot(
+                        [at], [place["percent"]], marker, color=PAPER, markeredgecolor=colour, markersize=7, zorder=5
+                    )
+            ends.append((y[-1], _name(line["run_id"].iloc[-1]), colour, x[-1]))
+        low, high = panel.get_ylim()
+        for (_, text, colour, x), place in zip(
+            ends, spread([end[0] for end in ends], 0.09 * (high - low)), strict=True
+        ):
+            at_end(panel, x, place, text, colour, dx=8)
+        panel.set_title(TITLES.get(name, name))
+        panel.set_xticks(range(len(commits)), [str(one)[:7] for one in commits], rotation=45, ha="right")
+        panel.set_xlim(-0.3, max(1, len(commits) - 1) + 0.3)
+        panel.axhline(0, color=FAINT, linewidth=0.6, zorder=1)
+        panel.set_ylabel("% of the first")
+    notes = [
+        f"A line is a config on a machine: {points['id'].nunique()} of them, {len(commits)} commits. Hollow marks: the "
+        f"first measurement after a step ({len(steps)} steps); without any change, the probability of a single "
+        f"step is at most {FALSE_ALARMS:.0%}"
+    ]
+    return Drawn("history", TITLE, figure, points, notes)
+
+
+def _points(histories: Sequence[Sequence[Measurement]]) -> pd.DataFrame:
+    """A row for each quantity of each measurement; `percent`: above the first measurement of its config."""
+    rows = []
+    for history in histories:
+        first: dict[Quantity, float] = {}
+        for one in history:
+            for name, (value, low, high) in one["quantities"].items():
+                start = first.setdefault(name, value)
+                rows.append({
+                    "id": one["id"], "run_id": one["run_id"], "commit": one["commit"] or "no commit",
+                    "created": one["created"], "hardware": one["hardware"], "quantity": name, "value": value,
+                    "low": low, "high": high, "percent": 100 * (value / start - 1) if start else 0.0,
+                })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _name(run_id: str) -> str:
+    """A run's id without its digest."""
+    return run_id.rpartition("-")[0]
