@@ -74,6 +74,13 @@ def measurement(record: RunRecord) -> Measurement:
     return row
 
 
+def without_times(row: Measurement) -> Measurement:
+    """A measurement with α and tokens per pass alone, so that it does not matter whether it was disturbed."""
+    counted = {name: row["quantities"][name] for name in COUNTED if name in row["quantities"]}
+    shares = {name: row["by_prompt"][name] for name in COUNTED if name in row["by_prompt"]}
+    return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
+
+
 def _memory(record: RunRecord) -> float | None:
     """The peak memory of a record that has it."""
     peak = dict(record["summary"]).get("peak_memory_bytes")
