@@ -134,10 +134,15 @@ def test_verbs_are_grouped_by_purpose(capfd: Capture) -> None:
         ("results RUN --as profile --format csv", "--format: does not go with --as profile"),
         ("results --output a.json", "--output: requires --as profile"),
         ("compare A", "compare: give two runs"),
-        ("compare A B --write", "--write: requires --baseline FILE"),
+        ("compare A B --write", "--write: requires --baseline FILE or --history"),
+        ("compare A B --again", "--again: requires --baseline FILE"),
+        ("compare A B --output x", "--output: requires --history"),
+        ("compare --history --again", "--again: does not go with --history"),
+        ("compare --history A", "A: does not go with --history"),
+        ("compare --baseline b.jsonl --output x", "--output: requires --history"),
+        ("compare --baseline b.jsonl --margin 2", "--margin 2: must be a share"),
         ("compare A B --margin 0.1", "--margin: requires --baseline FILE"),
         ("compare A B --baseline b.json", "A: does not go with --baseline"),
-        ("compare --baseline b.json --format csv", "--format: does not go with --baseline"),
     ],
 )
 def test_options_of_one_mode_are_not_ignored_by_another(words: str, said: str, capfd: Capture) -> None:

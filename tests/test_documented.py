@@ -105,7 +105,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = Path.cwd()
     os.chdir(folder)
     assert main(["run", "draft=random", "results=fresh", *SMALL, *SMALLER["run"]]) == 0
-    assert main(["compare", "--baseline", "results/baseline.json", "--results", "fresh", "--write"]) == 0
+    assert main(["compare", "--baseline", "results/baseline.jsonl", "--results", "fresh", "--write"]) == 0
+    assert main(["compare", "--history", "--write", "--kept"]) == 0
     yield folder
     os.chdir(before)
 

@@ -125,6 +125,7 @@ def test_a_list_where_one_value_is_read(argv: list[str], said: str, capfd: Captu
 RECORD_VERBS: dict[str, list[str]] = {
     "results": [], "tables": ["table1"], "figures": ["figure2"], "list": ["accept"], "report": [],
     "show": ["last"], "compare": ["last", "last"], "compare --baseline": ["baseline.json"],
+    "compare --history": [],
 }  # fmt: skip
 
 

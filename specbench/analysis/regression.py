@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.paired import REACH
-from specbench.analysis.summary import times_of
+from specbench.analysis.summary import medians, times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
 from specbench.records.schema import PromptRecord, RunRecord
@@ -34,7 +34,7 @@ COUNTED: tuple[Quantity, ...] = ("alpha", "tokens_per_pass")  # of tokens and se
 LESS_IS_BETTER: tuple[Quantity, ...] = ("c", "v", "memory")
 # The standard deviation between fresh processes, relative, on a quiet machine; `python tools/power.py` measures it from
 # repeats of one config without a change, over what the contributions of prompts explain (results/power.json).
-BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.02, "v": 0.02, "memory": 0.02}
+BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.02, "v": 0.02, "memory": 0.005}
 PROCESSES = 50  # that BETWEEN is estimated from
 Floats = NDArray[np.float64]
 
@@ -53,13 +53,14 @@ def measurement(record: RunRecord) -> Measurement:
         value, shares = found
         quantities[name] = _estimate(value, shares)
         by_prompt[name] = [round(PER_UNIT * share) for share in shares]
-    if signs is None and (memory := _memory(record)) is not None:
-        quantities["memory"] = (memory, None, None)
+    more = dict(summary)  # columns that older records lack
+    if (memory := more.get("memory_bytes")) is not None:
+        quantities["memory"] = (float(memory), None, None)
     row: Measurement = {
         "id": digest,
         "config": config,
         "run_id": record["run_id"],
-        "commit": record.get("environment", {}).get("commit"),
+        "commit": _commit(record),
         "created": summary["created"],
         "hardware": summary.get("hardware"),
         "device": summary["device"],
@@ -71,6 +72,9 @@ def measurement(record: RunRecord) -> Measurement:
         "quantities": quantities,
         "by_prompt": by_prompt,
     }
+    if processes := more.get("speedup_by_process"):
+        row["runs"] = len(processes)
+        row["between"] = more["speedup_between"]
     return row
 
 
@@ -81,10 +85,10 @@ def without_times(row: Measurement) -> Measurement:
     return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
 
 
-def _memory(record: RunRecord) -> float | None:
-    """The peak memory of a record that has it."""
-    peak = dict(record["summary"]).get("peak_memory_bytes")
-    return float(peak) if isinstance(peak, int | float) and peak > 0 else None
+def _commit(record: RunRecord) -> str | None:
+    """The commit, in 12 digits, with '+changes' where the tree differed from it."""
+    digits, plus, changes = (record["environment"]["commit"] or "").partition("+")
+    return digits[:12] + plus + changes or None
 
 
 def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, Floats]]:
@@ -133,19 +137,11 @@ def _medians(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]])
 
     A prompt has many steps, so that leaving one out is the jackknife of blocks, which is valid for medians.
     """
-    logs = [_log_of_medians(above, below)]
-    logs += [_log_of_medians(_without(above, i), _without(below, i)) for i in range(len(above))]
-    apart = np.nan_to_num(np.array(logs[1:]) - np.mean(logs[1:]))
-    return math.exp(logs[0]), -(len(above) - 1) * apart
-
-
-def _without(lists: Sequence[Sequence[float]], index: int) -> list[Sequence[float]]:
-    return [one for i, one in enumerate(lists) if i != index]
-
-
-def _log_of_medians(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> float:
-    top, bottom = (np.concatenate([np.asarray(one, float) for one in some]) for some in (above, below))
-    return math.log(np.median(top) / np.median(bottom))
+    count = len(above)
+    weights_SN = np.vstack([np.ones(count, int), 1 - np.eye(count, dtype=int)])
+    logs = np.log(medians(above, weights_SN) / medians(below, weights_SN))
+    apart = np.nan_to_num(logs[1:] - np.nanmean(logs[1:])) if count > 1 else np.zeros(count)
+    return math.exp(logs[0]), -(count - 1) * apart
 
 
 def _estimate(value: float, shares: Floats) -> Estimate:
@@ -197,8 +193,8 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
     if parts is None:
         return None
     if name in BETWEEN:
-        repeats = sum(sum(1 / row.get("runs", 1) for row in side) / len(side) ** 2 for side in sides)
-        parts.append((BETWEEN[name] ** 2 * repeats, PROCESSES - 1))
+        between = sum(sum(_between(row, name) for row in side) / len(side) ** 2 for side in sides)
+        parts.append((between, PROCESSES - 1))
     variance = sum(part for part, _ in parts)
     if abs(effect) < 1e-5 or variance == 0:  # equal to the digits of a measurement
         return Change(1.0, 1.0, 1.0, 1.0, paired)
@@ -207,6 +203,15 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
     reach = _student(REACH, freedom) * error
     p = math.erfc(_normal(abs(effect) / error, freedom) / math.sqrt(2))
     return Change(*(math.exp(effect + one) for one in (0, -reach, reach)), p, paired)
+
+
+def _between(row: Measurement, name: Quantity) -> float:
+    """The variance between processes of a measurement, which may be the mean over several.
+
+    What a few processes say of their own spread is uncertain, and counts only where it is above BETWEEN.
+    """
+    own = row.get("between", 0.0) if name == "speedup" else 0.0
+    return max(BETWEEN[name], own) ** 2 / row.get("runs", 1)
 
 
 Part = tuple[float, float]  # a variance, and its degrees of freedom

@@ -182,12 +182,12 @@ def verify_cost(prompts: Sequence[PromptRecord], gamma: int | None, resamples: i
     if len(prompts) < 2:
         return Interval(value, None, None)
     weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES_OF_V), np.random.default_rng(seed))
-    passes_S, steps_S = (_medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
+    passes_S, steps_S = (medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
     drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
     return percentiles(value, (passes_S / steps_S)[drawn])
 
 
-def _medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
+def medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
     """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
     values = np.array([one for some in seconds for one in some])
     owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])

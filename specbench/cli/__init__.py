@@ -47,7 +47,7 @@ GROUPS = {
         "show": ("specbench.cli.show:main", "a completion pass by pass: accepted, rejected and corrected tokens"),
         "compare": (
             "specbench.cli.compare:main",
-            "two runs over their common prompts, with intervals; --baseline FILE: exit code 1 if a number moved",
+            "two runs prompt by prompt; --baseline FILE: exit code 1 if a number moved; --history: over commits",
         ),
         "tables": ("specbench.cli.drawing:tables", "the paper's tables with our numbers"),
         "figures": ("specbench.cli.drawing:figures", "the paper's figures with our measured points"),

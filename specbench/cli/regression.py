@@ -207,7 +207,9 @@ NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass", "memory": "peak me
 
 
 def _draw(found: "Comparison") -> None:
-    console = wide_console()
+    from specbench.analysis.regression import COUNTED, FALSE_ALARMS
+
+    console = wide_console(160)
     moved = [one for one in found.tested if one.moved]
     if moved:
         table = plain_table(
@@ -216,20 +218,19 @@ def _draw(found: "Comparison") -> None:
         for one in sorted(moved, key=lambda one: (not one.fails, one.q)):
             row = _row(one)
             table.add_row(
-                "worse" if one.fails and one.quantity not in COUNTED_NAMES else "moved" if one.fails else "better",
+                "worse" if one.fails and one.quantity not in COUNTED else "moved" if one.fails else "better",
                 row["run_id"], NAMES.get(one.quantity, one.quantity), f"{row['baseline']:.4g}", f"{row['now']:.4g}",
                 *_percent(one.change), f"{one.q:.1g}", _since(one.before),
             )  # fmt: skip
         console.print(table)
     console.print(
         f"{len(found.compared)} records compared, {len(found.tested)} quantities: {len(moved)} moved, "
-        f"{sum(one.fails for one in moved)} for the worse or without a reason in time"
+        f"{sum(one.fails for one in moved)} fail"
     )
     if moved:
-        console.print("q: share of false alarms among changes at least as certain (Benjamini-Hochberg); below 0.01")
-
-
-COUNTED_NAMES = ("alpha", "tokens_per_pass")
+        console.print(
+            f"q: the share of false alarms among changes at least as certain; moved: at most {FALSE_ALARMS:g}"
+        )
 
 
 def _percent(change: "Change") -> tuple[str, str]:
@@ -239,7 +240,7 @@ def _percent(change: "Change") -> tuple[str, str]:
 
 def _since(row: "Measurement") -> str:
     """The commit and day of a measurement."""
-    return f"{(row['commit'] or 'no commit')[:7]} {row['created'][:10]}"
+    return f"{row['commit'][:7] if row['commit'] else 'no commit'} {row['created'][:10]}"
 
 
 # `specbench compare --history`.
@@ -285,7 +286,7 @@ def _step(one: "StepOf") -> Row:
 
 
 def _draw_steps(found: "Sequence[StepOf]", of_one: "dict[str, list[Measurement]]") -> None:
-    console = wide_console()
+    console = wide_console(160)
     commits = len({row["commit"] for rows in of_one.values() for row in rows})
     if found:
         table = plain_table(("record", "", "change", "95%", "q", "after", "at"), ("record", "after", "at"))

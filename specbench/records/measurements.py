@@ -33,7 +33,7 @@ class Measurement(TypedDict):
     id: Annotated[str, "digest of the config and the machine: records that agree in it measure the same"]
     config: Annotated[str, "digest of the config alone"]
     run_id: str
-    commit: str | None
+    commit: Annotated[str | None, "12 digits, and '+changes' where the tree differed from it"]
     created: Annotated[str, "ISO 8601, UTC"]
     hardware: str | None
     device: str
@@ -42,6 +42,7 @@ class Measurement(TypedDict):
     lossless: Annotated[bool, "whether the completions are the target's own, or the rule is lossy"]
     disturbed_by: Annotated[str | None, "why its times are not here"]
     runs: NotRequired[Annotated[int, "processes that measured it; absent for one"]]
+    between: NotRequired[Annotated[float, "standard deviation of the log of their speedups"]]
     prompts: Annotated[str, "digest of the prompts: measurements that agree in it are paired by prompt"]
     quantities: Annotated[dict[Quantity, Estimate], "value and 95% interval, over prompts"]
     by_prompt: Annotated[
