@@ -172,7 +172,8 @@ class Runner:
         return "success" if process.returncode == 0 else "failure", _pairs(files["GITHUB_OUTPUT"])
 
     def _checkout(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """What the action does to a workspace that exists: nothing that git ignores or does not know is left."""
+        """What the action does to a workspace that exists: what git ignores or does not know goes, changes are undone."""
+        subprocess.run(["git", "reset", "--quiet", "--hard"], cwd=self.workspace, check=True)
         subprocess.run(["git", "clean", "-ffdxq"], cwd=self.workspace, check=True)
         self._prepare(self.workspace)
         return {}

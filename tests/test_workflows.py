@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from actions import Job, Runner, applies, evaluate
+from sweeps import finished_prompts
+
+from specbench.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".github"
@@ -136,8 +139,7 @@ def test_the_committed_matrix_names_experiments() -> None:
 def clone(folder: Path) -> Path:
     """A clone of this tree with what is not committed yet, as a commit: what a runner would check out."""
     goal = folder / "workspace"
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    subprocess.run([*git, "clone", "--quiet", "--shared", str(ROOT), str(goal)], check=True)
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(goal)], check=True)
     listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard", "--deduplicate"]
     changed = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, changed):
@@ -145,9 +147,14 @@ def clone(folder: Path) -> Path:
         if (ROOT / name).exists():
             (goal / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, goal / name)
-    subprocess.run([*git, "add", "--all"], cwd=goal, check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "tested"], cwd=goal, check=True)
+    commit(goal)
     return goal
+
+
+def commit(workspace: Path) -> None:
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "add", "--all"], cwd=workspace, check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "tested"], cwd=workspace, check=True)
 
 
 def script(file: Path, text: str) -> None:
@@ -278,3 +285,48 @@ def test_a_sweep_that_fails_keeps_its_journals(machine: Callable[..., Runner], t
     assert outcomes["Compare with the baseline"] == outcomes["History and report"] == "skipped"
     assert outcomes["Machine after the sweep"] == "success" and (runner.artifacts / "sweep-cpu").is_dir()
     assert list((runner.home / "specbench-sweeps" / "cpu" / "commits").glob("*/journals"))
+
+
+@NEEDS_CLONE
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_killed_sweep_resumes_and_a_row_that_fell_is_an_issue(
+    machine: Callable[..., Runner], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On the pair that ships. The fall is planted: in the baseline, α of one row is a tenth higher."""
+    runner = machine()
+    baseline = runner.workspace / "results" / "baseline-cpu.jsonl"
+    committed = baseline.read_text()
+    rows = [json.loads(line) for line in committed.splitlines()]
+    fallen = next(row for row in rows if "bigram" in row["run_id"])
+    fallen["quantities"]["alpha"] = [1.1 * value for value in fallen["quantities"]["alpha"]]
+    baseline.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    commit(runner.workspace)
+
+    commits = runner.home / "specbench-sweeps" / "cpu" / "commits"
+
+    def finished() -> dict[tuple[str, int], str]:
+        return {key: text for folder in commits.glob("*") for key, text in finished_prompts(folder).items()}
+
+    assert twin(runner, kill=lambda: len(finished()) >= 8).killed
+    seen = finished()
+    assert len(seen) >= 8 and not (runner.artifacts / "sweep-cpu").exists()
+
+    done = twin(runner)
+    end = finished_prompts(runner.artifacts / "sweep-cpu")
+    assert len(end) == 24 and {key: end[key] for key in seen} == seen  # nothing again: times would differ
+    assert done.failed and done.ran[-1] == ("Link and end", "failure")
+    assert {outcome for _, outcome in done.ran[:-1]} == {"success"}
+    assert f"| {fallen['run_id']} | α |" in done.summary and done.summary.count("| fails |") == 1
+    assert {"history.svg", "report.html", "moved.json"} <= {
+        file.name for file in (runner.artifacts / "sweep-cpu").iterdir()
+    }
+    said = (tmp_path / "gh.log").read_text()
+    assert "issue create --title Sweep cpu: a row fell" in said and f" {fallen['commit'].partition('+')[0]}\n" in said
+
+    (tmp_path / "baseline.jsonl").write_text(committed)
+    given = ["--baseline", str(tmp_path / "baseline.jsonl"), "--results", str(runner.artifacts / "sweep-cpu")]
+    assert main(["compare", *given, "--counted"]) == 0
+    capfd.readouterr()
+    assert main(["compare", *given]) == 1  # a baseline without times finds no loss of speed, and says so
+    assert "has no speedup" in capfd.readouterr().err
