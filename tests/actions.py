@@ -172,7 +172,7 @@ class Runner:
         return "success" if process.returncode == 0 else "failure", _pairs(files["GITHUB_OUTPUT"])
 
     def _checkout(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """What the action does to a workspace that exists: what git ignores or does not know goes, changes are undone."""
+        """What the action does to a workspace that exists: changes are undone, and what git does not know goes."""
         subprocess.run(["git", "reset", "--quiet", "--hard"], cwd=self.workspace, check=True)
         subprocess.run(["git", "clean", "-ffdxq"], cwd=self.workspace, check=True)
         self._prepare(self.workspace)

@@ -138,6 +138,8 @@ def against_baseline(arguments: Namespace) -> int:
     if arguments.again:
         now = run_again(arguments.results, arguments.kept, now)
     if arguments.counted:
+        if arguments.write and any("speedup" in row["quantities"] for row in before):
+            raise UserError(f"--counted: {file} has times, which --write would remove; give another file")
         before, now = ([without_times(row) for row in rows] for rows in (before, now))
     if arguments.write:
         rows = baseline_of(now, before)
