@@ -147,6 +147,8 @@ def main() -> int:
     }  # fmt: skip
     (folder / "power.json").write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
+    for name in [name for name, value in between.items() if value > BETWEEN[name]]:
+        print(f"BETWEEN[{name!r}] = {BETWEEN[name]} is too low here: {between[name]:.4f}", file=sys.stderr)
     enough = all(found[kind] >= 0.9 * planned[kind] for kind in ("alpha", "speed"))
     return 0 if found["same"] <= max(1, arguments.repeats // 50) and enough else 1
 

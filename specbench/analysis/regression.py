@@ -27,15 +27,16 @@ from specbench.analysis.paired import REACH
 from specbench.analysis.summary import medians, times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.schema import PromptRecord, Row, RunRecord
 
 FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, where nothing changed
 COUNTED: tuple[Quantity, ...] = ("alpha", "tokens_per_pass")  # of tokens and seeds, not of times
 LESS_IS_BETTER: tuple[Quantity, ...] = ("c", "v", "memory")
-# The standard deviation between fresh processes, relative, on a quiet machine; `python tools/power.py` measures it from
-# repeats of one config without a change, over what the contributions of prompts explain (results/power.json).
+# The standard deviation between fresh processes, relative, over what the contributions of prompts explain. Assumed, and
+# meant to be high: `python tools/power.py` estimates it from repeats without a change and says if a value is too low.
+# A record of several processes (`runs`) says itself how far their speedups are apart.
 BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.02, "v": 0.02, "memory": 0.005}
-PROCESSES = 50  # that BETWEEN is estimated from
+PROCESSES = 50  # BETWEEN counts as if estimated from so many
 Floats = NDArray[np.float64]
 
 
@@ -53,7 +54,7 @@ def measurement(record: RunRecord) -> Measurement:
         value, shares = found
         quantities[name] = _estimate(value, shares)
         by_prompt[name] = [round(PER_UNIT * share) for share in shares]
-    more = dict(summary)  # columns that older records lack
+    more: Row = dict(summary)  # it may have columns that older records lack
     if (memory := more.get("memory_bytes")) is not None:
         quantities["memory"] = (float(memory), None, None)
     row: Measurement = {
@@ -139,9 +140,10 @@ def _medians(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]])
     """
     count = len(above)
     weights_SN = np.vstack([np.ones(count, int), 1 - np.eye(count, dtype=int)])
-    logs = np.log(medians(above, weights_SN) / medians(below, weights_SN))
+    ratios = medians(above, weights_SN) / medians(below, weights_SN)
+    logs = np.log(np.where(ratios > 0, ratios, np.nan))  # none where the prompt left out was the only one with passes
     apart = np.nan_to_num(logs[1:] - np.nanmean(logs[1:])) if count > 1 else np.zeros(count)
-    return math.exp(logs[0]), -(count - 1) * apart
+    return float(ratios[0]), -(count - 1) * apart
 
 
 def _estimate(value: float, shares: Floats) -> Estimate:
@@ -202,7 +204,7 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
     error = math.sqrt(variance)
     reach = _student(REACH, freedom) * error
     p = math.erfc(_normal(abs(effect) / error, freedom) / math.sqrt(2))
-    return Change(*(math.exp(effect + one) for one in (0, -reach, reach)), p, paired)
+    return Change(math.exp(effect), math.exp(effect - reach), math.exp(effect + reach), p, paired)
 
 
 def _between(row: Measurement, name: Quantity) -> float:

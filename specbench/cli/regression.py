@@ -142,9 +142,9 @@ def against_baseline(arguments: Namespace) -> int:
             raise UserError(f"--counted: {file} has times, which --write would remove; give another file")
         before, now = ([without_times(row) for row in rows] for rows in (before, now))
     if arguments.write:
-        rows = baseline_of(now, before)
-        write_measurements(file, rows, "--baseline FILE")
-        print(f"{file}: {len(rows)} measurements, {len(now)} of them from these records")
+        lines = baseline_of(now, before)
+        write_measurements(file, lines, "--baseline FILE")
+        print(f"{file}: {len(lines)} measurements, {len(now)} of them from these records")
         for line in _without_times(now):
             to_stderr(line)
         return 0

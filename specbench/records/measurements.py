@@ -97,9 +97,11 @@ def is_measurement(row: object) -> bool:
 
 
 def _is_estimate(value: object) -> bool:
-    numbers = value if isinstance(value, list) and len(value) == 3 else ["", None, None]
-    finite = all(type(one) in (int, float) and math.isfinite(one) for one in numbers if one is not None)
-    return finite and numbers[0] is not None and numbers[0] >= 0
+    """Whether it is a value and the ends of its interval, which may be null."""
+    if not isinstance(value, list) or len(value) != 3 or value[0] is None:
+        return False
+    known = [one for one in value if one is not None]
+    return all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in known)
 
 
 def write_measurements(file: Path, rows: Iterable[Measurement], option: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from specbench.analysis.regression import FALSE_ALARMS, StepOf
 from specbench.records.measurements import QUANTITIES, Measurement, Quantity
@@ -24,42 +25,40 @@ def draw(histories: Sequence[Sequence[Measurement]], steps: Sequence[StepOf]) ->
     for panel in axes[len(names) :]:
         panel.set_visible(False)
     for panel, name in zip(axes, names, strict=False):
-        here = points[points["quantity"] == name]
-        of_panel = sorted((one for one in steps if one.quantity == name), key=lambda one: one.q)
-        coloured = list(dict.fromkeys(one.first["id"] for one in of_panel))[:MOST_NAMED]
-        ends = []
-        for digest, line in here.groupby("id", sort=False):
-            x, y = [commits.index(one) for one in line["commit"]], list(line["percent"])
-            if digest not in coloured:
-                panel.plot(x, y, ".-", color=FAINT, linewidth=0.6, markersize=2.5, alpha=0.5, zorder=2)
-                continue
-            number = coloured.index(digest)
-            colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-            panel.plot(x, y, f"{marker}-", color=colour, linewidth=1.2, markersize=3.5, zorder=4)
-            for one in of_panel:
-                if one.first["id"] == digest:
-                    place = line[line["created"] == one.first["created"]].iloc[0]
-                    at = commits.index(place["commit"])
-                    panel.plot(
-                        [at], [place["percent"]], marker, color=PAPER, markeredgecolor=colour, markersize=7, zorder=5
-                    )
-            ends.append((y[-1], _name(line["run_id"].iloc[-1]), colour, x[-1]))
-        low, high = panel.get_ylim()
-        for (_, text, colour, x), place in zip(
-            ends, spread([end[0] for end in ends], 0.09 * (high - low)), strict=True
-        ):
-            at_end(panel, x, place, text, colour, dx=8)
+        marked = sorted((one for one in steps if one.quantity == name), key=lambda one: one.q)
+        _panel(panel, points[points["quantity"] == name], marked, commits)
         panel.set_title(TITLES.get(name, name))
-        panel.set_xticks(range(len(commits)), [str(one)[:7] for one in commits], rotation=45, ha="right")
-        panel.set_xlim(-0.3, max(1, len(commits) - 1) + 0.3)
-        panel.axhline(0, color=FAINT, linewidth=0.6, zorder=1)
-        panel.set_ylabel("% of the first")
     notes = [
         f"A line is a config on a machine: {points['id'].nunique()} of them, {len(commits)} commits. Hollow marks: the "
         f"first measurement after a step ({len(steps)} steps); without any change, the probability of a single "
         f"step is at most {FALSE_ALARMS:.0%}"
     ]
     return Drawn("history", TITLE, figure, points, notes)
+
+
+def _panel(axes: Axes, points: pd.DataFrame, steps: Sequence[StepOf], commits: Sequence[str]) -> None:
+    """One quantity: the configs with the most certain steps in colour and named, all others faint."""
+    coloured = list(dict.fromkeys(one.first["id"] for one in steps))[:MOST_NAMED]
+    ends = []
+    for digest, line in points.groupby("id", sort=False):
+        xs, ys = [commits.index(one) for one in line["commit"]], list(line["percent"])
+        if digest not in coloured:
+            axes.plot(xs, ys, ".-", color=FAINT, linewidth=0.6, markersize=2.5, alpha=0.5, zorder=2)
+            continue
+        number = coloured.index(digest)
+        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        axes.plot(xs, ys, f"{marker}-", color=colour, linewidth=1.2, markersize=3.5, zorder=4)
+        firsts = {one.first["created"] for one in steps if one.first["id"] == digest}
+        for x, y in [(x, y) for x, y, day in zip(xs, ys, line["created"], strict=True) if day in firsts]:
+            axes.plot([x], [y], marker, color=PAPER, markeredgecolor=colour, markersize=7, zorder=5)
+        ends.append((xs[-1], ys[-1], _name(line["run_id"].iloc[-1]), colour))
+    low, high = axes.get_ylim()
+    places = spread([y for _, y, *_ in ends], 0.09 * (high - low))
+    for (x, _, text, colour), place in zip(ends, places, strict=True):
+        at_end(axes, x, place, text, colour, dx=8)
+    axes.axhline(0, color=FAINT, linewidth=0.6, zorder=1)
+    axes.set_xticks(range(len(commits)), [one[:7] for one in commits], rotation=45, ha="right")
+    axes.set(xlim=(-0.3, max(1, len(commits) - 1) + 0.3), ylabel="% of the first")
 
 
 def _points(histories: Sequence[Sequence[Measurement]]) -> pd.DataFrame:
