@@ -61,6 +61,7 @@ def charts(history: Sequence[Row]) -> str:
 def issue(fallen: Sequence[Row], wrong: Sequence[str], bad: str, good: str, given: argparse.Namespace) -> str:
     """Title and text of an issue about rows that fell, with the command that finds the commit."""
     words, baseline, options = given.words, given.baseline, given.options
+    kept = "--counted " * ("--counted" in options)
     parts = [f"Sweep {given.name}: a row fell"]
     if fallen:
         parts.append(table(fallen))
@@ -76,7 +77,7 @@ def issue(fallen: Sequence[Row], wrong: Sequence[str], bad: str, good: str, give
         "commit:",
         f"```\ngit worktree add ../bisect {bad} && cp {baseline} ../bisect.jsonl && cd ../bisect\n"
         f"git bisect start {bad} {good}\ngit bisect run bash -c '{check}'\n```",
-        f"If the change is meant, `specbench compare --baseline {baseline} --results FOLDER --write` makes it "
+        f"If the change is meant, `specbench compare --baseline {baseline} --results FOLDER {kept}--write` makes it "
         "the baseline; FOLDER is the artifact.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -100,8 +101,9 @@ def main() -> None:
     found: Row = json.loads(said) if said else {"moved": [], "wrong": [], "compared": 0}
     print(f"### What moved: {found['compared']} records compared\n")
     print(table(found["moved"]) if found["moved"] else "Nothing moved." if said else "There is no comparison.")
-    if remarks := (given.out / "remarks.txt").read_text(encoding="utf-8").strip():
-        print(f"\n```\n{remarks}\n```")
+    remarks = (given.out / "remarks.txt").read_text(encoding="utf-8").splitlines()
+    if remarks := [line for line in remarks if not line.startswith("records: ")]:  # which count what is read
+        print("\n```\n" + "\n".join(remarks) + "\n```")
     print("\n" + charts(lines_of(*sorted(Path(given.history).glob("*.jsonl")))))
     fallen = [row for row in found["moved"] if row["fails"]]
     if fallen or found["wrong"]:
