@@ -382,6 +382,27 @@ def test_a_baseline_without_a_speed_fails(tmp_path: Path, capfd: Capture) -> Non
     assert "has no speedup, so that no loss of speed would be found" in capfd.readouterr().err
 
 
+def test_counts_alone_are_compared_whatever_disturbs_the_machine(tmp_path: Path, capfd: Capture) -> None:
+    signs = {"disturbed": True, "disturbed_by": "it waited"}
+    file, run_id = tmp_path / "b.jsonl", make(tmp_path / "old")
+    given = ["compare", "--baseline", str(file), "--counted", "--results"]
+    assert main([*given, str(tmp_path / "old"), "--write"]) == 0
+    (row,) = [json.loads(one) for one in file.read_text().splitlines()]
+    assert {*row["quantities"]} == {*row["by_prompt"]} == {"alpha", "tokens_per_pass"}
+    changed(tmp_path / "old", run_id, tmp_path / "new", **signs)
+    assert main([*given, str(tmp_path / "new")]) == 0
+    record = copy.deepcopy(store.read(store.record_file(tmp_path / "new", run_id)))
+    for prompt in record["prompts"]:
+        prompt["beta"] = [0.9 * beta for beta in prompt["beta"]]
+    store.write(tmp_path / "new", record)
+    assert main([*given, str(tmp_path / "new")]) == 1
+    assert main(["compare", "--baseline", str(tmp_path / "c.jsonl"), f"--results={tmp_path}/old", "--write"]) == 0
+    capfd.readouterr()
+    times = ["compare", "--baseline", str(tmp_path / "c.jsonl"), "--counted", f"--results={tmp_path}/old", "--write"]
+    assert main(times) == 2 and "c.jsonl has times, which --write would remove" in capfd.readouterr().err
+    assert main(["compare", "a", "b", "--counted"]) == 2 and "--counted: requires" in capfd.readouterr().err
+
+
 @pytest.mark.full
 def test_again_measures_disturbed_records_once_more(tmp_path: Path, capfd: Capture) -> None:
     words = ["target=t5-mini", "draft=random", "limit=2", "max_new_tokens=4", "warmup=0", "dtype=float32"]

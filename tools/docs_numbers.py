@@ -4,6 +4,7 @@ A page names the source of a number in a comment, and this tool writes what foll
 
 - `<!-- from: specbench explain RUN -->`: the fenced block below is what the command prints (a verb that only reads);
 - `<!-- from: run RUN -->`: the fenced block below is the screen of that run;
+- `<!-- from: artifact readme -->`, `artifact paper`: the table below is that of tools/artifact.py;
 - `<!-- from: FILE -->`: the fenced block below is this file, a transcript;
 - `<!-- from: FILE § HEADING -->`: the table below is the one under that heading of a Markdown file;
 - `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a table, with columns that `NAMED` has;
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import artifact
 import pandas as pd
 
 from specbench.cli import main as specbench
@@ -64,6 +66,8 @@ class Source:
             return _fence(_printed(lambda: specbench([*rest.split(), "--results", str(self._kept)])))
         if first == "run":
             return _fence(_printed(lambda: Screen(sys.stderr).show(self._result(rest))))
+        if first == "artifact" and rest in artifact.TABLES:
+            return artifact.TABLES[rest](self._kept) + "\n"
         return _from_file(source, fenced)
 
     def _result(self, run: str) -> Result:

@@ -80,6 +80,13 @@ def measurement(record: RunRecord) -> Measurement:
     return row
 
 
+def without_times(row: Measurement) -> Measurement:
+    """A measurement with α and tokens per pass alone, so that it does not matter whether it was disturbed."""
+    counted = {name: row["quantities"][name] for name in COUNTED if name in row["quantities"]}
+    shares = {name: row["by_prompt"][name] for name in COUNTED if name in row["by_prompt"]}
+    return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
+
+
 def _commit(record: RunRecord) -> str | None:
     """The commit, in 12 digits, with '+changes' where the tree differed from it."""
     digits, plus, changes = (record["environment"]["commit"] or "").partition("+")

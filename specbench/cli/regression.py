@@ -25,6 +25,7 @@ BASELINE = (
     "disturbed"
 )
 AGAIN = "with --baseline: first run disturbed records again (force=true)"
+COUNTED_HELP = "with --baseline: only α and tokens per pass, whatever disturbs the machine; FILE may lack times"
 HISTORY = "instead of two runs: each config over the commits in FOLDER/history, and where it stepped"
 
 
@@ -36,6 +37,7 @@ def add_regression(parser: Options) -> None:
         help="with --baseline: the smallest change that counts, as a share (default 0: each that is certain)",
     )  # fmt: skip
     parser.add_argument("--again", action="store_true", help=AGAIN)
+    parser.add_argument("--counted", action="store_true", help=COUNTED_HELP)
     parser.add_argument("--history", action="store_true", help=HISTORY)
     parser.add_argument("--output", metavar="FOLDER", help="with --history: of the figure (default FOLDER/history)")
     parser.add_argument(
@@ -55,7 +57,7 @@ def check_regression(arguments: Namespace) -> int:
         mode = "--history" if arguments.history else "--baseline"
         raise UserError(f"{arguments.runs[0]}: does not go with {mode}, which is of all records")
     if arguments.history:
-        for name in ("baseline", "margin", "again"):
+        for name in ("baseline", "margin", "again", "counted"):
             if getattr(arguments, name):
                 raise UserError(f"--{name}: does not go with --history")
         return history(arguments)
@@ -70,7 +72,7 @@ def require_regression(arguments: Namespace) -> None:
     """Raises UserError for options that require `--baseline` or `--history`."""
     for name, required in (
         ("write", "--baseline FILE or --history"), ("kept", "--baseline FILE or --history"),
-        ("again", "--baseline FILE"), ("output", "--history"),
+        ("again", "--baseline FILE"), ("counted", "--baseline FILE"), ("output", "--history"),
     ):  # fmt: skip
         if getattr(arguments, name):
             raise UserError(f"--{name}: requires {required}")
@@ -126,7 +128,7 @@ def against_baseline(arguments: Namespace) -> int:
     Raises:
         UserError: there is no record, the file is not a baseline, or it has none of these configs.
     """
-    from specbench.analysis.regression import baseline_of, compare_with_baseline
+    from specbench.analysis.regression import baseline_of, compare_with_baseline, without_times
     from specbench.records.measurements import read_measurements, write_measurements
 
     file = Path(arguments.baseline)
@@ -135,6 +137,10 @@ def against_baseline(arguments: Namespace) -> int:
     now = measured(arguments.results, arguments.kept)
     if arguments.again:
         now = run_again(arguments.results, arguments.kept, now)
+    if arguments.counted:
+        if arguments.write and any("speedup" in row["quantities"] for row in before):
+            raise UserError(f"--counted: {file} has times, which --write would remove; give another file")
+        before, now = ([without_times(row) for row in rows] for rows in (before, now))
     if arguments.write:
         lines = baseline_of(now, before)
         write_measurements(file, lines, "--baseline FILE")
@@ -149,7 +155,7 @@ def against_baseline(arguments: Namespace) -> int:
     print_rows(arguments.format, rows, lambda: _draw(found), document=_document(found))
     for line in _remarks(found):
         to_stderr(line)
-    if not any("speedup" in row["quantities"] for row in before):
+    if not arguments.counted and not any("speedup" in row["quantities"] for row in before):
         to_stderr(
             f"failed: {file} has no speedup, so that no loss of speed would be found: add some by --write on a quiet "
             "machine"
