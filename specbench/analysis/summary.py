@@ -6,6 +6,7 @@ Each quantity that is commonly called 'acceptance rate' has its own name here: `
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Literal, cast
 
@@ -21,6 +22,7 @@ from specbench.analysis.acceptance.by_position import (
 )
 from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import disturbance
+from specbench.analysis.degenerate import degenerate
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -142,6 +144,7 @@ def summarise(
     if all("lenient" in prompt for prompt in prompts):
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
+    repeats = degenerate(prompts, None if wrong else partial(speedups, resamples=resamples, seed=seed))
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
     taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
     grown: Grown = {"grown": max(taken_in)} if taken_in else {}
@@ -153,6 +156,7 @@ def summarise(
         **trees,
         **proved,
         **disturbed,
+        **repeats,
         **ruled,
         **lenient,
         **predicted,
@@ -337,3 +341,13 @@ def resummarised(record: RunRecord) -> RunRecord:
         batch=config.get("batch", 1),
     )
     return explained({**record, "summary": {**summary, **measured}})
+
+
+def completed(record: RunRecord) -> RunRecord:
+    """A record whose summary says how many completions loop, also if it is older than these columns."""
+    summary, config = record["summary"], record["config"]
+    if "looping" in summary:
+        return record
+    timed = summary["speedup_measured"] is not None
+    speed = partial(speedups, resamples=config["resamples"], seed=config["seed"]) if timed else None
+    return {**record, "summary": {**summary, **degenerate(record["prompts"], speed)}}

@@ -1,6 +1,7 @@
 """`specbench results`: all records as one table, a row a run."""
 
 import math
+import sys
 from argparse import Namespace
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ from specbench.formatting import span
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
+from specbench.records.loops import many_loop, remarks_on_loops
 from specbench.records.proved import remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
@@ -29,7 +31,7 @@ COLUMNS = (
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
-    "tokens_per_second", "numerics",
+    "tokens_per_second", "numerics", "processing", "looping", "speedup_without_loops",
 )  # fmt: skip
 # The columns that fit on a screen.
 SHOWN = {
@@ -39,9 +41,16 @@ SHOWN = {
     "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
     "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
 }  # fmt: skip
-DIGITS = {"alpha": ".3f", "c": ".3f", "identical": ".0%", "temperature": "g", "tokens_per_second": ".0f"}  # else .2f
+DIGITS = {
+    "alpha": ".3f",
+    "c": ".3f",
+    "identical": ".0%",
+    "looping": ".0%",
+    "temperature": "g",
+    "tokens_per_second": ".0f",
+}  # else .2f
 # Columns that are shown if rows differ in them.
-TELLING = ("device", "dtype", "engine", "numerics")
+TELLING = ("device", "dtype", "engine", "numerics", "processing")
 
 
 def main(argv: list[str]) -> int:
@@ -96,13 +105,28 @@ def main(argv: list[str]) -> int:
         forgotten = Catalog(arguments.results).forget_failed()
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
-    rows = Catalog(arguments.results).rows(failed=True)
+    rows = rows_of(Catalog(arguments.results))
     if rows or arguments.format != "table":
         print_records(arguments.format, rows)
     else:
         folders = f"{runs_folder(arguments.results)} or {kept_folder(arguments.results)}"
         print(f"no record in {folders}; 'specbench run' makes one")
     return 0
+
+
+def rows_of(catalog: Catalog) -> list[Row]:
+    """A row for each run; for records older than the columns on loops these are computed from their completions."""
+    from specbench.analysis.summary import completed
+
+    rows = []
+    for row in catalog.rows(failed=True):
+        if FAILED not in row and "looping" not in row:
+            try:
+                row = row | completed(catalog.whole(row["run_id"]))["summary"]
+            except UserError as error:  # its first line is whole
+                print(error, file=sys.stderr)
+        rows.append(row)
+    return rows
 
 
 def print_records(form: str, rows: list[Row]) -> None:
@@ -116,7 +140,8 @@ def print_records(form: str, rows: list[Row]) -> None:
 def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
-    shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    loops = {"looping": "loops", "speedup_without_loops": "without loops"} if any(map(many_loop, done)) else {}
+    shown = SHOWN | loops | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
     numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
     lines = [list(shown.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -133,7 +158,7 @@ def table(rows: list[Row]) -> None:
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
         print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
-    for remark in remarks_on_proof(done):
+    for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
