@@ -227,7 +227,7 @@ def test_a_pattern_needs_an_end() -> None:
         processors(SamplingConfig(regex="a+"), SHIPPED["gpt-mini"], frozenset())
 
 
-RUN = ["run", "target=t5-mini", "draft=t5-nano", "task=ende-mini", "limit=3", "max_new_tokens=12", "resamples=100"]
+RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12", "resamples=100"]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,8 @@ RUN = ["run", "target=t5-mini", "draft=t5-nano", "task=ende-mini", "limit=3", "m
 def test_a_wrong_key_is_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "regex" in words:
         pytest.importorskip("regex")
-    assert main([*RUN, *words.split(" ")] if "' '" not in words else [*RUN, words]) == 2
+    given = [words] if "' '" in words else words.split(" ")
+    assert main([*RUN, "draft=t5-nano", *given]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
 
@@ -259,7 +260,7 @@ def test_a_wrong_key_is_one_line(words: str, said: str, capsys: pytest.CaptureFi
 def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     words = ["repetition_penalty=1.2", "frequency_penalty=.2", "bad_words=[der,die]", "min_new_tokens=6", "min_p=.05"]
     keys = [*(f"sampling.{word}" for word in words), f"sampling.temperature={temperature}", f"results={tmp_path}"]
-    assert main([*RUN, *keys, "dtype=float32", "gamma=3"]) == 0
+    assert main([*RUN, *keys, "draft=t5-nano", "dtype=float32", "gamma=3"]) == 0
     from specbench.records.frame import Records
 
     records = Records(tmp_path)
@@ -270,3 +271,27 @@ def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) 
         for way in ("baseline", "speculative"):
             trace = prompt[way]  # type: ignore[literal-required]
             assert len(trace["tokens"]) >= 6 and not {"der", "die"} & set(trace["text"].split())
+
+
+@pytest.mark.covering(most=3)
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "draft=t5-nano tree=dynamic gamma=tree",
+        "draft=bigram gamma=3",
+        "draft=lookup gamma=3",
+        "draft=eagle gamma=3",
+        "draft=blockwise gamma=3",
+        "draft=early-exit gamma=3",
+        "draft=specdec gamma=3",
+        "draft=lookahead gamma=3",
+    ],
+)
+def test_every_kind_of_draft_is_lossless(draft: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A run at T = 0 compares all completions."""
+    from specbench.records.frame import Records
+
+    keys = ["sampling.repetition_penalty=1.3", "sampling.min_new_tokens=4", "dtype=float32", "warmup=0"]
+    assert main([*RUN, *draft.split(), *keys, f"results={tmp_path}"]) == 0
+    (found,) = Records(tmp_path).all_runs.to_dict("records")
+    assert found["lossless"] and found["identical"] == 1

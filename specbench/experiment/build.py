@@ -178,7 +178,7 @@ def build_each(
 
 
 def _key(config: RunConfig) -> str:
-    """The identity of a draft: its own config, its training text if it is fitted on text, and its logits' processing."""
+    """The identity of a draft: its own config, its training text if it is fitted on text, how logits are processed."""
     fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
     processing = config.sampling.processing() if config.sampling.processes else None
     return repr((config.draft, config.task if fitted else None, processing))

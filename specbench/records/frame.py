@@ -40,7 +40,8 @@ class Records:
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
     batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
     (penalties and the like) only in `processed`, so that no table mixes them with chains of single prompts. All are
-    empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because
+    empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma;
+    `unproved` says that nothing proves a record's completions (`too_small`: because
     its proof has too little power), `falls` that the draft's acceptance falls with the position, so that alpha, that of
     a proposal's first token, predicts no speed.
 
