@@ -16,7 +16,7 @@ from specbench.analysis.degenerate import degenerate
 from specbench.analysis.summary import completed, speedups
 from specbench.cli import main
 from specbench.config.paths import shipped
-from specbench.quality.repetition import looped, repeated, repetition
+from specbench.quality.repetition import looped, loops, repeated, repetition
 from specbench.records import store
 from specbench.records.loops import many_loop, why_loops
 from specbench.tasks.rows import read_rows
@@ -40,7 +40,7 @@ def references(name: str, start: int) -> list[list[int]]:
 
 
 def marked(tokens: list[int]) -> bool:
-    return repetition(tokens, "", "").loops
+    return loops(tokens)
 
 
 @pytest.mark.parametrize("start", [0, 1], ids=["chosen on", "held out"])
@@ -71,7 +71,7 @@ def test_what_is_counted() -> None:
     assert repeated([1, 2, 3, 4, 9, 1, 2, 3, 4, 8]) == 8 / 10  # again, but not at once
     assert repetition([1], "the red dog ran off", "look, the red dog ran away").copied == 4 / 5
     assert repetition([7] * 64, "", "").compression > 4 > repetition(list(range(64)), "", "").compression
-    assert not repetition([3, 3, 3], "", "").loops  # too short to tell
+    assert not loops([3, 3, 3])  # too short to tell
 
 
 def planted(results: Path, looping: int, prompts: int = 20) -> str:

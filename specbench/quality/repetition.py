@@ -26,28 +26,24 @@ class Repetition:
     """How much a completion repeats.
 
     Attributes:
-        tokens: of the completion.
-        looped: the share of its tokens that are inside a loop.
         repeated: the share of its tokens that are inside an n-gram (of NGRAM tokens) that it has more than once.
         compression: its tokens as bytes, over the same compressed by zlib; loops have high values.
         copied: the share of its words that are inside WORDS consecutive words of the prompt.
     """
 
-    tokens: int
-    looped: float
     repeated: float
     compression: float
     copied: float
 
-    @property
-    def loops(self) -> bool:
-        """Whether the completion repeats itself so much that its speedup says little of other texts."""
-        return self.tokens >= FEWEST and self.looped >= LOOPS
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a completion repeats itself so much that its speedup says little of other texts."""
+    return len(tokens) >= FEWEST and looped(tokens) >= LOOPS
 
 
 def repetition(tokens: Sequence[int], text: str, prompt: str) -> Repetition:
     """The repetition of a completion in `tokens`, whose `text` follows `prompt`."""
-    return Repetition(len(tokens), looped(tokens), repeated(tokens), compression(tokens), copied(text, prompt))
+    return Repetition(repeated(tokens), compression(tokens), copied(text, prompt))
 
 
 def looped(tokens: Sequence[int]) -> float:

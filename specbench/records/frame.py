@@ -41,9 +41,9 @@ class Records:
     batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
     (penalties and the like) only in `processed`, so that no table mixes them with chains of single prompts. All are
     empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma;
-    `unproved` says that nothing proves a record's completions (`too_small`: because
-    its proof has too little power), `falls` that the draft's acceptance falls with the position, so that alpha, that of
-    a proposal's first token, predicts no speed.
+    `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little power),
+    `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first token,
+    predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
