@@ -121,6 +121,7 @@ def test_human_references_are_not_marked(shared: Path) -> None:
         rows = list(islice(read_rows(file), 500))
         field = next(name for name in FIELDS if name in rows[0].fields)
         numbers: dict[str, int] = {}
-        words = [row.text(field, "").split()[:MOST_TOKENS] for row in rows]
+        lines = [row.text(field, "").split()[:MOST_TOKENS] for row in rows]
+        words = [line for line in lines if line[:1] != ["="]]  # headings of wikitext: "= = = History = = ="
         texts = [[numbers.setdefault(word, len(numbers)) for word in line] for line in words]
         assert sum(map(marked, texts)) <= FALSE_MARKS * len(texts), file.name

@@ -1,24 +1,27 @@
 """`specbench results`: all records as one table, a row a run."""
 
+import json
 import math
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 from specbench.escaping import one_line
-from specbench.files import write_atomically
+from specbench.files import json_text, user_cache, write_atomically
 from specbench.formatting import span
+from specbench.quality.repetition import COPIES, LONGEST, LOOPS
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
 from specbench.records.loops import many_loop, remarks_on_loops
 from specbench.records.proved import remarks_on_proof, why_unproved
-from specbench.records.schema import Row, RunRecord
+from specbench.records.schema import Degenerate, Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
 from specbench.report.console import plain_table, wide_console
 from specbench.stats import FEW_PROMPTS, Interval
@@ -49,6 +52,7 @@ DIGITS = {
     "temperature": "g",
     "tokens_per_second": ".0f",
 }  # else .2f
+LOOP_COLUMNS = tuple(Degenerate.__annotations__)
 # Columns that are shown if rows differ in them.
 TELLING = ("device", "dtype", "engine", "numerics", "processing")
 
@@ -115,18 +119,39 @@ def main(argv: list[str]) -> int:
 
 
 def rows_of(catalog: Catalog) -> list[Row]:
-    """A row for each run; for records older than the columns on loops these are computed from their completions."""
-    from specbench.analysis.summary import completed
+    """A row for each run; for records older than the columns on loops these are computed from their completions.
 
-    rows = []
+    That reads whole records, so it is cached by file in the user's cache folder.
+    """
+    cache = user_cache() / f"loops-{COPIES}-{LONGEST}-{LOOPS:g}.json"
+    known, rows = _cached(cache), []
+    fresh: dict[str, Row] = {}
     for row in catalog.rows(failed=True):
         if FAILED not in row and "looping" not in row:
+            file = catalog.head(row["run_id"]).file
+            key = f"{file.resolve()} {file.stat().st_mtime_ns}"
             try:
-                row = row | completed(catalog.whole(row["run_id"]))["summary"]
+                if key not in known:
+                    from specbench.analysis.summary import completed
+
+                    whole: Row = dict(completed(catalog.whole(row["run_id"]))["summary"])
+                    known[key] = fresh[key] = {name: whole[name] for name in LOOP_COLUMNS if name in whole}
+                row = row | known[key]
             except UserError as error:  # its first line is whole
                 print(error, file=sys.stderr)
         rows.append(row)
+    if fresh:
+        with suppress(OSError, UserError, MachineError):  # a folder that cannot be written to: next time again
+            write_atomically(cache, json_text(_cached(cache) | fresh))
     return rows
+
+
+def _cached(file: Path) -> dict[str, Row]:
+    try:
+        found: dict[str, Row] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def print_records(form: str, rows: list[Row]) -> None:
