@@ -88,7 +88,7 @@ def test_the_processors_leave_the_logits_of_the_engine_alone() -> None:
 TARGET, DRAFT = ToyModel(random_table(1)), ToyModel(0.6 * random_table(1) + 0.4 * random_table(2))
 ON = {
     "penalties": Processors(VOCABULARY, frozenset({EOS}), repetition=1.6, presence=0.5, frequency=0.7),
-    "bad words": Processors(VOCABULARY, frozenset({EOS}), bad_words=((1,), (2, 2))),
+    "bad words": Processors(VOCABULARY, frozenset({EOS}), bad_words=((0,), (2, 2))),
     "minimum length": Processors(VOCABULARY, frozenset({EOS}), min_new_tokens=3),
 }
 SAMPLED = {"T=1": ONE, "min-p": Sampling(0.8, min_p=0.3)}
@@ -256,7 +256,7 @@ def test_a_wrong_key_is_one_line(words: str, said: str, capsys: pytest.CaptureFi
     assert said in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", [pytest.param("0", marks=pytest.mark.full), "1"])
 def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     words = ["repetition_penalty=1.2", "frequency_penalty=.2", "bad_words=[der,die]", "min_new_tokens=6", "min_p=.05"]
     keys = [*(f"sampling.{word}" for word in words), f"sampling.temperature={temperature}", f"results={tmp_path}"]
@@ -273,7 +273,7 @@ def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) 
             assert len(trace["tokens"]) >= 6 and not {"der", "die"} & set(trace["text"].split())
 
 
-@pytest.mark.covering(most=3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "draft",
     [
