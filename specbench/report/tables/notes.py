@@ -30,8 +30,9 @@ def of_loops(used: pd.DataFrame, records: Records) -> list[str]:
     said: dict[str, list[str]] = {}
     if used.empty:
         return []
+    runs = set(records.all_runs["run_id"])  # records of `specbench alpha` have no completions
     for row in used.drop_duplicates("run_id").to_dict("records"):
-        if not isinstance(row.get("run_id"), str):
+        if row["run_id"] not in runs:
             continue
         known = pd.notna(row.get("looping"))
         summary = row if known else dict(completed(records.whole(row["run_id"]))["summary"])
