@@ -140,8 +140,8 @@ def build_each(
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
-    for one in configs:
-        processors(one.sampling, vocabulary, frozenset({vocabulary.start}))  # its errors come before weights are loaded
+    for config in configs:
+        processors(config.sampling, vocabulary, frozenset({vocabulary.start}))  # its errors come before weights are loaded
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
