@@ -1,11 +1,12 @@
 """How many tokens it takes `specbench certify` to see a planted fault: the table in docs/certify.md.
 
     python experiments/certify.py [--temperature 0] [--texts 160] [--tokens 96]
+    python experiments/certify.py --engines [--temperature 0] [--texts 60] [--tokens 64]
 
 gpt-mini in fp32 on the first words of its task's passages. Each fault generates as many completions; they are then
 tested one after another in 100 orders, and the table has the tokens after which nine of ten orders had a verdict 'not
-the target's'. Nothing depends on the time that anything takes. Writes docs/certify.csv, the rows of one temperature
-anew.
+the target's'. `--engines` plants the faults that engines had, instead of the others. Nothing depends on the time that
+anything takes. Writes docs/certify.csv, the rows of one temperature anew.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ import torch
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.verify import Verification
-from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
+from specbench.algorithm.decoding import DecodingSpec, Trace, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.acceptance.agreement import logits_along, total_variation
 from specbench.analysis.proof import prove
@@ -33,12 +35,12 @@ from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
+from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model, load_tokenizer
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.schema import EvidenceRecord
-from specbench.sampling import Sampling, before_argmax, standardise
+from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 
 GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9
@@ -55,6 +57,7 @@ class Fault(NamedTuple):
     drawn_from: EagerModel | None = None
     sampling: Sampling | None = None
     lenience: float | None = None
+    claimed: Sampling | None = None  # the sampling that the server claims, where it is not that of the command
 
 
 def model(name: str) -> EagerModel:
@@ -107,6 +110,104 @@ def faults(target: EagerModel, draft: EagerModel, temperature: float, most: int)
         other_target = rounded(target, bits)
         yield Fault(f"weights rounded to {bits} bits", alone(other_target), other_target, sampling)
     yield Fault("another model, gpt-nano", alone(draft), draft, sampling)
+
+
+class StaleSession:
+    """A session in which a rejected token's keys and values remain in place of those of the token that replaced it.
+
+    The pass that reads the replacement is right; later passes attend to the stale row.
+    """
+
+    def __init__(self, inner: Session) -> None:
+        self.inner, self.begins = inner, inner.length
+        self.read: list[int] = []
+        self.rejected: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    def extend(self, tokens: Any, parents: Any = None) -> torch.Tensor:
+        logits_LV = self.inner.extend(tokens).clone()
+        if self.rejected is not None:
+            self.inner.rollback(self.length - len(tokens))
+            self.inner.extend([self.rejected, *tokens[1:]])
+            self.rejected = None
+        self.read += tokens
+        return logits_LV
+
+    def rollback(self, length: int) -> None:
+        left = length - self.begins
+        self.rejected = self.read[left] if left < len(self.read) else None
+        del self.read[left:]
+        self.inner.rollback(length)
+
+
+class Stale(EagerModel):
+    def start(self, prompt: Prompt) -> Any:
+        return StaleSession(super().start(prompt))
+
+
+class TopKChoice(Choice):
+    """Draws from the top 10 of a row, and reports all of the row."""
+
+    def on_device(
+        self, logits_1V: torch.Tensor, uniform_1: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        token_1, _ = Choice(replace(self.sampling, top_k=10), self.vocabulary_size).on_device(logits_1V, uniform_1)
+        return token_1, standardise(logits_1V, self.sampling, self.vocabulary_size)
+
+
+class TruncatedDraft(ModelDraft):
+    def start(self, prompt: Prompt, sampling: Sampling) -> Any:
+        session = super().start(prompt, sampling)
+        session.choice = TopKChoice(sampling, self.vocabulary_size)
+        return session
+
+
+def engine_faults(target: EagerModel, draft: EagerModel, temperature: float, most: int) -> Iterator[Fault]:
+    """Faults that engines had; at T = 0 those that change completions there."""
+    sampling, size = Sampling(temperature), target.vocabulary_size
+    cut = replace(sampling, top_k=10)
+    stale, proposing = Stale(target.network, size, target.eos_ids), ModelDraft(draft, size)
+
+    def loop(one: EagerModel, drafting: ModelDraft, drawn: Sampling, compared: Sampling) -> Callable[..., Trace]:
+        spec = DecodingSpec(drawn, most, Verification(accept_exact, compared), Constant(GAMMA))
+        return lambda prompt, generator: speculative(one, drafting, prompt, spec, generator)
+
+    def all_of(decode: Callable[..., Trace]) -> Writer:
+        return lambda prompt, generator: decode(prompt, generator).tokens
+
+    def without_bonus(prompt: Prompt, generator: torch.Generator) -> list[int]:
+        found = loop(target, proposing, sampling, sampling)(prompt, generator)
+        start, kept = 0, list[int]()
+        for one in found.passes:
+            tokens = found.tokens[start : start + one.emitted]
+            kept += tokens[:-1] if one.accepted == one.drafted < one.emitted else tokens
+            start += one.emitted
+        return kept
+
+    def temperature_last(first: Sampling, last: float) -> Writer:
+        def write(prompt: Prompt, generator: torch.Generator) -> list[int]:
+            session, tokens = target.start(prompt), list(prompt.prefix)
+            for _ in range(most):
+                row_V = standardise(session.extend(tokens[session.length :])[-1:], first, size)[0] ** (1 / last)
+                tokens.append(draw(row_V / row_V.sum(), generator))
+                if tokens[-1] in target.eos_ids:
+                    break
+            return tokens[len(prompt.prefix) :]
+
+        return write
+
+    yield Fault("a stale cache row after a rejection", all_of(loop(stale, proposing, sampling, sampling)))
+    yield Fault("a dropped bonus token", without_bonus)
+    if temperature:
+        truncated = TruncatedDraft(draft, size)
+        yield Fault("top 10 of q drawn, all of q compared", all_of(loop(target, truncated, sampling, sampling)))
+        yield Fault("top 10 of q, all of p", all_of(loop(target, proposing, cut, sampling)), claimed=cut)
+        for name, first in (("top-k 10", Sampling(1.0, top_k=10)), ("top-p 0.9", Sampling(1.0, top_p=0.9))):
+            claimed = replace(first, temperature=0.7)
+            yield Fault(f"temperature 0.7 after {name}", temperature_last(first, 0.7), claimed=claimed)
 
 
 def varied(
@@ -174,9 +275,11 @@ def sampled_row(
     ]
     lengths = list(map(len, texts))
     without, with_draft = (tokens_to_see(partial(fails_after, records), lengths) for records in raw)
-    variation = sum(varied(target, draft, fault, *pair, sampling) for pair in pairs)
+    variation = None
+    if fault.name.startswith("none") or fault.drawn_from is not None or fault.lenience is not None:
+        variation = sum(varied(target, draft, fault, *pair, sampling) for pair in pairs) / sum(lengths)
     return {
-        "total_variation": variation / sum(lengths),
+        "total_variation": variation,
         "tokens": without,
         "tokens_with_draft": with_draft,
         "tokens_read": sum(lengths),
@@ -211,6 +314,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--texts", type=int, default=160)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--engines", action="store_true", help="the faults that engines had")
     parser.add_argument("--faults", default="", help="only those whose name has this in it")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -223,11 +327,15 @@ def main() -> None:
     sampling = Sampling(arguments.temperature)
     judge = sampled_row if arguments.temperature else greedy_row
     kept = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
-    for fault in faults(target, draft, arguments.temperature, arguments.tokens):
+    planted = engine_faults if arguments.engines else faults
+    for fault in planted(target, draft, arguments.temperature, arguments.tokens):
         if arguments.faults not in fault.name:
             continue
         row = {"temperature": f"{arguments.temperature:g}", "fault": fault.name}
-        row |= {name: _text(value) for name, value in judge(fault, target, draft, prompts, sampling).items()}
+        row |= {
+            name: _text(value)
+            for name, value in judge(fault, target, draft, prompts, fault.claimed or sampling).items()
+        }
         print(json.dumps(row), flush=True)
         kept = [one for one in kept if (one["temperature"], one["fault"]) != (row["temperature"], row["fault"])] + [row]
         with TABLE.open("w", newline="") as opened:

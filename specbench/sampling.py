@@ -27,11 +27,15 @@ BF16_INFINITY, BF16_MINUS_INFINITY = 0x7F80, 0xFF80  # as bits
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a distribution is adjusted. Temperature 0 is argmax; None is off."""
+    """How a distribution is adjusted, in this order. Temperature 0 is argmax; None is off.
+
+    `min_p`: tokens below this share of the likeliest token's probability are left out (Nguyen et al. 2024).
+    """
 
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
 
 BEFORE_ARGMAX = Sampling(temperature=1.0)  # the plain softmax, in which a draft says how sure it is of a token
@@ -56,7 +60,7 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
         size = min(vocabulary_size, logits_LV.shape[-1])
         found_LV = kernels.standardised(logits_LV, sampling.temperature, sampling.top_k, sampling.top_p, size)
         if found_LV is not None:
-            return found_LV
+            return _above_share(found_LV, sampling.min_p)
     logits_LV = logits_LV[..., :vocabulary_size].float()
     if sampling.temperature == 0:
         highest_L1, index_L1 = logits_LV.max(-1, keepdim=True)
@@ -68,7 +72,7 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
         # All that equal the k-th: which of equals a search finds may depend on how many rows it searches.
         lowest_L1 = logits_LV.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits_LV = logits_LV.masked_fill(logits_LV < lowest_L1, -torch.inf)
-    return _nucleus(logits_LV.softmax(-1), sampling.top_p)
+    return _above_share(_nucleus(logits_LV.softmax(-1), sampling.top_p), sampling.min_p)
 
 
 def _nucleus(probabilities_LV: Tensor, top_p: float | None) -> Tensor:
@@ -79,6 +83,15 @@ def _nucleus(probabilities_LV: Tensor, top_p: float | None) -> Tensor:
     mass_before_LV = sorted_LV.cumsum(-1) - sorted_LV
     sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p, 0.0)
     kept_LV = torch.zeros_like(probabilities_LV).scatter_(-1, index_LV, sorted_LV)
+    return kept_LV / kept_LV.sum(-1, keepdim=True)
+
+
+def _above_share(probabilities_LV: Tensor, min_p: float | None) -> Tensor:
+    """The tokens with at least `min_p` times the highest probability, renormalised; None is all tokens."""
+    if min_p is None:
+        return probabilities_LV
+    least_L1 = min_p * probabilities_LV.amax(-1, keepdim=True)
+    kept_LV = probabilities_LV.masked_fill(probabilities_LV < least_L1, 0.0)
     return kept_LV / kept_LV.sum(-1, keepdim=True)
 
 

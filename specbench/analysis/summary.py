@@ -6,6 +6,7 @@ Each quantity that is commonly called 'acceptance rate' has its own name here: `
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Literal, cast
 
@@ -21,6 +22,7 @@ from specbench.analysis.acceptance.by_position import (
 from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
 from specbench.analysis.costs.verify_cost import verify_cost
+from specbench.analysis.degenerate import degenerate
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -151,6 +153,7 @@ def summarise(
     if all("lenient" in prompt for prompt in prompts):
         lenient = {"lenience": under_lenience(prompts, resamples, seed, level)}
     proved = UNPROVED if proof is None else proof.columns()
+    repeats = degenerate(prompts, None if wrong else partial(speedups, resamples=resamples, seed=seed, level=level))
     disturbed = _worst([disturbance(one, {**counted, **measured}) for one in of_processes(prompts)]).columns()
     taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
     grown: Grown = {"grown": max(taken_in)} if taken_in else {}
@@ -163,6 +166,7 @@ def summarise(
         **proved,
         **disturbed,
         **energy(prompts),
+        **repeats,
         **ruled,
         **lenient,
         **predicted,
@@ -349,3 +353,13 @@ def resummarised(record: RunRecord) -> RunRecord:
         level=summary.get("level"),
     )
     return explained({**record, "summary": {**summary, **measured}})
+
+
+def completed(record: RunRecord) -> RunRecord:
+    """A record whose summary says how many completions loop, also if it is older than these columns."""
+    summary, config = record["summary"], record["config"]
+    if "looping" in summary:
+        return record
+    timed = summary["speedup_measured"] is not None
+    speed = partial(speedups, resamples=config["resamples"], seed=config["seed"]) if timed else None
+    return {**record, "summary": {**summary, **degenerate(record["prompts"], speed)}}

@@ -260,6 +260,8 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
+        if (processing := config.sampling.processing()) is not None:
+            row["processing"] = processing
         for rule in ("match", "onehot"):
             row |= _bounded(f"alpha_{rule}", _alpha(config, [text.at(rule) for text in texts]))
         if candidate.own_alpha is not None:

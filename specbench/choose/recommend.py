@@ -65,6 +65,8 @@ def assisted_generation(candidates: Sequence[LoadedCandidate]) -> Engines:
             )
         if one.rule != "exact":
             raise UserError(f"accept={one.rule}: transformers accepts by Algorithm 1; leave accept=exact")
+        if (processing := one.config.sampling.processing()) is not None:
+            raise UserError(f"sampling ({processing}): engine=transformers is timed without it; leave it out")
         found[one.name] = AssistedGeneration(
             _network(parts.target), _network(draft.model), parts.spec.sampling, one.config.max_new_tokens,
             parts.target.now,

@@ -14,7 +14,7 @@ from typing import TypedDict
 import torch
 
 from specbench.config.model import name_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import OLD, RunConfig
 from specbench.escaping import file_name
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import baseline_of
@@ -79,7 +79,7 @@ def sample_file(config: RunConfig) -> tuple[Path, Config]:
     key = {
         "target": asdict(target),
         "files": files_of(target),
-        "sampling": asdict(config.sampling),
+        "sampling": {name: getattr(config.sampling, name) for name in OLD} | config.sampling.set_keys(),
         "seed": config.seed,
         "dtype": config.dtype,
         "device": torch.device(config.device).type,  # each kind has random numbers of its own

@@ -71,7 +71,7 @@ def as_document(found: Certified) -> dict[str, object]:
         "reason": certificate.reason,
         "not_covered": certificate.not_covered,
         "target": found.target,
-        **asdict(found.sampling),
+        **{name: value for name, value in asdict(found.sampling).items() if name != "min_p" or value is not None},
         "dtype": found.dtype,
         "rows": found.rows,
         "rows_left_out": dict(found.left_out),

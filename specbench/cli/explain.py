@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
-from specbench.analysis.summary import PARTS
+from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
 from specbench.cli.options import RUN, options
 from specbench.config.keys import SHARE, as_share
@@ -98,7 +98,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)
-    for line in remarks(record["summary"]):
+    for line in remarks(completed(record)["summary"]):
         console.print(line)
 
 

@@ -1,23 +1,27 @@
 """`specbench results`: all records as one table, a row a run."""
 
+import json
 import math
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 from specbench.escaping import one_line
-from specbench.files import write_atomically
+from specbench.files import json_text, user_cache, write_atomically
 from specbench.formatting import span
+from specbench.quality.repetition import COPIES, LONGEST, LOOPS
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
+from specbench.records.loops import many_loop, remarks_on_loops
 from specbench.records.proved import remarks_on_proof, why_unproved
-from specbench.records.schema import Row, RunRecord
+from specbench.records.schema import Degenerate, Row, RunRecord
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen, plain_table, wide_console
 from specbench.report.machine_text import machine_lines
@@ -32,7 +36,7 @@ COLUMNS = (
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
     "tokens_per_second", "numerics", "memory_bytes", "memory_baseline_bytes", "memory_ratio", "joules_per_token",
-    "joules_per_token_baseline",
+    "joules_per_token_baseline", "processing", "looping", "speedup_without_loops",
 )  # fmt: skip
 # The columns that fit on a screen.
 SHOWN = {
@@ -43,9 +47,17 @@ SHOWN = {
     "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
     "disturbed": "disturbed",
 }  # fmt: skip
-DIGITS = {"alpha": ".3f", "c": ".3f", "identical": ".0%", "temperature": "g", "tokens_per_second": ".0f"}  # else .2f
+DIGITS = {
+    "alpha": ".3f",
+    "c": ".3f",
+    "identical": ".0%",
+    "looping": ".0%",
+    "temperature": "g",
+    "tokens_per_second": ".0f",
+}  # else .2f
+LOOP_COLUMNS = tuple(Degenerate.__annotations__)
 # Columns that are shown if rows differ in them.
-TELLING = ("device", "dtype", "engine", "numerics")
+TELLING = ("device", "dtype", "engine", "numerics", "processing")
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +117,7 @@ def main(argv: list[str]) -> int:
         forgotten = Catalog(arguments.results).forget_failed()
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
-    rows = Catalog(arguments.results).rows(failed=True)
+    rows = rows_of(Catalog(arguments.results))
     if rows or arguments.format != "table":
         print_records(arguments.format, rows)
     else:
@@ -129,6 +141,42 @@ def show_runs(results: str, names: list[str], form: str) -> None:
             print(one_line(f"{name}: {said}"))
 
 
+def rows_of(catalog: Catalog) -> list[Row]:
+    """A row for each run; for records older than the columns on loops these are computed from their completions.
+
+    That reads whole records, so it is cached by file in the user's cache folder.
+    """
+    cache = user_cache() / f"loops-{COPIES}-{LONGEST}-{LOOPS:g}.json"
+    known, rows = _cached(cache), []
+    fresh: dict[str, Row] = {}
+    for row in catalog.rows(failed=True):
+        if FAILED not in row and "looping" not in row:
+            file = catalog.head(row["run_id"]).file
+            key = f"{file.resolve()} {file.stat().st_mtime_ns}"
+            try:
+                if key not in known:
+                    from specbench.analysis.summary import completed
+
+                    whole: Row = dict(completed(catalog.whole(row["run_id"]))["summary"])
+                    known[key] = fresh[key] = {name: whole[name] for name in LOOP_COLUMNS if name in whole}
+                row = row | known[key]
+            except UserError as error:  # its first line is whole
+                print(error, file=sys.stderr)
+        rows.append(row)
+    if fresh:
+        with suppress(OSError, UserError, MachineError):  # a folder that cannot be written to: next time again
+            write_atomically(cache, json_text(_cached(cache) | fresh))
+    return rows
+
+
+def _cached(file: Path) -> dict[str, Row]:
+    try:
+        found: dict[str, Row] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
 def print_records(form: str, rows: list[Row]) -> None:
     """Print the summaries of records in `form`."""
     ordered = [{column: row.get(column) for column in COLUMNS} | row for row in rows]
@@ -140,7 +188,8 @@ def print_records(form: str, rows: list[Row]) -> None:
 def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
-    shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    loops = {"looping": "loops", "speedup_without_loops": "without loops"} if any(map(many_loop, done)) else {}
+    shown = SHOWN | loops | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
     if not any("memory_ratio" in row for row in done):  # older records
         del shown["memory_ratio"]
     numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
@@ -161,7 +210,7 @@ def table(rows: list[Row]) -> None:
         print(
             "disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/disturbed.md)"
         )
-    for remark in remarks_on_proof(done):
+    for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")

@@ -6,7 +6,7 @@ from specbench.config.keys import MAX_GAMMA, require, require_allowed
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.rule import RuleConfig
 from specbench.config.rules import RULES, rule_of
-from specbench.config.schema import RunConfig, TaskConfig
+from specbench.config.schema import DRAWING, RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
@@ -30,6 +30,7 @@ def check(config: RunConfig) -> None:
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     check_model("target", config.target)
     config.draft.check("draft")
+    _check_sampling(config)
     if config.draft.inside_target and (config.target.device_map or config.target.tp_plan):
         raise UserError(
             f"draft={config.draft.kind}: works inside the target, which must be on one device for it; "
@@ -55,6 +56,33 @@ def check(config: RunConfig) -> None:
     check_tree(config.tree)
     _check_tree_in_run(config, rule)
     _check_task(config.task)
+
+
+def _check_sampling(config: RunConfig) -> None:
+    """Raise UserError where logits cannot be processed as `sampling` says."""
+    sampling = config.sampling
+    sampling.pattern()
+    require(all(word.strip() for word in sampling.bad_words), "sampling.bad_words", sampling.bad_words, "words")
+    require(
+        sampling.min_new_tokens <= config.max_new_tokens,
+        "sampling.min_new_tokens", sampling.min_new_tokens, f"at most max_new_tokens={config.max_new_tokens}",
+    )  # fmt: skip
+    if not sampling.processes:
+        return
+    name = next(name for name in sampling.set_keys() if name not in DRAWING)
+    if config.batch > 1:
+        raise UserError(f"batch={config.batch}: not together with sampling.{name}, which is for batch=1")
+    if config.simulate.alpha is not None:
+        raise UserError(
+            f"simulate.alpha={config.simulate.alpha}: not together with sampling.{name}: texts mean nothing"
+        )
+    if config.draft.learns:
+        raise UserError(f"draft.online=true: not together with sampling.{name}: it learns the target's own logits")
+    if sampling.regex is not None and sampling.min_new_tokens:
+        raise UserError(
+            "sampling.min_new_tokens: not together with sampling.regex, which may leave only the end; give a "
+            "pattern of that length"
+        )
 
 
 def require_fixed(draft: DraftConfig) -> None:

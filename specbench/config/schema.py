@@ -7,7 +7,7 @@ Defaults that a person picks by name (a target, a draft, a task) live in `conf/`
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -18,6 +18,7 @@ from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys
 from specbench.config.tree import TreeConfig
+from specbench.errors import UserError
 
 METRICS = {
     "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
@@ -86,6 +87,57 @@ class SamplingConfig:
         "sample only from the smallest set of tokens with this probability",
         Allowed(lambda top_p: 0 < top_p <= 1, "above 0 and at most 1, or null for off"),
     )
+    min_p: float | None = key(
+        None,
+        "sample only tokens with at least this share of the likeliest token's probability",
+        Allowed(lambda min_p: 0 < min_p <= 1, "above 0 and at most 1, or null for off"),
+    )
+    repetition_penalty: float = key(
+        1.0,
+        "divide positive logits of tokens in the prompt or the completion by this, multiply negative ones; 1: off",
+        Allowed(lambda penalty: penalty > 0, "above 0; 1 is off"),
+    )
+    presence_penalty: float = key(0.0, "subtract this from the logits of tokens in the completion", between(-2, 2))
+    frequency_penalty: float = key(0.0, "subtract this for each time that the completion has the token", between(-2, 2))
+    bad_words: list[str] = fresh(list, "words, and sequences of words, that a completion must not have")
+    min_new_tokens: int = key(0, "no end of sequence before this many tokens", at_least(0))
+    regex: str | None = key(
+        None, "a regular expression that the completion must match; it is cut at max_new_tokens, like any"
+    )
+
+    @property
+    def processes(self) -> bool:
+        """Whether logits are changed by the tokens before them: any key but temperature, top-k, top-p and min-p."""
+        return any(name not in DRAWING for name in self.set_keys())
+
+    def set_keys(self) -> dict[str, object]:
+        """The keys that are not at their default."""
+        return {name: value for name, value in vars(self).items() if value != getattr(SamplingConfig(), name)}
+
+    def processing(self) -> str | None:
+        """What else than temperature, top-k and top-p shapes the distribution, for tables; None: nothing."""
+        return " ".join(f"{name}={value}" for name, value in self.set_keys().items() if name not in OLD) or None
+
+    def pattern(self) -> Any:
+        """`regex`, compiled; None without one.
+
+        Raises:
+            UserError: it is no regular expression, or the package `regex` is not installed.
+        """
+        if self.regex is None:
+            return None
+        try:
+            import regex
+        except ImportError:
+            raise UserError("sampling.regex: needs the package regex; pip install regex") from None
+        try:
+            return regex.compile(self.regex)
+        except regex.error as error:
+            raise UserError(f"sampling.regex={self.regex}: is no regular expression ({error})") from error
+
+
+OLD = ("temperature", "top_k", "top_p")  # columns of their own in every record
+DRAWING = (*OLD, "min_p")  # functions of one row
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Build the parts of a run from its config: prompts, target, draft. User errors are raised before weights load."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import torch
@@ -17,6 +17,8 @@ from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import drawing, processed
+from specbench.engine.processors import processors
 from specbench.engine.session import Model, Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer
@@ -140,6 +142,8 @@ def build_each(
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
+    for config in configs:
+        processors(config.sampling, vocabulary, frozenset({vocabulary.start}))  # its errors come before weights are loaded
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
@@ -169,21 +173,22 @@ def build_each(
             not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
         found.append(Parts(
-            config, *task, vocabulary, target, draft, device, models, target.invariant, not_invariant, spec,
-            making.vocabulary,
+            config, *task, vocabulary, processed(target, config.sampling, vocabulary), draft, device, models,
+            target.invariant, not_invariant, spec, making.vocabulary,
         ))  # fmt: skip
     return found
 
 
 def _key(config: RunConfig) -> str:
-    """The identity of a draft: its own config, and the training text if it is fitted on text."""
+    """The identity of a draft: its own config, its training text if it is fitted on text, how logits are processed."""
     fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
-    return repr((config.draft, config.task if fitted else None))
+    processing = config.sampling.processing() if config.sampling.processes else None
+    return repr((config.draft, config.task if fitted else None, processing))
 
 
 def build_spec(config: RunConfig) -> DecodingSpec:
     """The `DecodingSpec` of a checked config; its gamma is chosen when the models are loaded (`experiment.gamma`)."""
-    sampling = Sampling(**asdict(config.sampling))
+    sampling = drawing(config.sampling)
     return DecodingSpec(sampling, config.max_new_tokens, build_verification(config, sampling))
 
 

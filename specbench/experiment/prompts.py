@@ -105,7 +105,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             else "of conversations of several turns the first is used here; specbench run with batch=1 decodes all"
         )
     sampling = config.sampling
-    for key, value in (("top_k", sampling.top_k), ("top_p", sampling.top_p)):
+    for key, value in (("top_k", sampling.top_k), ("top_p", sampling.top_p), ("min_p", sampling.min_p)):
         if value is not None and sampling.temperature == 0:
             yield (
                 f"sampling.{key}={value:g}: changes nothing at sampling.temperature=0, which is argmax; "

@@ -150,7 +150,7 @@ def failed_record(config: RunConfig, run_id: str, error: Exception) -> FailedRec
 
 
 def _names(config: RunConfig) -> Names:
-    return {
+    names: Names = {
         "target": name_of(config.target),
         "draft": config.draft.label(),
         "task": task_label(config.task.name, config.task.path),
@@ -158,6 +158,9 @@ def _names(config: RunConfig) -> Names:
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,
     }
+    if (processing := config.sampling.processing()) is not None:
+        names["processing"] = processing
+    return names
 
 
 def _roofline(parts: Parts) -> Limits:

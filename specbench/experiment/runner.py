@@ -14,7 +14,7 @@ from specbench.algorithm.draft import Learns, growing, models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.looks import Looks
-from specbench.analysis.summary import resummarised
+from specbench.analysis.summary import completed, resummarised
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.session import Model, Prompt, get_ready
@@ -220,7 +220,7 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
 def reused(file: Path) -> Result:
     """The result of a run whose record is in `file`."""
     record = store.read(file)
-    return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
+    return Result(file, completed(record if "prediction" in record["summary"] else resummarised(record)), reused=True)
 
 
 def finished(file: Path, progress: Progress) -> RunRecord | None:

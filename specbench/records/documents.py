@@ -32,6 +32,7 @@ class AlphaRow(Vocabularies):
     temperature: float
     top_k: int | None
     top_p: float | None
+    processing: NotRequired[Annotated[str, "what else is done to logits, as keys; absent: nothing"]]
     accept: Annotated[str, "the acceptance rule"]
     lossy: bool
     prompts: int

@@ -30,7 +30,7 @@ EXPECTED = [
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "proof_tokens", "proof_power", "disturbed", "created", "batch",
-    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls",
+    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls", "processing",
 ]  # fmt: skip
 
 
@@ -39,11 +39,12 @@ class Records:
 
     `paper_runs` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
-    batches only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them
-    with chains of single prompts. All are empty without records. The column `config` is a digest of every key of the
-    run, `setting` of all but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because
-    its proof has too little power), `falls` that the draft's acceptance falls with the position, so that alpha, that of
-    a proposal's first token, predicts no speed.
+    batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
+    (penalties and the like) only in `processed`, so that no table mixes them with chains of single prompts. All are
+    empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma;
+    `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little power),
+    `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first token,
+    predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
@@ -60,6 +61,8 @@ class Records:
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
+        self.processed = large[large["processing"].notna()].reset_index(drop=True)
+        large = large[large["processing"].isna()]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
         own_draft |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
         learns = large["learnt_positions"].notna()
@@ -79,8 +82,9 @@ class Records:
 
     @property
     def all_runs(self) -> pd.DataFrame:
-        """`chains`, `trees`, `batches` and `learning`: for lists of records, where nothing is compared."""
-        return pd.concat([self.chains, self.trees, self.batches, self.learning], ignore_index=True)
+        """`chains`, `trees`, `batches`, `learning` and `processed`: for lists of records, where nothing is compared."""
+        parts = [self.chains, self.trees, self.batches, self.learning, self.processed]
+        return pd.concat(parts, ignore_index=True)
 
     def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""

@@ -279,6 +279,9 @@ class Names(TypedDict):
     temperature: float
     top_k: int | None
     top_p: float | None
+    processing: NotRequired[
+        Annotated[str, "what else is done to logits (min_p, penalties, bad words ...), as keys; absent: nothing"]
+    ]
 
 
 class Predicted(TypedDict):
@@ -468,6 +471,20 @@ class Learnt(TypedDict, total=False):
     alpha_last: Annotated[float, "alpha on the last third of the prompts"]
 
 
+class Degenerate(TypedDict, total=False):
+    """Completions that loop or copy their prompt (`quality.repetition`); absent in older records."""
+
+    looping: Annotated[float, "share of prompts whose completion loops, with or without the draft"]
+    repeated: Annotated[float, "share of the baseline's tokens inside a repeated n-gram, mean over the prompts"]
+    compression: Annotated[float, "bytes of the baseline's tokens over the same compressed, mean over the prompts"]
+    copied: Annotated[float, "share of the baseline's words that it copies from the prompt, mean over the prompts"]
+    speedup_without_loops: Annotated[
+        float | None, "of the prompts that do not loop, where more than one in twenty does; null: not measured"
+    ]
+    speedup_without_loops_low: float | None
+    speedup_without_loops_high: float | None
+
+
 class Measured(
     Counted,
     Throughput,
@@ -477,6 +494,7 @@ class Measured(
     Proved,
     Disturbed,
     Energy,
+    Degenerate,
     UnderRule,
     UnderLenience,
     Predicted,

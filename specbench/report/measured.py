@@ -22,8 +22,9 @@ def neural(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
-    """Records without top-k and top-p."""
-    return frame[frame["top_k"].isna() & frame["top_p"].isna()]
+    """Records without top-k, top-p and other processing of logits."""
+    plain = frame["top_k"].isna() & frame["top_p"].isna()
+    return frame[plain & frame["processing"].isna() if "processing" in frame else plain]
 
 
 def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:

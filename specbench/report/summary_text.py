@@ -10,6 +10,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import interval, interval_of, more_memory, number, size
 from specbench.records.catalog import digest
+from specbench.records.loops import why_loops
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.report.explanation import biggest
@@ -28,7 +29,8 @@ def biggest_lever(record: RunRecord) -> str | None:
 def brief(s: Summary) -> str:
     """α and the measured speedup."""
     why = None if s["speedup_measured"] is None else why_unproved(dict(s))
-    mark = "" if why is None else f" ({why.partition(':')[0]})"
+    marks = [why and why.partition(":")[0], why_loops(dict(s))]
+    mark = "".join(f" ({one})" for one in marks if one)
     cost = f" for {more_memory(s['memory_ratio'])} memory" if "memory_ratio" in s and not mark else ""
     return f"α {number(s['alpha'], 3)}, speedup {number(s['speedup_measured'])}{cost}{mark}"
 
@@ -39,7 +41,7 @@ def headline(s: Summary, threads: int) -> str:
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{s['draft']}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
-        f"T={s['temperature']:g}, {_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
+        f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"
         + (f" ({threads} threads)" if s["device"] == "cpu" else "")
         + _ran(s)
@@ -68,6 +70,10 @@ def _rule(s: Summary) -> str:
     if s.get("accept", "exact") == "exact":
         return ""
     return f"[bold]{s['accept']}{' (lossy)' if s['lossy'] else ''}[/bold], "
+
+
+def _processing(s: Summary) -> str:
+    return f"[bold]{s['processing']}[/bold], " if s.get("processing") else ""
 
 
 def _batch(s: Summary) -> str:
@@ -159,7 +165,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         (
             "speedup measured",
             interval_of(s, "speedup_measured", "speedup"),
-            "decoding" if (why := why_unproved(dict(s))) is None else f"decoding; {why}",
+            "; ".join(filter(None, ["decoding", why_unproved(dict(s)), why_loops(dict(s))])),
         ),
         ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
         *_memory(s),
@@ -306,6 +312,11 @@ def remarks(s: Summary) -> list[str]:
         lines.append(
             f"v = {_cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass "
             "over several, whose kernels are faster"
+        )
+    if (loops := why_loops(dict(s))) is not None:
+        lines.append(
+            f"LOOPS: {loops}. {s['repeated']:.0%} of the target's tokens are inside a repeated n-gram, where any draft "
+            "looks good (docs/run.md); sampling.repetition_penalty=1.2 or sampling.temperature=1 give other text"
         )
     if s.get("grown") is not None:
         lines.append(

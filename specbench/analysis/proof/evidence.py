@@ -152,13 +152,17 @@ def _by_rounding(
 
 
 def _within_reach(logits_V: Tensor, token: int, noise: float, sampling: Sampling) -> bool:
-    """Whether top-k and top-p can let `token` in if every logit may move by `noise`."""
+    """Whether top-k, top-p and min-p can let `token` in if every logit may move by `noise`."""
+    if sampling.min_p is not None:
+        lowest = logits_V.max() + sampling.temperature * math.log(sampling.min_p)
+        if logits_V[token] + 2 * noise < lowest:
+            return False
     sure_V = logits_V > logits_V[token] + 2 * noise  # these come before the token in any case
     count = int(sure_V.sum())
     if sampling.top_k is not None and count >= sampling.top_k:
         return False
     if sampling.top_p is None:
-        return sampling.top_k is not None
+        return sampling.top_k is not None or sampling.min_p is not None
     scaled_V = (logits_V - logits_V.max()) / sampling.temperature
     shift = noise / sampling.temperature
     before = (scaled_V[sure_V] - shift).exp().sum()  # at the least

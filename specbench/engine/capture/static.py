@@ -311,6 +311,8 @@ class NativeSession(StaticSession):
         end = self.length + count + steps - 1
         if not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep)) or model.state_width:
             return None  # a part of the step is torch's, or a draft reads its states
+        if choice.sampling.min_p is not None:
+            return None  # the kernels have no min-p
         if end > (model.longest or end) or self._tree:
             return None
         self.drop_ahead()

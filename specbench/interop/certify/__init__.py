@@ -19,7 +19,8 @@ from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import CertifyConfig, certify_run
-from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import drawing, processed
+from specbench.engine.session import Model
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer
 from specbench.experiment.build import resolve
@@ -60,7 +61,7 @@ class _Setup:
     config: CertifyConfig
     run: RunConfig
     vocabulary: Vocabulary
-    target: EagerModel
+    target: Model
     draft: Draft
     sampling: Sampling
     device: torch.device
@@ -103,9 +104,9 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Setup:
     builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
     builder.fit(say)
     request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
-    target = loader.load(request, say)
-    sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
-    return _Setup(config, run, vocabulary, target, builder.load(target, say), sampling, device)
+    loaded = loader.load(request, say)
+    target = processed(loaded, config.sampling, vocabulary)
+    return _Setup(config, run, vocabulary, target, builder.load(loaded, say), drawing(config.sampling), device)
 
 
 def _greedy(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:

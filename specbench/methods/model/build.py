@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from specbench.algorithm.draft import Draft
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
+from specbench.engine.processed import processed
+from specbench.engine.session import Model, Prompt
 from specbench.engine.translation import TranslatedModel
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
@@ -49,11 +50,15 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         if self.draft.online:
             return self._learning(model)
         if translation is None:
-            return ModelDraft(model, self.request.vocabulary.size, self.draft.confidence)
+            return self._drafting(model)
         translated = TranslatedModel(model, translation)
-        if self.choice.how == "slem":
-            return TextDraft(translated)
-        return ModelDraft(translated, self.request.vocabulary.size, self.draft.confidence)
+        return TextDraft(translated) if self.choice.how == "slem" else self._drafting(translated)
+
+    def _drafting(self, model: Model) -> ModelDraft:
+        """`model` as a draft, its logits processed as the target's."""
+        vocabulary = self.request.vocabulary
+        own = processed(model, self.request.run.sampling, vocabulary)
+        return ModelDraft(own, vocabulary.size, self.draft.confidence)
 
     def _learning(self, model: EagerModel) -> Draft:
         draft = self.draft

@@ -89,6 +89,7 @@ def beyond(records: Records) -> Table:
         *notes.of_alpha(used),
         *notes.of_choice(values, records),
         *notes.of_records(used),
+        *notes.of_loops(used, records),
         *notes.of_precision(used),
         *(_filling() if (values["state"] == "no record").any() else []),
         *notes.silent("beyond"),
@@ -256,6 +257,7 @@ def trees(records: Records) -> Table:
         "over prompts]",
         "published: numbers from the cited papers, not measured here; –: not given there",
         *notes.of_records(runs),
+        *notes.of_loops(runs, records),
         *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
         *notes.silent("trees"),
     ]

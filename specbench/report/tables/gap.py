@@ -195,6 +195,7 @@ def levers(records: Records) -> Table:
         "`specbench explain RUN` adds intervals, milliseconds and explanations",
         *notes.of_choice(chosen, records),
         *notes.of_records(chosen),
+        *notes.of_loops(chosen, records),
         *notes.of_precision(chosen),
         *notes.of_filling("levers", not found),
     ]

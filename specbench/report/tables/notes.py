@@ -2,10 +2,12 @@
 
 import pandas as pd
 
+from specbench.analysis.summary import completed
 from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
+from specbench.records.loops import LOOPING, why_loops
 from specbench.records.proved import explained
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
@@ -21,6 +23,22 @@ def of_proof(frame: pd.DataFrame) -> list[str]:
     unproved = [row for row in frame.to_dict("records") if row.get("unproved") is True]
     small = [row.get("too_small") is True for row in unproved]
     return explained(not all(small), any(small))
+
+
+def of_loops(used: pd.DataFrame, records: Records) -> list[str]:
+    """The records of which many completions loop, and their speedups without these, if there are any."""
+    said: dict[str, list[str]] = {}
+    if used.empty:
+        return []
+    runs = set(records.all_runs["run_id"])  # records of `specbench alpha` have no completions
+    for row in used.drop_duplicates("run_id").to_dict("records"):
+        if row["run_id"] not in runs:
+            continue
+        known = pd.notna(row.get("looping"))
+        summary = row if known else dict(completed(records.whole(row["run_id"]))["summary"])
+        if (why := why_loops(summary)) is not None:
+            said.setdefault(why, []).append(digest(row["run_id"]))
+    return [f"{why}: {', '.join(names)}" for why, names in said.items()] + [LOOPING] * bool(said)
 
 
 def _name(row: Row) -> str:
@@ -141,6 +159,7 @@ def foot(name: str, used: pd.DataFrame, values: pd.DataFrame, records: Records, 
         paper()["checkpoints_note"],
         *of_choice(values, records),
         *of_records(used),
+        *of_loops(used, records),
         *of_precision(used),
         *of_filling(name, missing),
         *silent(name),

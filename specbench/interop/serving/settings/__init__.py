@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from specbench.config.paths import shipped
+from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
 from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Span, Weights
 from specbench.records.schema import Row
@@ -92,6 +93,7 @@ def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] 
         temperature=sampling["temperature"],
         top_k=sampling["top_k"],
         top_p=sampling["top_p"],
+        processing=SamplingConfig(**sampling).processing(),
         schedule=tuple(schedule),
         encoder_decoder=bool(document.get("encoder_decoder")),
     )

@@ -51,6 +51,7 @@ class Recommended:
     kind: of the draft (`config.drafts`); `draft` are its weights if it is a model, `options` its keys.
     rule: the acceptance rule, as tables name it.
     top_k, top_p: None where they are off.
+    processing: what else is done to logits, as keys of `sampling`; None where nothing is.
     schedule: gamma by batch size, if the user gave one; in order, without gaps, from batch size 1.
     """
 
@@ -63,6 +64,7 @@ class Recommended:
     temperature: float
     top_k: int | None = None
     top_p: float | None = None
+    processing: str | None = None
     schedule: tuple[Span, ...] = ()
     encoder_decoder: bool = False
 
@@ -123,6 +125,8 @@ class ServingEngine:
             notes.insert(0, f"{self.title} has no schedule by batch size for such a draft: {all_sizes}")
         if wanted.encoder_decoder and self.decoder_only:
             notes.append(ENCODER_DECODER.format(engine=self.decoder_only))
+        if wanted.processing is not None:
+            notes.append(f"set in each request, in this engine's own terms: {wanted.processing}")
         return replace(made, notes=notes)
 
 
