@@ -1,7 +1,8 @@
 """Targets with depths of multi-token prediction in their own checkpoint: random weights in the published layouts.
 
 DeepSeek-V3 and GLM-4-MoE have them as layers after the target's last, Qwen3-Next and Mellum beside the model as `mtp.`
-(here without Qwen3-Next's recurrent layers, which are none of the heads'). Names are those of the published files; the decoder layers get theirs from a target with so many more layers.
+(here Qwen3-Next is without recurrent layers; its heads have none). Names are those of the published files; the decoder
+layers get theirs from a target with so many more layers.
 """
 
 import json
@@ -25,8 +26,8 @@ ROUTED: dict[str, Any] = {"n_routed_experts": 4, "n_shared_experts": 1, "n_group
 FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": {**ROUTED, "head_dim": 8, "use_qk_norm": True, "attention_bias": True},
     "deepseek_v3": {
-        **ROUTED, "first_k_dense_replace": 1, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8, "v_head_dim": 12,
+        **ROUTED, "first_k_dense_replace": 1, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
     },
     "qwen3_next": {
         "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1,

@@ -63,11 +63,14 @@ def network(folder: Path) -> Any:
 def made(folder: Path, size: int = SIZE, end: int = 1) -> tuple[EagerModel, MtpDraft]:
     """The target in `folder`, which hands over its states, and the draft from the same files."""
     own = network(folder)
-    heads = published_mtp(str(folder), {}, "draft", own.config, CPU)
     width = return_states(own, "target")
     target = EagerModel(own, size, frozenset({end}))
     target.state_width, target.states_of_prompt = width, True
-    return target, MtpDraft(target, heads.load(own))
+    return target, MtpDraft(target, read(folder, own))
+
+
+def read(folder: Path, own: Any) -> list[Mtp]:
+    return published_mtp(str(folder), {}, "draft", own.config, CPU).load(own)
 
 
 def drafted_by_transformers(folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
@@ -197,7 +200,8 @@ def test_sampled_texts_have_the_targets_distribution(family: str, depths: int, c
 @pytest.mark.parametrize("engine", [full("static"), "native"])
 def test_every_engine_drafts_the_same(engine: str) -> None:
     """A depth as our recipe starts it, on GPT-2."""
-    own, proposals = Prompt((), (5, 9, 12, 30)), []
+    told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 14, "generator": torch.Generator()}
+    proposals = []
     for kind in (EagerModel, StaticModel if engine == "static" else captured.fastest):
         target = trained_target(kind)
         torch.manual_seed(1)
@@ -205,9 +209,7 @@ def test_every_engine_drafts_the_same(engine: str) -> None:
         torch.nn.init.normal_(depth.fc.weight, std=0.3)
         draft = MtpDraft(target, [depth.eval().requires_grad_(False).bind(target.network)])
         assert (draft.captured is None) == (kind is EagerModel)
-        trace = speculative(
-            target, draft, own, gamma=3, sampling=GREEDY, max_new_tokens=14, generator=torch.Generator()
-        )
+        trace = speculative(target, draft, PROMPT, gamma=3, **told)
         proposals.append([(a_pass.tokens, a_pass.accepted) for a_pass in trace.passes])
     assert proposals[0] == proposals[1]
 
@@ -238,18 +240,16 @@ def test_what_does_not_fit_is_refused_by_name(case: str, checkpoint: Any, tmp_pa
     good = checkpoint("glm4_moe", 1)
     state = load_file(good / "model.safetensors")
     for name, tensor in tensors.items():
-        state = {
-            one: kept
-            for one, kept in state.items()
-            if not one.startswith(OTHER + name.rstrip("*")) or tensor is not None
-        }
-        state |= {} if tensor is None else {OTHER + name: tensor}
+        if tensor is None:
+            state = {one: kept for one, kept in state.items() if not one.startswith(OTHER + name.rstrip("*"))}
+        else:
+            state[OTHER + name] = tensor
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
     told = json.loads((good / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(told | fields))
+    own = network(good)
     with pytest.raises(UserError) as raised:
-        own = network(good)
-        published_mtp(str(tmp_path), {}, "draft", own.config, CPU).load(own)
+        read(tmp_path, own)
     said = str(raised.value)
     assert message.replace("FOLDER", str(tmp_path)) in said and said.startswith("draft: ") and "\n" not in said
 
@@ -259,7 +259,7 @@ def test_a_window_is_refused(checkpoint: Any) -> None:
     told.layer_types, told.mtp_layer_types = ["full_attention", "sliding_attention"], ["sliding_attention"]
     own = AutoModelForCausalLM.from_config(told)
     with pytest.raises(UserError, match="not supported: MellumDecoderLayer: attention with sliding_window"):
-        published_mtp(str(checkpoint("mellum", 1)), {}, "draft", own.config, CPU).load(own)
+        read(checkpoint("mellum", 1), own)
 
 
 @pytest.mark.parametrize("tree", [[], full(["tree=widths", "tree.widths=[2,1]", "gamma=tree"])])

@@ -155,13 +155,11 @@ class Mtp(Eagle):
         decoder alone, or whose layers this file does not run.
         """
         if network.config.is_encoder_decoder:
-            raise UserError(f"{key}: mtp is for decoder-only targets; use another recipe, such as eagle")
+            raise UserError(f"{key}: mtp is for decoder-only targets; use recipe=eagle")
         try:
             made = cls.made({}, network)
         except ValueError as error:
-            raise UserError(
-                f"{key}: mtp cannot be trained for it: {error}; use another recipe, such as eagle"
-            ) from error
+            raise UserError(f"{key}: mtp cannot be trained for it: {error}; use recipe=eagle") from error
         width = made.fc.weight.shape[0]
         with torch.no_grad():
             for norm in (made.enorm, made.hnorm):
