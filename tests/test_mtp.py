@@ -1,6 +1,7 @@
 """Multi-token prediction: heads in a target's own checkpoint, whose logits are those of `transformers`' generator."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,10 @@ def test_a_run_reads_the_targets_own_folder(
         other = [f"target.path={folders['llama']}" if one.startswith("target.path") else one for one in argv]
         assert main(other) == 2
         assert "has no multi-token prediction: no tensor model.layers.2.eh_proj.weight" in capfd.readouterr().err
+        recurrent = shutil.copytree(checkpoint("qwen3_next", 1), tmp_path / "recurrent")
+        told = json.loads((recurrent / "config.json").read_text())
+        (recurrent / "config.json").write_text(
+            json.dumps(told | {"layer_types": ["linear_attention", "full_attention"]})
+        )
+        assert main([f"target.path={recurrent}" if one.startswith("target.path") else one for one in argv]) == 2
+        assert "layers of the target are recurrent (layer_types)" in capfd.readouterr().err

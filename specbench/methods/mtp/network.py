@@ -95,6 +95,7 @@ class FamilyLayer(nn.Module):
 class Mtp(Eagle):
     """One depth. `bind` connects it to the target's head and embeddings."""
 
+    layer: FamilyLayer  # type: ignore[assignment]  # in place of EAGLE's, written out
     KIND, RECIPE, CALLED, FILE = "MTP", "mtp", "heads", "mtp.safetensors"
 
     def __init__(self, network: Any, layer: Any, layer_type: str | None = None) -> None:

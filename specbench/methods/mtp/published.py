@@ -1,7 +1,7 @@
 """Depths of multi-token prediction that lie in a checkpoint beside its target: where their tensors are.
 
 - DeepSeek-V3 and GLM-4-MoE: decoder layers after the target's last, each with what joins its inputs.
-- Qwen3-Next, Qwen3.5 and Mellum: `mtp.`, beside the target's `model.`.
+- Qwen3-Next and Mellum: `mtp.`, beside the target's `model.`.
 
 The decoder layer is read by the target's own family in `transformers`, under the names of a layer of the target.
 docs/checkpoints.md has the tables.
