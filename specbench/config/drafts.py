@@ -17,6 +17,7 @@ from specbench.methods.lookahead.config import LookaheadConfig
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.medusa.config import MedusaConfig
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
+from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
 from specbench.methods.quantised.config import QuantisedConfig
@@ -49,6 +50,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     HydraConfig,
     EagleConfig,
     Eagle3Config,
+    MtpConfig,
     SpecDecConfig,
     ParallelConfig,
 )

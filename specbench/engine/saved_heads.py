@@ -81,6 +81,11 @@ class SavedHeads(nn.Module):
         )
 
     @classmethod
+    def made(cls, facts: dict[str, Any], network: Any) -> Self:
+        """Heads of the shape in `facts` for `network`, with new weights."""
+        return cls(*cls.shape_of(facts))
+
+    @classmethod
     def load(cls, folder: Path, network: Any, key: str) -> Self:
         """The heads in `folder`, ready for `network`. Raises UserError where they belong to another."""
         facts = cls.facts(folder, key)
@@ -91,7 +96,7 @@ class SavedHeads(nn.Module):
                 f"{key}.path=FOLDER"
             )
         try:
-            heads = cls(*cls.shape_of(facts))
+            heads = cls.made(facts, network)
             heads.load_state_dict(load_file(folder / cls.FILE))
         except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
             raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {first_line(error)}") from error

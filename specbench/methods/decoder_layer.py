@@ -55,6 +55,7 @@ class LayerShape:
     buckets: int = 32  # relative positions: number of distinct distances
     farthest: int = 128  # relative: from here on all are alike
     head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
+    value_width: int | None = None  # channels of a value, where they are not those of a key
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,8 @@ class LayerCache:
         # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
         self.dtype = torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
         self._device, self._scale = weight.device, shape.scale
-        self._shapes = [(shape.key_heads, shape.head_width)] * (2 * layers)
+        widths = (shape.head_width, shape.value_width or shape.head_width)
+        self._shapes = [(shape.key_heads, width) for width in widths] * layers
         self._buffers = self._zeros(FIRST_CAPACITY)
 
     @property

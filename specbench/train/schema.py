@@ -163,6 +163,7 @@ class EaglePlan:
     """
 
     steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
+    mtp: bool = key(False, "mtp: a depth of multi-token prediction in place of EAGLE's layer")
     fused: bool = key(False, "eagle3: the layer reads the target's states at the depths eagle.taps")
     taps: list[int] = fresh(
         list,
@@ -233,7 +234,7 @@ class Recipe:
     def heads_kinds(self) -> dict[str, str]:
         """The same as {key that asks for it: kind}, to find that several are asked for."""
         asked = {
-            "eagle.steps": self.eagle.steps and "eagle",
+            "eagle.steps": self.eagle.steps and ("mtp" if self.eagle.mtp else "eagle"),
             "specdec.queries": self.specdec.queries and "specdec",
             "look_ahead.number": self.look_ahead.number and "pass",
             "blockwise.heads": self.blockwise.heads and "blockwise",

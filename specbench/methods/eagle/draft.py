@@ -11,10 +11,11 @@ drafted. Trees are grown by `algorithm.tree_draft`: with tree=dynamic they are E
 Shapes: L positions, F numbers of a target's feature, D its width, V logits.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -39,21 +40,53 @@ from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
 
 
+class EntryCache(Protocol):
+    """A layer's entries of one text, see `EagleCache`."""
+
+    @property
+    def length(self) -> int: ...
+
+    def read(self, features_LF: Tensor, tokens: Sequence[int], /) -> Prediction: ...
+
+    def draft(self, states_1D: Tensor, token: int) -> Prediction: ...
+
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction: ...
+
+    def rollback(self, length: int) -> None: ...
+
+
 class EagleDraft(FollowsTarget):
     """`eagle`, bound to the network of `target`, whose sessions hand over its features, the prompt's too."""
 
-    def __init__(self, target: Model, eagle: Eagle, taps: tuple[int, ...] = ()) -> None:
-        """`taps`: after how many layers the states are that the target hands over."""
+    longest: int | None = None  # tokens of a proposal at most
+
+    def __init__(self, target: Model, eagle: Eagle, taps: tuple[int, ...] = (), captures: bool = True) -> None:
+        """`taps`: after how many layers the states are that the target hands over.
+
+        `captures`: the layer runs in the target's engine.
+        """
         self.target, self.eagle = target, eagle
         self.operations = eagle.operations
         self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
         if eagle.shape.taps and eagle.shape.taps != taps:
             width, places = eagle.shape.tapped_width, [taps.index(depth) for depth in eagle.shape.taps]
             self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
-        self.captured = captured(eagle, target)
+        self.captured = captured(eagle, target) if captures else None
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
         return EagleSession(self, cast(StatefulSession, session), sampling)
+
+    def cache(self, session: StatefulSession, source: Callable[[], Source | None]) -> EntryCache:
+        """Entries of a text, beside the target's session; `source` returns what cross-attention reads."""
+        if self.captured is None:
+            return EagleCache(self.eagle, source)
+        return CapturedEagleSession(self.captured, session.source_states())
+
+    def unrolled(
+        self, features_BTF: Tensor, embedded_BTD: Tensor, source: Source | None, steps: int
+    ) -> Iterator[Tensor]:
+        """The states of each step of a proposal along whole texts, see `network.unrolled`."""
+        return unrolled(self.eagle, features_BTF, embedded_BTD, source, steps)
 
 
 class EagleSession(ScoresAhead):
@@ -66,20 +99,18 @@ class EagleSession(ScoresAhead):
         self.session = session
         self.sampling = sampling
         self.source = partial(Source.of, session)  # no cycle: rows of a batch are freed at once
-        self.cache: EagleCache | CapturedEagleSession = (
-            EagleCache(draft.eagle, self.source)
-            if draft.captured is None
-            else CapturedEagleSession(draft.captured, session.source_states())
-        )
+        self.cache = draft.cache(session, self.source)
         # The target's features of the first tokens: those that follow a rollback are read from here again.
         self._features: list[Tensor] = []  # a row [1, F] a token
         self._nodes: list[Tensor] = []  # predicted features [1, D] of the nodes of a tree
+        self._levels: list[int] = []  # of the nodes, 1 being that of the root's children
         self._root_1D: Tensor | None = None
         self._gather(session.length)  # of the prompt, before the target reads on
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         ends, size = self.draft.target.eos_ids, self.draft.target.vocabulary_size
+        gamma = min(gamma, self.draft.longest or gamma)
         after = self._after(tokens)
         rows: list[Tensor] = []
         drafted: list[int] = []
@@ -96,15 +127,17 @@ class EagleSession(ScoresAhead):
     @torch.inference_mode()
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         after = self._after(tokens)
-        self._nodes, self._root_1D = [], None if after is None else after.states_LD
+        self._nodes, self._levels, self._root_1D = [], [], None if after is None else after.states_LD
         if after is None:
-            size = self.draft.target.vocabulary_size
-            return Found([()], size, self.draft.eagle.fc.weight.device)
+            return self._nothing(1)
         return self._predicted(after)
 
     @torch.inference_mode()
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         assert self._root_1D is not None  # without a root there are no nodes
+        self._levels += [1 if parent == ROOT else self._levels[parent] + 1 for parent in parents]
+        if self._levels[-1] >= (self.draft.longest or math.inf):
+            return self._nothing(len(parents))
         before = [self._root_1D if parent == ROOT else self._nodes[parent] for parent in parents]
         after = self.cache.draft_nodes(torch.cat(before), tokens, parents)
         self._nodes += after.states_LD.split(1)
@@ -112,6 +145,10 @@ class EagleSession(ScoresAhead):
 
     def follow(self, tokens: Sequence[int]) -> None:
         self._read(tokens[:-1])
+
+    def _nothing(self, rows: int) -> Continuations:
+        """No child after each of `rows` nodes."""
+        return Found([()] * rows, self.draft.target.vocabulary_size, self.draft.eagle.fc.weight.device)
 
     def select(self, path: Sequence[int]) -> None:
         """Nothing: accepted tokens are read again, with the target's features."""
@@ -131,8 +168,8 @@ class EagleSession(ScoresAhead):
         eagle = self.draft.eagle
         embedded_1LD = eagle.embed(torch.tensor([list(tokens[1:-1])], device=eagle.fc.weight.device), 1)
         features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
-        steps = min(most, known)
-        for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self.source(), steps)):
+        steps = min(most, known, self.draft.longest or most)
+        for ahead, states_1LD in enumerate(self.draft.unrolled(features_1LF, embedded_1LD, self.source(), steps)):
             logits_LV = eagle.logits(states_1LD[0, ahead:][-rows:])
             found[ahead] = after_zeros(standardise(logits_LV, self.sampling, self.draft.target.vocabulary_size), rows)
         return iter(found)

@@ -18,7 +18,7 @@ Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +103,7 @@ class Eagle(SavedHeads):
         self.layer = DraftLayer(shape.layer, 2 * width if shape.taps else width)
         self.embed_tokens = nn.Embedding(shape.own_embeddings, width) if shape.own_embeddings else None
 
-    def bind(self, network: Any) -> "Eagle":
+    def bind(self, network: Any) -> Self:
         """Draft for `network`, on its head, its embeddings and its device. The network is no part of this module."""
         head = own_head(network)
         own = self.shape.own_head

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -49,10 +49,16 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
     trained: Eagle
     measured = 4
     predictor = "drafted token"
+    learns_features: ClassVar[bool] = True  # towards the target's, where the layer predicts them
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)
-        self.plan = plan = recipe.eagle
+        self.plan = recipe.eagle
+        self.trained = self.new(target, recipe, train_set).to(target.device).bind(target)
+
+    def new(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Eagle:
+        """What is trained, with new weights or the target's."""
+        plan = recipe.eagle
         kept = None if plan.vocabulary is None else _draft_vocabulary(recipe, target, train_set, plan.vocabulary)
         layer = layer_shape(target, "distill.target")
         scaled = layer.positions == "relative" and getattr(target.config, "scale_decoder_outputs", False)
@@ -62,7 +68,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         )  # fmt: skip
         eagle = Eagle(shape)
         borrow_layer(eagle, target, kept)
-        self.trained = eagle.to(target.device).bind(target)
+        return eagle
 
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
@@ -78,7 +84,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
                 break
             states_BTD = states_BTD[:, step:]
             loss = self._token_loss(output.p_BTV[:, step + 1 :], states_BTD, counted_BT)
-            if not self.trained.shape.taps:
+            if self.learns_features and not self.trained.shape.taps:
                 wanted_BTD = self.trained.fuse(output.features_BTF[:, step + 1 :])
                 places = counted_BT != -100
                 of_features = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())

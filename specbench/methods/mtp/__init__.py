@@ -1,0 +1,1 @@
+"""Multi-token prediction: heads that lie in a target's own checkpoint."""
