@@ -142,8 +142,8 @@ def build_each(
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
-    for one in configs:  # the errors of their processors come before weights are loaded
-        processors(one.sampling, vocabulary, frozenset({vocabulary.start}))
+    for config in configs:  # the errors of their processors come before weights are loaded
+        processors(config.sampling, vocabulary, frozenset({vocabulary.start}))
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
