@@ -453,7 +453,9 @@ def test_again_measures_disturbed_records_once_more(tmp_path: Path, capfd: Captu
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[1]", "[{}]", "x", '{"id": "a"}', "LINE", "NAN", "LESS", "RUNS"], ids=lambda text: text.replace("/", "")
+    "content",
+    ["{}", "[1]", "[{}]", "x", '{"id": "a"}', "LINE", "NAN", "LESS", "RUNS"],
+    ids=lambda text: text.replace("/", ""),
 )
 def test_a_file_that_is_no_baseline_is_one_line(
     check_against: Callable[..., tuple[int, str, str]], tmp_path: Path, content: str
