@@ -19,7 +19,7 @@ from specbench.report.tables import TABLES
 SWEEPS = choice_names("experiment")
 PARTS = {name for name in SWEEPS if name.startswith("beyond-mini-")}  # of beyond-mini
 # The twins' common part; part of table3, whose twin covers it; a twin of two tasks in turn.
-ALONE = {"mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
+ALONE = {"check-mini", "processes", "mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
 
 
 def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
