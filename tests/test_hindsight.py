@@ -1,5 +1,6 @@
 """The bound on rules for gamma and on routers: the least cost over every choice, and with one choice the walk's own."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -21,6 +22,11 @@ def text_of(seed: int, length: int = 9, greedy: bool = False, ahead: int = 0) ->
 
 def prices(seed: int, gamma: int) -> np.ndarray:
     return np.random.default_rng(seed).uniform(1, 2, (2, gamma + 1))
+
+
+def test_a_text_without_silent_places_needs_no_list_of_them() -> None:
+    text, costs = replace(text_of(1), silent=[False] * 9), prices(1, 3)
+    assert least_cost([Option(replace(text, silent=[]), 3, costs)], 9) == least_cost([Option(text, 3, costs)], 9)
 
 
 @pytest.mark.parametrize("ahead", [0, 3])

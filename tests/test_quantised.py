@@ -1,5 +1,8 @@
 """The target in fewer bits drafts for itself: the rounding of its weights, and the identity of the text."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import torch
 from decode import autoregressive, speculative
@@ -7,12 +10,15 @@ from networks import network
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from specbench.choose.recommend import of_simulated_costs
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.quantised.draft import GROUP, quantise, rounded
+from specbench.methods.router.config import RouterConfig
 from specbench.sampling import Sampling
 
 SIZE, ENDS = 40, frozenset({1})
@@ -60,3 +66,11 @@ def test_its_name_says_that_its_cost_is_simulated() -> None:
     assert QuantisedConfig(bits=4).label() == "quantised-4-simulated-cost"
     with pytest.raises(UserError, match=r"draft.bits=3: must be 4 \| 8"):
         QuantisedConfig(bits=3).check("draft")
+
+
+def test_a_recommendation_says_that_its_cost_is_simulated_in_a_router_too() -> None:
+    drafts = (QuantisedConfig(bits=4), RouterConfig(first=LookupConfig(), second=QuantisedConfig()), LookupConfig())
+    candidates = [SimpleNamespace(name=one.label(), config=SimpleNamespace(draft=one)) for one in drafts]
+    first, second = of_simulated_costs(cast(Any, candidates))
+    assert first.startswith("quantised-4-simulated-cost: its rounded weights are read at full size, so its c")
+    assert second.startswith("router-lookup-quantised-8-simulated-cost: ") and "8-bit kernels" in second

@@ -7,7 +7,7 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.draft import Draft, growing
+from specbench.algorithm.draft import Draft, DraftSession, growing
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
@@ -18,6 +18,8 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.router.config import ACCEPTANCE, RouterConfig
 from specbench.methods.router.draft import RouterDraft, RouterSession
+from specbench.methods.several.config import HorizontalConfig
+from specbench.methods.several.draft import HorizontalDraft
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
@@ -53,6 +55,7 @@ def test_the_text_has_the_targets_distribution(name: str) -> None:
     assert p_value(routers()[name]) > chi.ALARM
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_a_choice_by_the_drawn_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both draft, and the proposal with the higher first token is verified with its own q."""
@@ -140,6 +143,34 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
             for gamma in (1, 3):
                 text = speculative(target, draft, prompt, gamma=gamma, generator=torch.Generator(), **told).tokens  # type: ignore[arg-type]
                 assert text == own
+
+
+class Following(ModelDraft):
+    """A draft that follows the target, and where it was in each pass."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        session = super().start(prompt, sampling)
+        self.passes: list[int] = []
+        session.follow = lambda tokens: self.passes.append(len(tokens))  # type: ignore[attr-defined]
+        return session
+
+
+def test_a_draft_inside_a_part_follows_passes_in_which_another_proposes() -> None:
+    good, other = Following(GOOD, VOCABULARY), ModelDraft(OTHER, VOCABULARY)
+    inner = HorizontalDraft([good, other], (1,), VOCABULARY, frozenset({EOS}), CPU)
+    session = RouterDraft([LookupDraft(VOCABULARY, CPU, 3), inner], BY_MATCH).start(Prompt((1, 2, 1), (START,)), WARM)
+    for length in (2, 3):
+        proposal = session.propose([START, 1, 2][:length], 3, torch.Generator().manual_seed(0))
+        assert proposal.q_GV is None  # copied
+    assert good.passes == [2, 3]
+
+
+def test_what_its_drafts_are_it_is() -> None:
+    """Heads read the target's state after the text, inside a router too."""
+    config = RouterConfig(first=LookupConfig(), second=DRAFT_KINDS["eagle"](shipped="somewhere"))
+    assert config.inside_target and config.first_alone
+    with pytest.raises(UserError, match="so it can only be draft.first"):
+        HorizontalConfig(first=BigramConfig(), second=config, lengths=[1]).check("draft")
 
 
 def test_the_store_of_its_copy_grows() -> None:

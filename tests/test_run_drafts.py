@@ -207,23 +207,32 @@ def test_alpha_takes_them_all_at_once(run: Run, folders: Folders, tmp_path: Path
 
 
 @pytest.mark.full
-@needs_suffixes
-@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    ("draft", "temperature"),
+    [
+        pytest.param("retrieval-grow", 0, marks=needs_suffixes),
+        pytest.param("retrieval-grow", 1, marks=needs_suffixes),
+        ("suffix", 1),
+        ("router", 0),
+    ],
+)
 def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: int
+    run: Run, folders: Folders, monkeypatch: pytest.MonkeyPatch, draft: str, temperature: int
 ) -> None:
-    keys = ("gamma=3", "limit=3", f"sampling.temperature={temperature}")
-    _, err, whole = run("retrieval-grow", *keys)
+    keys = ["gamma=3", "limit=3", f"sampling.temperature={temperature}"]
+    if draft == "router":
+        keys += ["draft@draft.first=suffix", f"draft.second.path={folders['t5-draft']}"]
+    _, err, whole = run(draft, *keys)
     assert whole is not None, err
     written = [len(prompt["speculative"]["tokens"]) for prompt in whole["prompts"]]
     assert [prompt["grown"] for prompt in whole["prompts"]] == [sum(written[:place]) for place in range(3)]
-    assert whole["summary"]["draft"] == "retrieval-grow" and whole["summary"]["grown"] == sum(written[:-1])
+    assert whole["summary"]["draft"].startswith(draft) and whole["summary"]["grown"] == sum(written[:-1])
     assert whole["summary"]["identical"] == (1.0 if temperature == 0 else None) and whole["summary"]["lossless"]
     assert any("depend on the order of the prompts" in line for line in remarks(whole["summary"]))
 
     with interrupted(monkeypatch, after=2):
-        run("retrieval-grow", *keys, "force=true")
-    _, err, resumed = run("retrieval-grow", *keys, "force=true")
+        run(draft, *keys, "force=true")
+    _, err, resumed = run(draft, *keys, "force=true")
     assert resumed is not None and len(resumed["processes"]) == 2, err
     assert [prompt["grown"] for prompt in resumed["prompts"]] == [prompt["grown"] for prompt in whole["prompts"]]
     assert [prompt["beta"] for prompt in resumed["prompts"]] == [prompt["beta"] for prompt in whole["prompts"]]

@@ -198,15 +198,18 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
 
 
 def _with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
-    """`configs`, and after them the parts of routers, for the bound on these; no draft twice at a temperature."""
+    """`configs`, and after them the parts of routers, for the bound on these; a draft once a rule and temperature."""
     parts = [
         replace(config, draft=replace(part, cache_dir=part.cache_dir or config.draft.cache_dir))
         for config in configs
         if isinstance(config.draft, RouterConfig)
         for part in config.draft.drafts.values()
     ]
-    there = {(config.draft.label(), _temperature(config)) for config in configs}
-    new = {(one.draft.label(), _temperature(one)): one for one in parts}
+
+    def named(one: ChooseConfig) -> tuple[str, str, float]:
+        return one.draft.label(), rule_of(one.accept).label(), _temperature(one)
+
+    there, new = set(map(named, configs)), {named(one): one for one in parts}
     return [*configs, *(one for name, one in new.items() if name not in there)]
 
 

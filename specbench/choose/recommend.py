@@ -34,6 +34,7 @@ from specbench.interop.serving.assisted import AssistedGeneration, engine_name
 from specbench.interop.serving.engine import Engine, prove, time_engine
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
+from specbench.methods.quantised.config import QuantisedConfig
 from specbench.records.documents import (
     CandidateNames,
     MemoryOfCandidate,
@@ -221,6 +222,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "rows": rows,
         "reasons": [
             *reasons(table),
+            *of_simulated_costs(scored.candidates),
             *of_cascades(table, inner_rankings),
             *of_batches(tables),
             *of_lossy(table, total_variations),
@@ -238,6 +240,17 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "environment": surroundings,
     }
     return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
+
+
+def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
+    """A sentence about each candidate whose c, and so whose place in the ranking, is not that of quantised weights."""
+    return [
+        f"{one.name}: its rounded weights are read at full size, so its c and its speedups are not those of "
+        f"{part.bits}-bit kernels; its α is (docs/drafts.md#quantised)"
+        for one in candidates
+        for part in one.config.draft.levels()
+        if isinstance(part, QuantisedConfig)
+    ]
 
 
 def _memory(candidate: LoadedCandidate, batch: int) -> MemoryOfCandidate:

@@ -165,6 +165,16 @@ class SeveralConfig(DraftConfig):
         """The drafts that are set, by their keys."""
         return {name: part for name, part in self.parts().items() if part is not None}
 
+    @property
+    def inside_target(self) -> bool:  # type: ignore[override]
+        """Whether one of its drafts works inside the target."""
+        return any(part.inside_target for part in self.drafts.values())
+
+    @property
+    def first_alone(self) -> bool:  # type: ignore[override]
+        """Whether one of its drafts predicts from the target's state after the text."""
+        return any(part.first_alone for part in self.drafts.values())
+
     def check_drafts(
         self, key: str, made_of: str, nested: str, objection_to: Callable[[DraftConfig], str | None], bound_in: str
     ) -> None:

@@ -1,9 +1,11 @@
 """The least cost of a completion's passes if each pass picks its draft and gamma in hindsight: bounds on every rule.
 
-A rule for gamma (SpecDec++, DISCO, `gamma=adaptive`) or a router of drafts chooses before a pass from what is known
-then. Here the completion itself is known, so that no such rule is cheaper: by dynamic programming from the end, each
-place takes the option with the least expected cost of this pass and of those that follow. Acceptance draws stay
-unknown, as in `analysis.forecast.walk`, whose expectations these are with a single option. At T = 0 nothing is drawn.
+A rule for gamma or a router of drafts chooses before a pass from what is known then. Here the completion itself is
+known, so that no choice among the same options is cheaper: by dynamic programming from the end, each place takes the
+option with the least expected cost of this pass and of those that follow. Acceptance draws stay unknown, as in
+`analysis.forecast.walk`, whose expectations these are with a single option. At T = 0 nothing is drawn, and this also
+bounds rules that end a proposal while it is drafted (SpecDec++, DISCO). At T > 0 such a rule sees the drafted tokens,
+which this bound does not know.
 """
 
 from collections.abc import Sequence
@@ -45,7 +47,7 @@ def _of_pass(
     """The expected cost of a pass that begins at `start`, and of all after it."""
     text, length = option.text, len(to_come) - 1
     room = max(0, min(option.gamma, most - start - 1))
-    drafted = 0 if text.silent[start] else proposed(start, room, ahead)
+    drafted = 0 if text.silent and text.silent[start] else proposed(start, room, ahead)
     reached, cost = 1.0, float(option.costs[min(start, 1), drafted])
     for place in range(start, min(start + drafted, length)):
         here = (ahead[place - start - 1][place] if ahead and place > start else text.ratio[place]) or 0.0

@@ -25,7 +25,6 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import (
     Draft,
     DraftSession,
-    Follows,
     ProposesByReading,
     ScoresAhead,
     expect,
@@ -39,7 +38,7 @@ from specbench.engine.session import Reading
 from specbench.loading.model_loader import Say
 from specbench.methods.copying import Matches
 from specbench.methods.router.config import MATCH, RouterConfig
-from specbench.methods.several.draft import DraftOfDrafts, SeveralBuilder
+from specbench.methods.several.draft import DraftOfDrafts, SessionsOfDrafts, SeveralBuilder
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
 
@@ -77,22 +76,21 @@ class RouterDraft(DraftOfDrafts):
         return RouterDraft([in_batch(draft, rows) for draft in self.drafts], self.config)
 
 
-class RouterSession(ScoresAhead, ProposesByReading):
+class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
     """The drafts' sessions, and how their tokens fared in this completion."""
 
     stops_at_end = True
 
     def __init__(self, draft: RouterDraft, sessions: Sequence[DraftSession]) -> None:
-        self.draft, self.config, self.sessions = draft, draft.config, sessions
-        self._following = [one for one in sessions if isinstance(one, Follows)]
+        super().__init__(sessions)
+        self.draft, self.config = draft, draft.config
         self.seen = (Accepted(), Accepted())
         self._last: tuple[int, int, list[int]] | None = None  # the last proposal: its draft, its place and its tokens
         self._first: list[bool] = []  # whether the first draft proposes, at the latest positions that were scored
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         self._learn(tokens)
-        for one in self._following:
-            one.follow(tokens)
+        self.follow(tokens)
         for number in (0, 1) if self._prefers_first(tokens, gamma) else (1,):
             draft, session = self.draft.drafts[number], self.sessions[number]
             proposal = on_host((yield from proposing(session)(tokens, gamma, generator)))
@@ -123,10 +121,6 @@ class RouterSession(ScoresAhead, ProposesByReading):
         self.seen[number].accepted += accepted
         self.seen[number].tested += accepted + (accepted < len(drafted) and place + accepted < len(tokens))
         self._last = None
-
-    def rollback(self, length: int) -> None:
-        for session in self.sessions:
-            session.rollback(length)
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         places, before = range(prefix_length, len(tokens)), len(self._first)

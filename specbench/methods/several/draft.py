@@ -28,6 +28,7 @@ from specbench.algorithm.continuations import Continuations, Merged
 from specbench.algorithm.draft import (
     Draft,
     DraftSession,
+    Follows,
     ProposesByReading,
     ReadsTrees,
     ScoresAhead,
@@ -92,6 +93,22 @@ class DraftOfDrafts(ABC):
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.session([start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+
+
+class SessionsOfDrafts:
+    """The part of a draft session that has `sessions`, of which one or several propose."""
+
+    def __init__(self, sessions: Sequence[DraftSession]) -> None:
+        self.sessions = sessions
+        self._following = [one for one in sessions if isinstance(one, Follows)]
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        for one in self._following:
+            one.follow(tokens)
+
+    def rollback(self, length: int) -> None:
+        for session in self.sessions:
+            session.rollback(length)
 
 
 class MergedDraft(DraftOfDrafts):
@@ -182,13 +199,14 @@ class HorizontalDraft(DraftOfDrafts):
         return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
 
 
-class HorizontalSession(ScoresAhead, ProposesByReading):
+class HorizontalSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
     """The drafts' sessions side by side. `score` is of a proposal's first token, which is the first draft's."""
 
     stops_at_end = True
 
     def __init__(self, draft: HorizontalDraft, sessions: Sequence[DraftSession]) -> None:
-        self.draft, self.sessions = draft, sessions
+        super().__init__(sessions)
+        self.draft = draft
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         """A draft that proposes fewer tokens than it may leaves the others to the next."""
@@ -213,10 +231,6 @@ class HorizontalSession(ScoresAhead, ProposesByReading):
             one_hot(one.tokens, self.draft.vocabulary_size, self.draft.device) if one.q_GV is None else one.q_GV
             for one in proposals if one.tokens
         ])  # fmt: skip
-
-    def rollback(self, length: int) -> None:
-        for session in self.sessions:
-            session.rollback(length)
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """Each draft reads the text once; a token has the q of the draft that proposes at its position."""
