@@ -425,9 +425,7 @@ class Memory(TypedDict, total=False):
     memory_baseline_bytes: Annotated[int, "the target alone"]
     memory_ratio: Annotated[float, "the first over the second"]
     memory_source: Annotated[str, "tensors: counted from tensors; allocator: the most that CUDA's allocator had given"]
-    memory_parts: Annotated[
-        dict[str, int], "bytes of weights and caches of either, and of draft_tables"
-    ]
+    memory_parts: Annotated[dict[str, int], "bytes of weights and caches of either, and of draft_tables"]
     memory_peak_bytes: Annotated[int | None, "the most that the process, or CUDA's allocator, held during a decoding"]
 
 
