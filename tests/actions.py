@@ -94,6 +94,7 @@ class Runner:
         self.workspace, self.home, self.artifacts = folder / "workspace", folder / "home", folder / "artifacts"
         self._prepare, self._files = prepare, folder / "files"
         self.temporary = folder / "temp"  # which a runner empties before each job
+        self.fails: set[str] = set()  # actions of others that fail here
         for made in (self.home, self.artifacts, self._files, self.temporary):
             made.mkdir(parents=True, exist_ok=True)
         paths = [str(path)] if path is not None else []
@@ -137,7 +138,8 @@ class Runner:
     def _action(self, step: Step, contexts: dict[str, Any], done: Job) -> tuple[str, dict[str, str]]:
         given = filled(step.get("with", {}), contexts)
         if not step["uses"].startswith("./"):
-            return "success", self._known[step["uses"].partition("@")[0]](given)
+            name = step["uses"].partition("@")[0]
+            return ("failure", {}) if name in self.fails else ("success", self._known[name](given))
         folder = self.workspace / step["uses"]
         action = yaml.safe_load((folder / "action.yml").read_text(encoding="utf-8"))
         inputs = {name: given.get(name, one.get("default", "")) for name, one in action["inputs"].items()}

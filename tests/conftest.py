@@ -13,8 +13,6 @@ import sweeps
 from covering import mark_the_rest
 from hypothesis import settings
 
-from specbench.analysis.costs.disturbance import Disturbance
-
 # The same examples at every run: a test that passed does not fail tomorrow at random.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
@@ -119,6 +117,4 @@ def short_probes() -> Iterator[None]:
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests share their machine with each other and with what else runs there: no record says that it was disturbed, or
     tables would be empty. `test_disturbance` puts the judgement back."""
-    monkeypatch.setattr("specbench.analysis.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", lambda waited, steps_s: Disturbance(waited, None))
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda before, after: None)
+    sweeps.quieten(monkeypatch)

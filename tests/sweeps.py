@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from specbench.analysis.costs.disturbance import Disturbance
 from specbench.records import store
 
 RUNS = int(os.environ.get("SPECBENCH_SWEEP_RUNS", "30"))
@@ -78,3 +81,10 @@ def _without_times(value: Any) -> Any:
 
 def _listed(values: tuple[object, ...]) -> str:
     return ",".join(map(str, values))
+
+
+def quieten(patch: pytest.MonkeyPatch) -> None:
+    """Let no record say that it was disturbed: fixtures that run before `quiet_machine` call it themselves."""
+    patch.setattr("specbench.analysis.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
+    patch.setattr("specbench.experiment.core_time.of_steps", lambda waited, steps_s: Disturbance(waited, None))
+    patch.setattr("specbench.experiment.core_time.between", lambda before, after: None)

@@ -146,7 +146,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
-    assert any(line.endswith("  disturbed") for line in out.splitlines()) and "docs/disturbed.md" in out
+    assert any("  disturbed" in line for line in out.splitlines()[1:]) and "docs/disturbed.md" in out
     assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
 
 
@@ -208,28 +208,6 @@ def test_a_new_disturbed_record_leaves_the_committed_drawings_as_they_are(tmp_pa
 
 def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:
     assert Records(tmp_path).disturbed == [] and Records(tmp_path).chains.empty
-
-
-SUMMARY = {
-    "target": "t", "draft": "d", "task": "ende", "temperature": 0.0, "gamma": 3, "device": "cpu", "dtype": "float32",
-    "alpha": 0.6, "alpha_low": 0.55, "alpha_high": 0.65, "speedup_measured": 1.5, "lossless": True, "hardware": "x",
-}  # fmt: skip
-
-
-def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
-    argv = ["compare", "--baseline", str(tmp_path / "b.json"), "--results", str(tmp_path)]
-    store.write(tmp_path, {"run_id": "a", "summary": SUMMARY})
-    assert main([*argv, "--write"]) == 0 and main(argv) == 0
-    for speed in (1.0, 1.5, 9.0):
-        changed = {"speedup_measured": speed, "disturbed": True, "disturbed_by": SIGNS}
-        store.write(tmp_path, {"run_id": "a", "summary": SUMMARY | changed})
-        capfd.readouterr()
-        assert main(argv) == 1
-        out, err = capfd.readouterr()
-        assert "its speedup is not compared: target=t draft=d task=ende temperature=0.0 gamma=3" in err and SIGNS in err
-        assert "0 moved" in out and "1 disturbed" in out
-    assert main([*argv, "--write"]) == 0  # its alpha is written down, its speed is not
-    assert json.loads((tmp_path / "b.json").read_text())[0]["speedup_measured"] is None
 
 
 def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import commands
 import engine_samples
 import pytest
+import sweeps
 from kept_records import newest
 
 from specbench.cli import VERBS, main
@@ -104,7 +105,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "mine" / "target" / "chat-7b.yaml").write_text("{name: chat-7b, hub: OWNER/NAME, revision: COMMIT}\n")
     before = Path.cwd()
     os.chdir(folder)
-    assert main(["run", "draft=random", "results=fresh", *SMALL, *SMALLER["run"]]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        sweeps.quieten(patch)
+        assert main(["run", "draft=random", "results=fresh", *SMALL, *SMALLER["run"]]) == 0
     assert main(["compare", "--baseline", "results/baseline.jsonl", "--results", "fresh", "--write"]) == 0
     assert main(["compare", "--history", "--write", "--kept"]) == 0
     yield folder

@@ -146,6 +146,14 @@ def test_equal_values_are_no_change_and_a_certain_one_is_found() -> None:
     assert lost is not None and lost.p < 1e-9 and lost.ratio == pytest.approx(0.95)
 
 
+def test_an_alpha_of_nothing_has_a_ratio_only_where_it_fell() -> None:
+    draw = np.random.default_rng(4)
+    some, none = line(draw), line(draw)
+    none["quantities"]["alpha"] = (0.0, None, None)
+    found = [change([a], [b], "alpha") for a, b in ((some, none), (none, some), (none, none))]
+    assert [(one.ratio, one.p) for one in found if one is not None] == [(0, 0), (float("inf"), 0), (1, 1)]
+
+
 def test_one_prompt_that_differs_is_no_alarm() -> None:
     """As rounding makes them: one token of one prompt."""
     draw = np.random.default_rng(4)
@@ -360,6 +368,19 @@ def test_records_that_are_not_compared(
     assert found == code and said in err
 
 
+def test_another_dtype_is_another_measurement_and_other_hardware_is_not_missing() -> None:
+    draw = np.random.default_rng(4)
+    a, elsewhere, left_out = (line(draw, name=name) for name in "abc")
+    elsewhere = {**elsewhere, "config": a["config"], "hardware": "other"}
+    now = {**a, "created": LATE}
+    found = compare_with_baseline([a, elsewhere, left_out], [now])
+    assert (found.missing, found.elsewhere, len(found.compared), found.untimed) == (1, 0, 1, [])
+    found = compare_with_baseline([a], [{**now, "id": "d", "dtype": "bfloat16"}])
+    assert len(found.unknown) == 1 and not found.tested
+    found = compare_with_baseline([a], [{**now, "id": "d", "hardware": "other"}])
+    assert len(found.untimed) == 1 and {one.quantity for one in found.tested} == {"alpha"}
+
+
 def test_write_keeps_other_lines_and_says_what_has_no_times(
     check_against: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -379,7 +400,19 @@ def test_a_baseline_without_a_speed_fails(tmp_path: Path, capfd: Capture) -> Non
     changed(tmp_path / "old", run_id, tmp_path / "new", disturbed=False)
     capfd.readouterr()
     assert main(["compare", "--baseline", str(file), "--results", str(tmp_path / "new")]) == 1
-    assert "has no speedup, so that no loss of speed would be found" in capfd.readouterr().err
+    assert "has no speedup of these configs, so that no loss of speed would be found" in capfd.readouterr().err
+    make(tmp_path / "other", gamma=5)
+    assert main(["compare", "--baseline", str(file), "--results", str(tmp_path / "other"), "--write"]) == 0
+    assert main(["compare", "--baseline", str(file), "--results", str(tmp_path / "new")]) == 1
+
+
+def test_records_of_one_prompt_are_not_compared(tmp_path: Path, capfd: Capture) -> None:
+    file, run_id = tmp_path / "b.jsonl", make(tmp_path / "old", prompts=1)
+    assert main(["compare", "--baseline", str(file), "--results", str(tmp_path / "old"), "--write"]) == 0
+    changed(tmp_path / "old", run_id, tmp_path / "new")
+    capfd.readouterr()
+    assert main(["compare", "--baseline", str(file), "--results", str(tmp_path / "new")]) == 2
+    assert "records of one prompt cannot be compared" in capfd.readouterr().err
 
 
 def test_counts_alone_are_compared_whatever_disturbs_the_machine(tmp_path: Path, capfd: Capture) -> None:
@@ -420,14 +453,19 @@ def test_again_measures_disturbed_records_once_more(tmp_path: Path, capfd: Captu
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[1]", "[{}]", "x", '{"id": "a"}', "LINE", "NAN"], ids=lambda text: text.replace("/", "")
+    "content",
+    ["{}", "[1]", "[{}]", "x", '{"id": "a"}', "LINE", "NAN", "LESS", "RUNS"],
+    ids=lambda text: text.replace("/", ""),
 )
 def test_a_file_that_is_no_baseline_is_one_line(
     check_against: Callable[..., tuple[int, str, str]], tmp_path: Path, content: str
 ) -> None:
     file = tmp_path / "baseline.jsonl"
     row = json.loads(file.read_text().splitlines()[0])
-    broken = {"LINE": {**row, "quantities": {"alpha": [None, 1, 2]}}, "NAN": {**row, "by_prompt": {"alpha": ["x"]}}}
+    broken = {
+        "LINE": {**row, "quantities": {"alpha": [None, 1, 2]}}, "NAN": {**row, "by_prompt": {"alpha": ["x"]}},
+        "LESS": {key: value for key, value in row.items() if key != "prompts"}, "RUNS": {**row, "runs": 0},
+    }  # fmt: skip
     file.write_text((json.dumps(broken[content]) if content in broken else content) + "\n")
     code, _, err = check_against("old")
     assert code == 2 and "line 1: is not a measurement" in err and err.count("\n") == 1

@@ -98,6 +98,9 @@ def test_the_container_runs_the_commands_of_readme() -> None:
     for made in re.findall(r"make \w+", command):
         assert f"\n{made} " in readme
     assert set(re.findall(r"make \w+", command)) == {"make run", "make test"}
+    # docker reads no .containerignore, and podman reads both: this machine's .venv stays out with either.
+    assert ".venv" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert not (ROOT / ".containerignore").exists()
 
 
 CLAIM = {"claim": "it is fast", "command": "make run", "takes": "a minute", "run": "97efd7e2", "value": "speedup"}

@@ -12,8 +12,8 @@ from decode import autoregressive, speculative
 from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree_rules import DraftedTree, KSequential
+from specbench.algorithm.acceptance.base import Children, DraftedTree
+from specbench.algorithm.acceptance.tree_rules import KSequential
 from specbench.algorithm.acceptance.tree_rules import walk as walk_down
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements

@@ -13,10 +13,10 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.algorithm.acceptance.base import Children, Verdict
+from specbench.algorithm.acceptance.base import Chance, Children, DraftedTree, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, Node, WithoutReplacement
+from specbench.algorithm.acceptance.tree_rules import Node, WithoutReplacement
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.by_position import acceptance_by_position, of_trees

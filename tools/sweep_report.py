@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass", "memory": "peak memory"}  # the others as they are
+NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass"}  # the others as they are
 CHARTS = ("speedup", "tokens_per_pass", "alpha")
 MOST_COMMITS = 30  # of a chart, the newest
 Row = dict[str, Any]
@@ -24,11 +24,16 @@ def table(moved: Sequence[Row]) -> str:
     """What moved, what fails first, with the certainty and the commit of the baseline's measurement."""
     lines = ["| record | | baseline | now | change, 95% | q | since | |", "| --- " * 8 + "|"]
     for row in sorted(moved, key=lambda row: (not row["fails"], row["q"])):
-        change, low, high = (f"{100 * (row[key] - 1):+.1f}" for key in ("ratio", "low", "high"))
+        change, low, high = (percent(row[key]) for key in ("ratio", "low", "high"))
         quantity, verdict = NAMES.get(row["quantity"], row["quantity"]), "fails" if row["fails"] else "better"
         numbers = f"{row['baseline']:.4g} | {row['now']:.4g} | {change}% [{low}, {high}] | {row['q']:.1g}"
         lines.append(f"| {row['run_id']} | {quantity} | {numbers} | {commit(row['since'])[:7]} | {verdict} |")
     return "\n".join(lines)
+
+
+def percent(ratio: float | None) -> str:
+    """A change in percent; JSON has null for a ratio to 0."""
+    return "+∞" if ratio is None else f"{100 * (ratio - 1):+.1f}"
 
 
 def commit(name: str | None) -> str:
@@ -47,13 +52,13 @@ def charts(history: Sequence[Row]) -> str:
                 start = first.setdefault(row["id"], value)
                 logs.setdefault(commit(row["commit"])[:7], []).append(math.log(value / start))
         commits = list(logs)[-MOST_COMMITS:]
-        percent = [100 * (math.exp(sum(logs[one]) / len(logs[one])) - 1) for one in commits]
+        means = [100 * (math.exp(sum(logs[one]) / len(logs[one])) - 1) for one in commits]
         if commits:
             title = f"{NAMES.get(quantity, quantity)}, % of the first measurement, mean of {len(first)} configs"
             drawn.append(
                 f'```mermaid\nxychart-beta\n  title "{title}"\n  x-axis [{", ".join(map(json.dumps, commits))}]\n'
-                f"  y-axis {min(*percent, -1):.1f} --> {max(*percent, 1):.1f}\n"
-                f"  line [{', '.join(f'{one:.2f}' for one in percent)}]\n```"
+                f"  y-axis {min(*means, -1):.1f} --> {max(*means, 1):.1f}\n"
+                f"  line [{', '.join(f'{one:.2f}' for one in means)}]\n```"
             )
     return "\n\n".join(drawn)
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
-from specbench.analysis.costs.verify_cost import medians
+from specbench.analysis.costs.verify_cost import full_passes, medians
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
@@ -48,7 +48,7 @@ def measurement(record: RunRecord) -> Measurement:
     """The line of a record. Of a disturbed record it has no times."""
     summary, prompts = record["summary"], record["prompts"]
     digest, config = identity(record["config"], dict(summary))
-    signs = summary.get("disturbed_by") if summary.get("disturbed") else None
+    signs = (summary.get("disturbed_by") or "without a sign") if summary.get("disturbed") else None
     quantities: dict[Quantity, Estimate] = {}
     by_prompt: dict[Quantity, list[int]] = {}
     for name, found in _quantities(record, timed=signs is None).items():
@@ -111,12 +111,7 @@ def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, F
             [[one["draft_s"] / levels(one) for one in some if one["drafted"]] for some in passes], steps
         )
     if summary["verify_cost"]:
-        gamma = summary["gamma"]
-        full = [
-            [p["verify_s"] for p in some if gamma is None or p.get("parents") is not None or p["drafted"] == gamma]
-            for some in passes
-        ]
-        found["v"] = _medians(full, steps)
+        found["v"] = _medians(full_passes(prompts, summary["gamma"]), steps)
     return {name: one for name, one in found.items() if one[0] > 0 or name == "alpha"}
 
 
@@ -169,7 +164,10 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True)
 class Change:
-    """A ratio after / before with its 95% interval, and the p of 'nothing changed'. `paired`: prompts in both, or 0."""
+    """A ratio after / before with its 95% interval, and the p of 'nothing changed'.
+
+    Infinite where the quantity was 0, which only α can be. `paired`: prompts in both, or 0.
+    """
 
     ratio: float
     low: float
@@ -188,8 +186,9 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
         return None
     values = [[row["quantities"][name][0] for row in side] for side in sides]
     if min(map(min, values)) <= 0:
-        same = values[0][-1] == values[1][-1]
-        return Change(1.0, 1.0, 1.0, 1.0, 0) if same else Change(math.inf, math.inf, math.inf, 0.0, 0)
+        old, new = values[0][-1], values[1][-1]
+        ratio = new / old if old > 0 else 1.0 if new == old else math.inf
+        return Change(ratio, ratio, ratio, float(new == old), 0)
     first, second = (float(np.mean(np.log(side))) for side in values)
     effect = second - first
     parts, paired = _over_prompts(sides, name)
@@ -290,7 +289,7 @@ class Comparison:
         same: records that the baseline's row was made of.
         untimed: records compared by α and tokens per pass alone, since they are of other hardware, or the row has no
             times.
-        missing: rows of the baseline of this kind of device without a record.
+        missing: rows of the baseline of this kind of device whose config no record has.
         elsewhere: rows of other kinds of device.
     """
 
@@ -319,15 +318,14 @@ def compare_with_baseline(
 ) -> Comparison:
     """Compare records with the baseline's rows of their config; `margin`: the smallest change that counts, a share."""
     rows = {row["id"]: row for row in baseline}
-    configs = {(row["config"], kind(row)): row for row in baseline}
+    alike_but_hardware = {_counts_as(row): row for row in baseline}
     pairs: list[tuple[Measurement, Measurement, Quantity, Change]] = []
-    unknown, same, untimed, seen = [], [], [], set[str]()
+    unknown, same, untimed = [], [], []
     for after in now:
-        before = rows.get(after["id"]) or configs.get((after["config"], kind(after)))
+        before = rows.get(after["id"]) or alike_but_hardware.get(_counts_as(after))
         if before is None:
             unknown.append(after)
             continue
-        seen.add(before["id"])
         if (before["run_id"], before["created"]) == (after["run_id"], after["created"]):
             same.append(after)
             continue
@@ -343,7 +341,7 @@ def compare_with_baseline(
         Tested(*pair, q, moved=q <= FALSE_ALARMS and abs(pair[3].ratio - 1) >= margin)
         for pair, q in zip(pairs, qs, strict=True)
     ]
-    kinds = {kind(row) for row in now}
+    kinds, found_here = {kind(row) for row in now}, {_counts_as(row) for row in now}
     return Comparison(
         tested,
         wrong=[row for row in now if not row["lossless"]],
@@ -351,7 +349,7 @@ def compare_with_baseline(
         unknown=unknown,
         same=same,
         untimed=untimed,
-        missing=sum(row["id"] not in seen and kind(row) in kinds for row in baseline),
+        missing=sum(_counts_as(row) not in found_here and kind(row) in kinds for row in baseline),
         elsewhere=sum(kind(row) not in kinds for row in baseline),
     )
 
@@ -366,6 +364,11 @@ def baseline_of(rows: Iterable[Measurement], before: Iterable[Measurement] = ())
         if not row["disturbed_by"] or row["id"] not in newest:
             newest[row["id"]] = row
     return list(newest.values())
+
+
+def _counts_as(row: Measurement) -> tuple[str, str, str | None]:
+    """What measurements agree in whose α and tokens per pass can be compared, whatever hardware they are of."""
+    return row["config"], kind(row), row["dtype"]
 
 
 def kind(row: Measurement) -> str:

@@ -23,7 +23,6 @@ Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 PER_UNIT = 100  # contributions of prompts are whole numbers of hundredths
 HISTORY = "history"  # the folder in that of the results
-REQUIRED = ("id", "config", "run_id", "created", "hardware", "device", "simulated", "quantities", "by_prompt")
 Estimate = tuple[float, float | None, float | None]
 
 
@@ -85,15 +84,19 @@ def read_measurements(file: Path, option: str) -> list[Measurement]:
 
 def is_measurement(row: object) -> bool:
     """Whether `row` has what a comparison reads, in its types."""
-    if not isinstance(row, dict) or not row.keys() >= set(REQUIRED):
+    if not isinstance(row, dict) or not row.keys() >= Measurement.__required_keys__:
         return False
     quantities, by_prompt = row["quantities"], row["by_prompt"]
     if not isinstance(quantities, dict) or not isinstance(by_prompt, dict):
         return False
-    words = all(isinstance(row[name], str) for name in ("id", "config", "run_id", "created", "device"))
+    words = all(isinstance(row[name], str) for name in ("id", "config", "run_id", "created", "device", "prompts"))
+    commit = row["commit"] is None or isinstance(row["commit"], str)
+    runs, between = row.get("runs", 1), row.get("between", 0.0)
+    processes = type(runs) is int and runs >= 1 and type(between) in (int, float) and between >= 0
     estimates = all(name in QUANTITIES and _is_estimate(value) for name, value in quantities.items())
     prompts = all(isinstance(one, list) and all(type(x) is int for x in one) for one in by_prompt.values())
-    return words and estimates and prompts and by_prompt.keys() <= quantities.keys() and "alpha" in quantities
+    whole = by_prompt.keys() <= quantities.keys() and "alpha" in quantities
+    return words and commit and processes and estimates and prompts and whole
 
 
 def _is_estimate(value: object) -> bool:

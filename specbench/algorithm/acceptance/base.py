@@ -9,15 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from specbench.deferred import torch
 from specbench.sampling import Sampling, checked, drawn, one_hot, uniforms
+from specbench.theory.trees import ROOT
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
@@ -154,6 +153,42 @@ if TYPE_CHECKING:
     AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
 else:
     AcceptanceRule = Callable
+
+
+@dataclass(frozen=True)
+class DraftedTree:
+    """Drafted tokens and the index of each one's parent, ROOT or an earlier node; siblings in the order drawn."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> DraftedTree:
+        return cls(tokens, range(ROOT, len(tokens) - 1))
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """The children of the root, then those of each node, in order."""
+        found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+        for node, parent in enumerate(self.parents):
+            found[parent + 1].append(node)
+        return found
+
+
+class Chance(Protocol):
+    """The source of a rule's random decisions."""
+
+    def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
+        """Whether r `under` < `over`, r uniform in [0, 1) and the node's own: true with probability over / under."""
+
+    def draw(self, row_V: Tensor) -> int:
+        """A token drawn from `row_V`."""
+
+
+class NodeRows(Protocol):
+    """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
+
+    def __getitem__(self, node: int, /) -> Tensor: ...
 
 
 def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:

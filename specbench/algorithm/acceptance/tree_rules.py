@@ -31,45 +31,21 @@ distribution that node i was drawn from, given all but its siblings.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Children, Verdict, residual
+from specbench.algorithm.acceptance.base import (
+    RESIDUAL_EPSILON,
+    Chance,
+    Children,
+    DraftedTree,
+    NodeRows,
+    Verdict,
+    residual,
+)
 from specbench.sampling import draw, one_hot
 from specbench.theory.trees import ROOT
-
-
-@dataclass(frozen=True)
-class DraftedTree:
-    """Drafted tokens and the index of each one's parent, ROOT or an earlier node; siblings in the order drawn."""
-
-    tokens: Sequence[int]
-    parents: Sequence[int]
-
-    @classmethod
-    def chain(cls, tokens: Sequence[int]) -> "DraftedTree":
-        return cls(tokens, range(ROOT, len(tokens) - 1))
-
-    @cached_property
-    def children(self) -> list[list[int]]:
-        """The children of the root, then those of each node, in order."""
-        found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
-        for node, parent in enumerate(self.parents):
-            found[parent + 1].append(node)
-        return found
-
-
-class Chance(Protocol):
-    """The source of a rule's random decisions."""
-
-    def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
-        """Whether r `under` < `over`, r uniform in [0, 1) and the node's own: true with probability over / under."""
-
-    def draw(self, row_V: Tensor) -> int:
-        """A token drawn from `row_V`."""
 
 
 class Uniforms:
@@ -84,12 +60,6 @@ class Uniforms:
 
     def draw(self, row_V: Tensor) -> int:
         return draw(row_V, self.generator)
-
-
-class NodeRows(Protocol):
-    """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
-
-    def __getitem__(self, node: int, /) -> Tensor: ...
 
 
 BISECTIONS = 60

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import (
     ChainRule,
+    DraftedTree,
     PendingProposal,
     Proposal,
     Verdict,
     Verification,
     leading,
 )
-from specbench.algorithm.acceptance.tree_rules import DraftedTree, Uniforms
+from specbench.algorithm.acceptance.tree_rules import Uniforms
 from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
 from specbench.theory.trees import ROOT
 

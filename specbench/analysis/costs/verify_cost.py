@@ -22,7 +22,7 @@ def verify_cost(
     tokens, so that none of its counts makes it full. The interval resamples prompts
     (`MOST_RESAMPLES` times at most). None without a full pass.
     """
-    of_passes, of_steps = _full_passes(prompts, gamma), [prompt["baseline"]["steps_s"] for prompt in prompts]
+    of_passes, of_steps = full_passes(prompts, gamma), [prompt["baseline"]["steps_s"] for prompt in prompts]
     if not any(of_passes):
         return None
     value = _v(prompts, gamma)
@@ -38,11 +38,11 @@ def verify_cost(
 
 def _v(prompts: Sequence[PromptRecord], gamma: int | None) -> float:
     """The median of full passes over the median step."""
-    verifying_s = [one for some in _full_passes(prompts, gamma) for one in some]
+    verifying_s = [one for some in full_passes(prompts, gamma) for one in some]
     return median(verifying_s) / median(one for prompt in prompts for one in prompt["baseline"]["steps_s"])
 
 
-def _full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[list[float]]:
+def full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[list[float]]:
     """The seconds of verifying each full pass, prompt by prompt."""
     return [
         [

@@ -10,7 +10,7 @@ from specbench.records.measurements import QUANTITIES, Measurement, Quantity
 from specbench.report.figure import FAINT, MARKERS, PAPER, SERIES, Drawn, at_end, panels, spread
 
 TITLE = "Each config over commits"
-TITLES: dict[Quantity, str] = {"alpha": r"$\alpha$", "tokens_per_pass": "tokens per pass", "memory": "peak memory"}
+TITLES: dict[Quantity, str] = {"alpha": r"$\alpha$", "tokens_per_pass": "tokens per pass"}
 MOST_COMMITS = 8  # that are named on an axis; the CSV has all
 MOST_NAMED = 6  # configs with a step that are drawn in colour and named in a panel, the most certain first
 
@@ -30,9 +30,9 @@ def draw(histories: Sequence[Sequence[Measurement]], steps: Sequence[StepOf]) ->
         _panel(panel, points[points["quantity"] == name], marked, commits)
         panel.set_title(TITLES.get(name, name))
     notes = [
-        f"A line is a config on a machine: {points['id'].nunique()} of them, {len(commits)} commits. Hollow marks: the "
-        f"first measurement after a step ({len(steps)} steps); without any change, the probability of a single "
-        f"step is at most {FALSE_ALARMS:.0%}"
+        f"A line is a config on a machine: {points['id'].nunique()} of them, {len(commits)} commits, {len(steps)} "
+        f"steps. Hollow marks: the first measurement after a step, for the {MOST_NAMED} configs of a panel whose steps "
+        f"are most certain. Without any change, the probability of a single step is at most {FALSE_ALARMS:.0%}"
     ]
     return Drawn("history", TITLE, figure, points, notes)
 

@@ -25,8 +25,7 @@ from specbench.deferred import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Proposal, Verdict
-    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal, Verdict
     from specbench.sampling import Sampling
 
 

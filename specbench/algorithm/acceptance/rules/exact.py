@@ -26,8 +26,7 @@ from specbench.sampling import checked, uniforms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Proposal
-    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal
     from specbench.sampling import Sampling
 
 

@@ -15,8 +15,7 @@ from specbench.config.rule import RuleConfig
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.algorithm.acceptance.base import Proposal, Verdict
-    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal, Verdict
     from specbench.config.draft import DraftConfig
     from specbench.config.tree import TreeConfig
     from specbench.sampling import Sampling

@@ -17,8 +17,7 @@ from specbench.theory.trees import ROOT
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Proposal
-    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal
     from specbench.config.draft import DraftConfig
     from specbench.config.tree import TreeConfig
     from specbench.sampling import Sampling
