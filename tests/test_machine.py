@@ -17,6 +17,7 @@ from specbench.analysis.costs.disturbance import of_states
 from specbench.analysis.summary import energy
 from specbench.cli import main
 from specbench.config.keys import bytes_of
+from specbench.engine.buffers import BufferPool
 from specbench.engine.capture.lower import PackedWeights
 from specbench.experiment import gpu as gpus
 from specbench.experiment import machine as machines
@@ -329,6 +330,14 @@ def test_every_storage_counts_once_and_for_the_target_first() -> None:
     draft = OfDraft(model=model, parts=[inner], heads=heads, view=shared.weight[:2], cached={1: torch.zeros(99)})
     weights, tables = bytes_held(target, [model], draft)
     assert weights == {"target": 2 * 8 * 4 * 4, "draft": 2 * 2 * 4 + 2 * 8 * 16 * 4 + 5 * 4} and tables == 10 * 8
+
+
+def test_a_pool_says_what_it_holds_for_no_session() -> None:
+    pool = BufferPool({"self": [(2, 4)] * 2}, torch.float32, CPU)
+    taken = pool.take("self", 8)
+    assert pool.free_bytes == 0
+    pool.give_back({"self": taken})
+    assert pool.free_bytes == 2 * 2 * 4 * 8 * 4
 
 
 def weights_in(folder: Path) -> int:
