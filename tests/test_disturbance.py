@@ -180,7 +180,7 @@ def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None
     make(tmp_path, gamma=3, seed=1, disturbed=True, disturbed_by=SIGNS, created="2026-02-02T03:04:05+00:00")
     records, said = Records(tmp_path), list[str]()
     assert list(records.paper_runs["run_id"]) == [undisturbed]
-    assert len(keep(records, said.append)) == 1 and "not kept, another process used the machine" in said[0]
+    assert len(keep(records, said.append)) == 1 and "not kept, the machine was shared or held back" in said[0]
 
 
 def test_a_disturbed_record_of_a_run_does_not_hide_its_kept_copy(tmp_path: Path) -> None:

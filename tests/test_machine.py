@@ -17,13 +17,13 @@ from specbench.analysis.costs.disturbance import of_states
 from specbench.analysis.summary import energy
 from specbench.cli import main
 from specbench.config.keys import bytes_of
-from specbench.engine.buffers import TensorCache
+from specbench.engine.buffers import BufferPool
 from specbench.engine.capture.lower import PackedWeights
 from specbench.experiment import gpu as gpus
 from specbench.experiment import machine as machines
 from specbench.experiment.gpu import Nvml, Smi, reasons_in
 from specbench.experiment.machine import Machine, memory_speed
-from specbench.experiment.memory import Held
+from specbench.experiment.memory import bytes_held
 from specbench.experiment.meter import Meter, spent, zones
 from specbench.records import store
 from specbench.records.frame import Records, keep
@@ -295,33 +295,49 @@ def test_the_signs_say_what_happened() -> None:
     assert of_states([[], []]) == []
 
 
+def test_a_clock_is_compared_after_prompts_alone() -> None:
+    """A source that is read rarely may give the reading before a prompt only, when the GPU idled."""
+    draw = np.random.default_rng(0)
+    busy = [{"gpu": gpu_state(draw)}, {"gpu": gpu_state(draw)}]
+    idle = [{"gpu": gpu_state(draw, clock_mhz=345.0)}]
+    assert of_states([busy, idle, busy, idle]) == []  # type: ignore[list-item]
+
+
 # Memory.
 
 
-class Holder:
-    """As a model: a network, packed weights, a cache, and a function over a tensor."""
+class OfDraft:
+    """As a draft: what it holds are its attributes."""
 
-    def __init__(self, network: nn.Module, *more: object) -> None:
-        self.network, self.more = network, more
+    def __init__(self, **held: object) -> None:
+        vars(self).update(held)
 
 
-Holder.__module__ = "specbench.of_tests"
+OfDraft.__module__ = "specbench.methods.of_tests"
+
+
+def model_of(network: nn.Module) -> Any:
+    return SimpleNamespace(network=network, packed=PackedWeights())
 
 
 def test_every_storage_counts_once_and_for_the_target_first() -> None:
-    shared = nn.Linear(8, 4, bias=False)
-    packed, positions, hidden = PackedWeights(), TensorCache(), torch.zeros(3)
-    packed.of(shared.weight, lambda weight: weight.clone())
-    positions.put((1,), (torch.zeros(5),))
-    target = Holder(shared, lambda: packed, positions, lambda: hidden, shared.weight[:2], np.zeros(2))
-    draft = Holder(nn.Linear(2, 2, bias=False), shared, target)
-    held = Held()
-    held.walk("target", target)
-    held.walk("draft", draft)
-    assert held.bytes == {
-        ("target", "weights"): 2 * 8 * 4 * 4, ("target", "buffers"): 3 * 4 + 2 * 8,
-        ("draft", "weights"): 2 * 2 * 4, ("draft", "buffers"): 0,
-    }  # fmt: skip
+    """Heads that the target's engine runs, whose layouts lie among the target's, count for the draft."""
+    shared, heads = nn.Linear(8, 4, bias=False), nn.Linear(8, 16, bias=False)
+    target, model = model_of(shared), model_of(nn.Linear(2, 2, bias=False))
+    for weight in (shared.weight, heads.weight, torch.zeros(5)):
+        target.packed.of(weight, lambda one: one.clone())
+    inner = OfDraft(table=np.zeros(10)[:2], target=target)
+    draft = OfDraft(model=model, parts=[inner], heads=heads, view=shared.weight[:2], cached={1: torch.zeros(99)})
+    weights, tables = bytes_held(target, [model], draft)
+    assert weights == {"target": 2 * 8 * 4 * 4, "draft": 2 * 2 * 4 + 2 * 8 * 16 * 4 + 5 * 4} and tables == 10 * 8
+
+
+def test_a_pool_says_what_it_holds_for_no_session() -> None:
+    pool = BufferPool({"self": [(2, 4)] * 2}, torch.float32, CPU)
+    taken = pool.take("self", 8)
+    assert pool.free_bytes == 0
+    pool.give_back({"self": taken})
+    assert pool.free_bytes == 2 * 2 * 4 * 8 * 4
 
 
 def weights_in(folder: Path) -> int:
@@ -346,7 +362,7 @@ def test_a_run_says_its_machine_and_memory(
         config = json.loads((folders["gpt2"] / "config.json").read_text())
         longest = max(one["prompt_tokens"] + len(one["speculative"]["tokens"]) for one in record["prompts"])
         a_token = 2 * config["n_layer"] * config["n_embd"] * 4
-        assert parts["target_weights"] >= weights_in(folders["gpt2"]) and parts["target_buffers"] == 0
+        assert parts["target_weights"] >= weights_in(folders["gpt2"]) and parts["draft_tables"] == 0
         assert 0 <= parts["target_caches"] - longest * a_token <= 8 * a_token  # and what a pass reads beyond the end
     assert main(["results", record["run_id"], "--results", str(tmp_path)]) == 0
     out = capfd.readouterr().out

@@ -99,6 +99,19 @@ def test_one_disturbed_process_marks_the_record(runs: list[list[Any]], monkeypat
     assert summary["speedup_between"] == pytest.approx(np.log(2) / np.sqrt(3))
 
 
+def test_a_process_whose_processor_was_held_back_marks_the_record(runs: list[list[Any]]) -> None:
+    """States of the machine and energy are those of all processes, not of the first."""
+    for place, prompts in enumerate(runs):
+        for prompt in prompts:
+            prompt["states"] = [{"cap": 0.5 if place == 2 else 1.0}] * 2
+            prompt["used"] = {way: {"joules": 1.0 + place, "peak_bytes": 7} for way in ("baseline", "speculative")}
+    prompts = merged(runs)
+    assert [len(prompt["states"]) for prompt in prompts] == [6] * 12
+    signs = [disturbance(own, {}).signs for own in of_processes(prompts)]
+    assert signs == [[], [], ["the processor was held to 50% of its frequency"]]
+    assert prompts[0]["used"]["baseline"] == {"joules": 2.0, "peak_bytes": 7}
+
+
 def test_a_completion_that_differs_between_processes_is_an_error(runs: list[list[Any]]) -> None:
     runs[2][4]["speculative"]["tokens"][0] += 1
     with pytest.raises(MachineError, match="prompt 5: process 3 decoded it otherwise than process 1"):

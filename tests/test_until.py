@@ -9,7 +9,7 @@ from calls import called, interrupted, refusal, small_run
 from scipy.stats import t as student_t
 
 from specbench.analysis.looks import FIRST, Looks, sizes_of_looks
-from specbench.analysis.summary import resummarised
+from specbench.analysis.summary import resummarised, under_lenience
 from specbench.cli import main
 from specbench.experiment import runner
 from specbench.stats import Interval, bootstrap, ratio_of_ratios, student, t_quantile
@@ -84,6 +84,12 @@ def test_a_higher_level_is_wider_and_nothing_that_differs_has_no_width() -> None
     ordinary, wide = student(1.0, values, 20), student(1.0, values, 20, 0.99)
     assert ordinary.low is not None and wide.low is not None and wide.low < ordinary.low < 1
     assert student(1.0, np.ones(1000), 20) == Interval(1.0, 1.0, 1.0)
+
+
+def test_no_interval_of_a_probability_reaches_beyond_1() -> None:
+    prompts: Any = [{"beta": [0.6 if number == 0 else 1.0] * 4} for number in range(5)]
+    found = under_lenience([one | {"lenient": {}, "total_variation": {}} for one in prompts], 500, 0, level=0.99)
+    assert found[0]["alpha_high"] == 1.0 and found[0]["alpha"] == pytest.approx(0.92)
 
 
 @pytest.fixture

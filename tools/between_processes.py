@@ -59,12 +59,12 @@ def main(results: str) -> int:
         print(f"{results}: no record of a run in several processes on a quiet machine")
         return 1
     rows = sorted(map(row, records), key=lambda one: str(one["pair"]))
-    prompts = {one["prompts"] for one in rows}
+    prompts = {int(str(one["prompts"])) for one in rows}
     middle = {name: median(float(str(one[name])) for one in rows) for name in NUMBERS}
     with FILE.open("w", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, rows[0], lineterminator="\n")
         writer.writeheader()
-        writer.writerows([*rows, {"pair": f"median of {len(rows)} pairs", "prompts": max(map(str, prompts)), **middle}])
+        writer.writerows([*rows, {"pair": f"median of {len(rows)} pairs", "prompts": max(prompts), **middle}])
     print(f"{FILE.name}: {len(rows)} pairs; an interval over processes is {middle['wider']:.2f} times as wide (median)")
     return 0
 

@@ -3,7 +3,8 @@
 Seeds are the same in all processes, so the tokens and passes of a prompt are equal at every temperature, and only times
 differ: by the layout of memory, caches and clocks. A prompt of a record therefore has its tokens once, the mean of each
 time over processes where any other record has its times, and what each process measured in `runs`. Code that reads
-prompts sees a run that was measured more exactly.
+prompts sees a run that was measured more exactly. Energy is a mean, too; of memory it has the most, and of states of
+the machine all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from specbench.records.schema import (
     PromptRecord,
     TimesRecord,
     TraceRecord,
+    UsedRecord,
 )
 
 OF_PASS = ("draft_s", "verify_s", "accept_s")
@@ -51,7 +53,24 @@ def _merged(prompts: Sequence[PromptRecord]) -> PromptRecord:
                 "one seed: this machine's arithmetic differs from process to process; use numerics=invariant, or runs=1"
             )
     times = [_times_of(prompt) for prompt in prompts]
-    return {**_with_times(first, _mean(times)), "runs": times}
+    found: PromptRecord = {**_with_times(first, _mean(times)), "runs": times}
+    if states := [state for prompt in prompts for state in prompt.get("states", [])]:
+        found["states"] = states
+    if all("used" in prompt for prompt in prompts):
+        found["used"] = {mode: _used([prompt["used"][mode] for prompt in prompts]) for mode in DECODING_MODES}
+    return found
+
+
+def _used(processes: Sequence[UsedRecord]) -> UsedRecord:
+    """The mean energy and the greatest peak of several processes, where each knows it."""
+    used: UsedRecord = {}
+    joules = [one["joules"] for one in processes if "joules" in one]
+    peaks = [one["peak_bytes"] for one in processes if "peak_bytes" in one]
+    if len(joules) == len(processes):
+        used["joules"] = _mean_of(joules)
+    if len(peaks) == len(processes):
+        used["peak_bytes"] = max(peaks)
+    return used
 
 
 def _text_of(prompt: PromptRecord) -> list[object]:
@@ -67,11 +86,14 @@ def _without_times(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _times_of(prompt: PromptRecord) -> ProcessTimes:
-    return {
+    times: ProcessTimes = {
         "baseline": _times_of_trace(prompt["baseline"]),
         "speculative": _times_of_trace(prompt["speculative"]),
         "load": prompt.get("load"),
     }
+    if "states" in prompt:
+        times["states"] = prompt["states"]
+    return times
 
 
 def _times_of_trace(trace: TraceRecord) -> TimesRecord:
@@ -86,7 +108,8 @@ def _times_of_trace(trace: TraceRecord) -> TimesRecord:
 
 def _with_times(prompt: PromptRecord, times: ProcessTimes) -> PromptRecord:
     traces = {mode: _trace_with(prompt[mode], times[mode]) for mode in DECODING_MODES}
-    return cast(PromptRecord, {**prompt, **traces, "load": times["load"]})
+    states = {"states": times.get("states", [])} if "states" in prompt else {}
+    return cast(PromptRecord, {**prompt, **traces, **states, "load": times["load"]})
 
 
 def _trace_with(trace: TraceRecord, times: TimesRecord) -> TraceRecord:

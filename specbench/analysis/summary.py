@@ -6,6 +6,7 @@ Each quantity that is commonly called 'acceptance rate' has its own name here: `
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Literal, cast
@@ -52,7 +53,7 @@ from specbench.records.schema import (
     UnderLenience,
     UnderRule,
 )
-from specbench.stats import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import Interval, bootstrap, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
@@ -88,7 +89,7 @@ def summarise(
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
-    alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed, level=level)
+    alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], resamples, seed, level)
     lossy = is_lossy(prompts)
     ruled = under_rule(prompts, resamples, seed, level)
     step_s = median(steps_s)
@@ -209,6 +210,12 @@ def energy(prompts: Sequence[PromptRecord]) -> Energy:
     return {"joules_per_token": per_token["speculative"], "joules_per_token_baseline": per_token["baseline"]}
 
 
+def _probability(sums: Sequence[tuple[float, int]], resamples: int, seed: int, level: float | None = None) -> Interval:
+    """A mean probability from its sum and the number of tokens of each prompt; at a `level` t may reach beyond 1."""
+    found = bootstrap(sums, ratio, resamples, seed, level=level)
+    return found if found.high is None else replace(found, high=min(1.0, found.high))
+
+
 def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
     """Whether they were decoded under a lossy rule."""
     return all("total_variation" in prompt.get("rule", {}) for prompt in prompts)
@@ -222,7 +229,7 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int, level
     if not all("rule" in prompt for prompt in prompts):
         return {}
     sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
-    accepted = bootstrap(sums, ratio, resamples, seed, level=level)
+    accepted = _probability(sums, resamples, seed, level)
     found: UnderRule = {
         "alpha_rule": accepted.value,
         "alpha_rule_low": accepted.low,
@@ -243,7 +250,7 @@ def under_lenience(
     for key in ("1", *prompts[0]["lenient"]):
         sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
         columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
-        alpha = bootstrap(columns, ratio, resamples, seed, level=level)
+        alpha = _probability(columns, resamples, seed, level)
         varied = 0.0 if key == "1" else sum(prompt["total_variation"][key] for prompt in prompts) / tokens
         rows.append({
             "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,

@@ -203,8 +203,9 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
     engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
+    memory = {(name, batch): _memory(one, batch) for name, one in candidates.items() for batch in tables}
     rows: list[RankedRow] = [
-        {**one.to_json(), **candidates[one.draft].names(), "batch": batch, **_memory(candidates[one.draft], batch)}
+        {**one.to_json(), **candidates[one.draft].names(), "batch": batch, **memory[one.draft, batch]}
         for batch, ranked in tables.items()
         for one in ranked.ranked
     ]

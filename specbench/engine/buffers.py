@@ -90,6 +90,11 @@ class BufferPool:
         free = self._free.get((kind, slots))
         return free.pop() if free else Buffers.zeros(self._shapes[kind], slots, self._dtype, self._device)
 
+    @property
+    def free_bytes(self) -> int:
+        """The bytes of all that no session uses."""
+        return sum(_bytes(tuple(one.stacks)) for free in self._free.values() for one in free)
+
     def give_back(self, held: dict[str, Buffers]) -> None:
         for kind, buffers in held.items():
             self._free.setdefault((kind, buffers.slots), []).append(buffers)

@@ -273,7 +273,7 @@ def keep(
     folder = kept_folder(records.results)
     files = []
     for run_id in records.disturbed:
-        say(f"{run_id}: not kept, another process used the machine while it was timed")
+        say(f"{run_id}: not kept, the machine was shared or held back while it was timed")
     for run_id in sorted(records.all_runs["run_id"]):
         record = records.whole(run_id)
         if local := _local_paths(record["config"]):

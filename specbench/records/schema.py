@@ -155,14 +155,6 @@ class TimesRecord(TypedDict):
     passes_s: Annotated[list[list[float]], "seconds of drafting, verifying and accepting of each pass"]
 
 
-class ProcessTimes(TypedDict):
-    """The times of a prompt in one of several processes; its tokens and passes are the same in all."""
-
-    baseline: TimesRecord
-    speculative: TimesRecord
-    load: LoadRecord | None
-
-
 # The machine of a run: what it is, and the state that it was in.
 
 
@@ -218,6 +210,15 @@ class UsedRecord(TypedDict):
 
     peak_bytes: NotRequired[Annotated[int, "of the CUDA allocator, or of the process (VmHWM), both models loaded"]]
     joules: NotRequired[Annotated[float, "of the GPU (NVML), or of the processor's packages (RAPL)"]]
+
+
+class ProcessTimes(TypedDict):
+    """The times of a prompt in one of several processes; its tokens and passes are the same in all."""
+
+    baseline: TimesRecord
+    speculative: TimesRecord
+    load: LoadRecord | None
+    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after"]]
 
 
 class PromptRecord(TypedDict):
@@ -417,14 +418,14 @@ class Throughput(TypedDict, total=False):
 class Memory(TypedDict, total=False):
     """Bytes that the target needs alone, and with the draft; absent in older records.
 
-    Weights, caches and buffers are counted from the tensors that the models hold: equal runs have equal numbers.
+    Weights, caches and tables are counted from the tensors that the models hold: equal runs have equal numbers.
     """
 
     memory_bytes: Annotated[int, "target and draft"]
     memory_baseline_bytes: Annotated[int, "the target alone"]
     memory_ratio: Annotated[float, "the first over the second"]
     memory_source: Annotated[str, "tensors: counted from tensors; allocator: the most that CUDA's allocator had given"]
-    memory_parts: Annotated[dict[str, int], "bytes of target_weights, target_caches, target_buffers; the same of draft"]
+    memory_parts: Annotated[dict[str, int], "bytes of weights and caches of either, and of draft_tables"]
     memory_peak_bytes: Annotated[int | None, "the most that the process, or CUDA's allocator, held during a decoding"]
 
 

@@ -105,8 +105,8 @@ def of_states(states: Sequence[Sequence[StateRecord]]) -> list[str]:
         signs.append("the processor throttled for heat")
     if _often(bool(one["throttled"]) for one in gpus):
         signs.append(f"the GPU lowered its clocks ({_causes(gpus)})")
-    # After each prompt: before it the GPU may have idled.
-    after = [some[-1]["gpu"]["clock_mhz"] for some in states if some and "gpu" in some[-1]]
+    # After each prompt: before it the GPU may have idled. A single reading may be the one before.
+    after = [some[-1]["gpu"]["clock_mhz"] for some in states if len(some) > 1 and "gpu" in some[-1]]
     clocks = [clock for clock in after if clock is not None]
     if _often(clock < LEAST_CLOCK * max(clocks) for clock in clocks):
         signs.append(f"the GPU's clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")

@@ -1,7 +1,7 @@
 """Kernels for a simplified graph: its named operations and linear maps become the fastest calls on this device."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,6 +54,10 @@ class PackedWeights:
         if address not in self._made:
             self._made[address] = weight, layout(weight)
         return self._made[address][1]
+
+    def pairs(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Each weight, and the same in a kernel's layout."""
+        return self._made.values()
 
     def refresh(self) -> None:
         """Lay out again, in place, the weights as they are now."""

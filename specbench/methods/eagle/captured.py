@@ -155,8 +155,8 @@ class CapturedEagle:
 
     def __init__(self, eagle: Eagle, target: StaticModel) -> None:
         """Raises whatever the layer's modules raise where they cannot be captured."""
-        packed = PackedWeights() if target.invariant else target.packed
-        self.program = EagleProgram(eagle, target.program.cache_dtype, target.lowering, packed)
+        self.packed = PackedWeights() if target.invariant else target.packed
+        self.program = EagleProgram(eagle, target.program.cache_dtype, target.lowering, self.packed)
         self.vocabulary_size = eagle.vocabulary_size
         self.device = target.device
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
