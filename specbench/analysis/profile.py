@@ -46,7 +46,7 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
         elif summary["speedup_measured"] is None:
             missing.append(f"{record['run_id']}: its completions are not the target's own, so it has no speedup")
         elif summary.get("disturbed"):
-            missing.append(f"{record['run_id']}: another process used the machine, so its times are unreliable")
+            missing.append(f"{record['run_id']}: the machine was shared or held back, so its times are unreliable")
         else:
             for lengths, speed in _speeds(record, summary["gamma"]).items():
                 speeds.setdefault((summary.get("batch") or 1, lengths), []).append(speed)
