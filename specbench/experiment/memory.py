@@ -88,7 +88,7 @@ def bytes_by_part(parts: Parts, new_tokens: int) -> dict[str, int]:
 
 def _first_layers(draft: object, target: Model) -> list[object]:
     """The models of the target's first layers, or of some of its sublayers, that `draft` and its parts run."""
-    made, waiting, found = getattr(target, "_shallow", {}), [draft], list[object]()
+    made, waiting, found = getattr(_inner(target), "_shallow", {}), [draft], list[object]()
     while waiting:
         one = waiting.pop()
         if (part := getattr(one, "part", None)) in made:
@@ -101,9 +101,16 @@ def _first_layers(draft: object, target: Model) -> list[object]:
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
     """The bytes of a sequence's keys and values; 0 where the network does not tell its caches' shapes."""
     try:
-        return bytes_of_cache(getattr(model, "model", model), tokens, source, in_batch=rows > 1)
+        return bytes_of_cache(_inner(model), tokens, source, in_batch=rows > 1)
     except (AttributeError, UserError):
         return 0
+
+
+def _inner(model: Any) -> Any:
+    """The model of an engine, inside those that translate or process its logits."""
+    while (inner := getattr(model, "model", None)) is not None:
+        model = inner
+    return model
 
 
 def _most(prompts: Iterable[PromptRecord], way: str) -> int | None:
