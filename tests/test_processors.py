@@ -27,6 +27,7 @@ from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.schema import SamplingConfig
+from specbench.config.verbs import CertifyConfig, certify_run
 from specbench.engine.processed import ProcessedModel, ProcessedSession
 from specbench.engine.processors import Processors, processors
 from specbench.engine.session import Prompt
@@ -237,6 +238,11 @@ def test_where_no_allowed_token_remains_the_text_ends() -> None:
 def test_a_pattern_needs_an_end() -> None:
     with pytest.raises(UserError, match=r"sampling\.regex: the target has no end-of-sequence token"):
         processors(SamplingConfig(regex="a+"), SHIPPED["gpt-mini"], frozenset())
+
+
+def test_certify_takes_a_minimum_length_of_any_size() -> None:
+    run = certify_run(CertifyConfig(sampling=SamplingConfig(min_new_tokens=500)))
+    assert run.sampling.min_new_tokens <= run.max_new_tokens
 
 
 RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12", "resamples=100"]
