@@ -11,7 +11,9 @@ from made_records import make
 from records.test_schema import faults
 
 from specbench.analysis.acceptance.strata import range_of
+from specbench.analysis.profile import profile_of_runs
 from specbench.cli import main
+from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.documents import PROFILE_VERSION, Profile, write_document
 from specbench.records.json_schema import json_schema
@@ -145,6 +147,10 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, capsys: Capture) -> None:
     a, b = make(tmp_path), make(tmp_path, temperature=1.0)
     assert main(["results", a, b, "--as", "profile", f"results={tmp_path}"]) == 2
     assert "the runs of a profile differ in task or gamma alone" in capsys.readouterr().err
+    record = store.read(store.record_file(tmp_path, a))
+    other = {**record, "summary": {**record["summary"], "processing": "repetition_penalty=1.2"}}
+    with pytest.raises(UserError, match="has processing repetition_penalty=1.2"):
+        profile_of_runs([record, other])  # type: ignore[list-item]
     assert main(["results", a, "--as", "table", f"results={tmp_path}"]) == 2
     assert "profile" in capsys.readouterr().err
     assert main(["results", a, "--as", "profile", "--draft", "bigram", f"results={tmp_path}"]) == 2

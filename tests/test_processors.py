@@ -4,6 +4,7 @@ The law is enumerated on the toy model (`laws.Law`); two planted faults must cha
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,13 +27,14 @@ from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.schema import SamplingConfig
+from specbench.config.verbs import CertifyConfig, certify_run
 from specbench.engine.processed import ProcessedModel, ProcessedSession
 from specbench.engine.processors import Processors, processors
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
-from specbench.sampling import Sampling, standardise
+from specbench.sampling import Sampling, most_likely, standardise
 
 WIDE, ENDS = 50, frozenset({7, 9})
 ONE = Sampling(1.0)
@@ -205,7 +207,6 @@ def test_a_bad_word_is_left_out_wherever_it_stands(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_pattern_allows_what_can_still_match_and_the_end_where_it_does(name: str) -> None:
-    pytest.importorskip("regex")
     ends = frozenset({SHIPPED[name].tokenizer.eos_token_id})
     found = processors(SamplingConfig(regex="[a-z]{2,4}( [0-9]+)?"), SHIPPED[name], ends)
     assert found is not None and found.pattern is not None
@@ -221,10 +222,27 @@ def test_a_pattern_allows_what_can_still_match_and_the_end_where_it_does(name: s
     assert ended and all(one == "" or one[0] == " " or one.isalpha() for one in after)
 
 
+def test_where_no_allowed_token_remains_the_text_ends() -> None:
+    """Bad words, or a draft of few tokens, may leave none; a row that is not finite is not taken for that."""
+    vocabulary = SHIPPED["gpt-mini"]
+    end, size = vocabulary.tokenizer.eos_token_id, vocabulary.size
+    made = processors(SamplingConfig(regex="a+"), vocabulary, frozenset({end}))
+    assert made is not None
+    found = replace(made, bad_words=tuple((token,) for token in range(size) if token != end))
+    (ended_V,) = found.processed(torch.zeros(1, size), [[end]], 1)
+    assert (ended_V > -torch.inf).nonzero().flatten().tolist() == [end]
+    with pytest.raises(FloatingPointError):
+        most_likely(made.processed(torch.full((1, size), torch.nan), [[end]], 1), size)
+
+
 def test_a_pattern_needs_an_end() -> None:
-    pytest.importorskip("regex")
     with pytest.raises(UserError, match=r"sampling\.regex: the target has no end-of-sequence token"):
         processors(SamplingConfig(regex="a+"), SHIPPED["gpt-mini"], frozenset())
+
+
+def test_certify_takes_a_minimum_length_of_any_size() -> None:
+    run = certify_run(CertifyConfig(sampling=SamplingConfig(min_new_tokens=500)))
+    assert run.sampling.min_new_tokens <= run.max_new_tokens
 
 
 RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12", "resamples=100"]
@@ -248,8 +266,6 @@ RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12"
     ],
 )
 def test_a_wrong_key_is_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if "regex" in words:
-        pytest.importorskip("regex")
     given = [words] if "' '" in words else words.split(" ")
     assert main([*RUN, "draft=t5-nano", *given]) == 2
     error = capsys.readouterr().err
@@ -285,6 +301,8 @@ def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) 
         "draft=early-exit gamma=3",
         "draft=specdec gamma=3",
         "draft=lookahead gamma=3",
+        "draft=quantised gamma=3",
+        "draft=cascade draft@draft.via=t5-nano draft@draft.inner=bigram gamma=3",
     ],
 )
 def test_every_kind_of_draft_is_lossless(draft: str, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -25,6 +25,8 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
+from specbench.engine.processed import ProcessedModel
+from specbench.engine.processors import Processors
 from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel, Translation
 from specbench.engine.vocabulary import Vocabulary, unfinished
@@ -507,6 +509,9 @@ def test_the_cost_of_the_mismatch_by_hand() -> None:
     alone = sum(min(ours[t] / sum(ours.values()), theirs[t] / sum(theirs.values())) for t in shared)
     assert by_token.matched[0] == pytest.approx(alone, abs=1e-6)
     assert by_text.matched[0] >= by_text.beta[0]
+    off = ProcessedModel(TranslatedModel(other, found), Processors(one.vocabulary_size, frozenset()))  # no change
+    processed = agreements(one, [ModelDraft(off, one.vocabulary_size)], prompt, text, sampling)[0]
+    assert (processed.shared, processed.matched) == (by_token.shared, by_token.matched)
     same = agreements(one, [ModelDraft(one, one.vocabulary_size)], prompt, text, sampling)[0]
     assert same.shared == same.matched == []
 

@@ -28,7 +28,7 @@ from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths
 # What all records of a profile have in common.
-SAME = ("target", "draft", "temperature", "top_k", "top_p", "accept", "dtype", "hardware")
+SAME = ("target", "draft", "temperature", "top_k", "top_p", "processing", "accept", "dtype", "hardware")
 
 
 def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], list[str]]:
@@ -120,11 +120,14 @@ def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[Row]) -> Pro
 
 
 def _profile(names: AlphaRow | Summary, simulated: bool, tasks: list[TaskProfile]) -> Profile:
-    return {
+    made: Profile = {
         "format": FORMAT, "profile_version": PROFILE_VERSION, "target": names["target"], "draft": names["draft"],
         "temperature": names["temperature"], "top_k": names.get("top_k"), "top_p": names.get("top_p"),
         "simulated": simulated, "tasks": tasks,
     }  # fmt: skip
+    if "processing" in names:
+        made["processing"] = names["processing"]
+    return made
 
 
 def _task(records: Sequence[RunRecord]) -> TaskProfile:

@@ -13,6 +13,7 @@ from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
+from specbench.config.schema import OLD
 from specbench.config.verbs import CertifyConfig, check_certify
 from specbench.errors import UserError
 
@@ -71,7 +72,8 @@ def as_document(found: Certified) -> dict[str, object]:
         "reason": certificate.reason,
         "not_covered": certificate.not_covered,
         "target": found.target,
-        **{name: value for name, value in asdict(found.sampling).items() if name != "min_p" or value is not None},
+        **{name: getattr(found.sampling, name) for name in OLD},
+        **({} if found.processing is None else {"processing": found.processing}),
         "dtype": found.dtype,
         "rows": found.rows,
         "rows_left_out": dict(found.left_out),
@@ -101,8 +103,9 @@ def draw(found: Certified) -> None:
         console.print(f"not covered: {certificate.not_covered}")
     table = Table(box=None, pad_edge=False, show_header=False)
     greedy = found.sampling.temperature == 0
+    processing = "" if found.processing is None else f"{escape(found.processing)}, "
     rows = [
-        ("target", f"{found.target}, T={found.sampling.temperature:g}, {found.dtype}"),
+        ("target", f"{found.target}, T={found.sampling.temperature:g}, {processing}{found.dtype}"),
         ("rows", f"{found.rows}" + (f" ({found.from_text} from text, not tokens)" if found.from_text else "")),
         ("tokens", str(certificate.tokens)),
     ]

@@ -1,27 +1,24 @@
 """`specbench results`: all records as one table, a row a run."""
 
-import json
 import math
 import sys
 from argparse import Namespace
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options
-from specbench.errors import MachineError, UserError
+from specbench.errors import UserError
 from specbench.escaping import one_line
-from specbench.files import json_text, user_cache, write_atomically
+from specbench.files import write_atomically
 from specbench.formatting import span
-from specbench.quality.repetition import COPIES, LONGEST, LOOPS
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
 from specbench.records.loops import many_loop, remarks_on_loops
 from specbench.records.proved import remarks_on_proof, why_unproved
-from specbench.records.schema import Degenerate, Row, RunRecord
+from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen, plain_table, wide_console
 from specbench.report.machine_text import machine_lines
@@ -55,7 +52,6 @@ DIGITS = {
     "temperature": "g",
     "tokens_per_second": ".0f",
 }  # else .2f
-LOOP_COLUMNS = tuple(Degenerate.__annotations__)
 # Columns that are shown if rows differ in them.
 TELLING = ("device", "dtype", "engine", "numerics", "processing")
 
@@ -117,7 +113,7 @@ def main(argv: list[str]) -> int:
         forgotten = Catalog(arguments.results).forget_failed()
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
-    rows = rows_of(Catalog(arguments.results))
+    rows = Catalog(arguments.results).rows(failed=True)
     if rows or arguments.format != "table":
         print_records(arguments.format, rows)
     else:
@@ -128,8 +124,10 @@ def main(argv: list[str]) -> int:
 
 def show_runs(results: str, names: list[str], form: str) -> None:
     """Print the numbers of each run that `names` mean, and the machine that it ran on."""
+    from specbench.analysis.summary import completed
+
     catalog = Catalog(results)
-    records = [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))]
+    records = [completed(catalog.whole(run_id)) for run_id in dict.fromkeys(map(catalog.find, names))]
     rows: list[Row] = [{"run_id": record["run_id"], **record["summary"]} for record in records]
     if form != "table":
         more = [{"environment": record["environment"], "machine": record.get("machine")} for record in records]
@@ -139,42 +137,6 @@ def show_runs(results: str, names: list[str], form: str) -> None:
         Screen(sys.stderr).show(Result(catalog.head(record["run_id"]).file, record, reused=True))
         for name, said in machine_lines(record):
             print(one_line(f"{name}: {said}"))
-
-
-def rows_of(catalog: Catalog) -> list[Row]:
-    """A row for each run; for records older than the columns on loops these are computed from their completions.
-
-    That reads whole records, so it is cached by file in the user's cache folder.
-    """
-    cache = user_cache() / f"loops-{COPIES}-{LONGEST}-{LOOPS:g}.json"
-    known, rows = _cached(cache), []
-    fresh: dict[str, Row] = {}
-    for row in catalog.rows(failed=True):
-        if FAILED not in row and "looping" not in row:
-            file = catalog.head(row["run_id"]).file
-            key = f"{file.resolve()} {file.stat().st_mtime_ns}"
-            try:
-                if key not in known:
-                    from specbench.analysis.summary import completed
-
-                    whole: Row = dict(completed(catalog.whole(row["run_id"]))["summary"])
-                    known[key] = fresh[key] = {name: whole[name] for name in LOOP_COLUMNS if name in whole}
-                row = row | known[key]
-            except UserError as error:  # its first line is whole
-                print(error, file=sys.stderr)
-        rows.append(row)
-    if fresh:
-        with suppress(OSError, UserError, MachineError):  # a folder that cannot be written to: next time again
-            write_atomically(cache, json_text(_cached(cache) | fresh))
-    return rows
-
-
-def _cached(file: Path) -> dict[str, Row]:
-    try:
-        found: dict[str, Row] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def print_records(form: str, rows: list[Row]) -> None:

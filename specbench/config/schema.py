@@ -122,14 +122,12 @@ class SamplingConfig:
         """`regex`, compiled; None without one.
 
         Raises:
-            UserError: it is no regular expression, or the package `regex` is not installed.
+            UserError: it is no regular expression.
         """
         if self.regex is None:
             return None
-        try:
-            import regex
-        except ImportError:
-            raise UserError("sampling.regex: needs the package regex; pip install regex") from None
+        import regex
+
         try:
             return regex.compile(self.regex)
         except regex.error as error:

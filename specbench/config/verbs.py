@@ -280,8 +280,9 @@ def check_certify(config: CertifyConfig) -> None:
 
 def certify_run(config: CertifyConfig) -> RunConfig:
     """The run that loads the same target and draft. Its engine is eager: a text is read at once."""
+    longest = max(RunConfig().max_new_tokens, config.sampling.min_new_tokens)  # the server's own limit is not known
     return RunConfig(
         target=config.target, draft=config.draft, task=config.task, sampling=config.sampling, gamma=1,
         limit=config.limit, dtype=config.dtype, device=config.device, engine="eager", threads=config.threads,
-        seed=config.seed,
+        seed=config.seed, max_new_tokens=longest,
     )  # fmt: skip

@@ -9,7 +9,8 @@ their state. The definitions, in the order in which `transformers` applies its p
   is subtracted for each occurrence, the second once;
 - bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out where the rest of it came before;
 - minimum length (`MinNewTokensLengthLogitsProcessor`): no end of sequence before so many tokens;
-- a regular expression: only tokens with which the completion can still become a match, and the end where it is one.
+- a regular expression: only tokens with which the completion can still become a match, and the end where it is one or
+  no other token remains.
 
 Shapes: L positions, V tokens of the vocabulary.
 """
@@ -44,7 +45,7 @@ class Processors:
 
     def processed(self, logits_LV: Tensor, sequences: Iterable[Sequence[int]], prompt: int) -> Tensor:
         """fp32 logits [L, size] after each of L `sequences`, whose first `prompt` tokens are the prompt's."""
-        wide_LV = logits_LV[:, : self.size].float().clone()
+        wide_LV = logits_LV[:, : self.size].to(torch.float32, copy=True)
         for row_V, sequence in zip(wide_LV, sequences, strict=True):
             self._process(row_V, sequence, sequence[prompt:])
         return wide_LV
@@ -67,10 +68,11 @@ class Processors:
         if self.pattern is not None:
             allowed = self._index(self.pattern.allowed(written, self.ends), row_V)
             scores = row_V[allowed]
-            if not bool((scores > -torch.inf).any()):
-                raise UserError("sampling.regex: sampling.bad_words leave no token with which the text can match it")
             row_V.fill_(-torch.inf)
-            row_V[allowed] = scores
+            if bool(scores.isneginf().all()):  # all are bad words, or not among the tokens of this draft
+                row_V[self._index(self.ends, row_V)] = 0.0
+            else:
+                row_V[allowed] = scores
 
     def _index(self, tokens: Iterable[int], row_V: Tensor) -> Tensor:
         return torch.tensor(list(tokens), dtype=torch.long, device=row_V.device)

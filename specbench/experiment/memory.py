@@ -125,15 +125,22 @@ def _models(parts: Parts) -> list[Model]:
     return [model for model in models_of(parts.draft) if model is not parts.target]
 
 
+def _inner(model: Any) -> Any:
+    """The model of an engine, inside those that translate or process its logits."""
+    while (inner := getattr(model, "model", None)) is not None:
+        model = inner
+    return model
+
+
 def _network(model: object) -> nn.Module | None:
-    """The network of a model, also of one that translates; None for anything else."""
-    network = getattr(getattr(model, "model", model), "network", None)
+    """The network of a model; None for anything else."""
+    network = getattr(_inner(model), "network", None)
     return network if isinstance(network, nn.Module) else None
 
 
 def _packed(model: object) -> PackedWeights | None:
     """The layouts of its weights, in an engine that makes them."""
-    return getattr(getattr(model, "model", model), "packed", None)
+    return getattr(_inner(model), "packed", None)
 
 
 def _of_module(module: nn.Module | None) -> Storages:
@@ -157,14 +164,14 @@ def storage_of(one: Tensor | Array) -> tuple[int, int]:
 
 def _pooled(parts: Parts) -> int:
     """The bytes of the draft's caches that stay allocated while the target decodes alone."""
-    pools = [getattr(getattr(model, "model", model), "pool", None) for model in _models(parts)]
+    pools = [getattr(_inner(model), "pool", None) for model in _models(parts)]
     return sum(pool.free_bytes for pool in pools if pool is not None)
 
 
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
     """The bytes of a sequence's keys and values; 0 where the network does not tell its caches' shapes."""
     try:
-        return bytes_of_cache(getattr(model, "model", model), tokens, source, in_batch=rows > 1)
+        return bytes_of_cache(_inner(model), tokens, source, in_batch=rows > 1)
     except (AttributeError, UserError):
         return 0
 

@@ -465,5 +465,6 @@ class Profile(TypedDict):
     temperature: float
     top_k: int | None
     top_p: float | None
+    processing: NotRequired[Annotated[str, "what else is done to logits, as keys; absent: nothing"]]
     simulated: Annotated[bool, "acceptance was drawn at a given alpha: nothing was measured of the models"]
     tasks: list[TaskProfile]

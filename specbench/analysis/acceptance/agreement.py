@@ -25,6 +25,7 @@ from specbench.algorithm.acceptance.base import ChainRule, TokenRule
 from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_draft
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.config.rules import RULES
+from specbench.engine.processed import ProcessedModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.translation import TranslatedModel
 from specbench.methods.model.draft import TextDraftSession
@@ -63,6 +64,8 @@ def mismatch(
         target's own vocabulary.
     """
     model = getattr(session, "model", None)
+    if isinstance(model, ProcessedModel):
+        model = model.model
     if not isinstance(model, TranslatedModel):
         return None
     shared_L = p_LV[:, model.targets_S].sum(-1)

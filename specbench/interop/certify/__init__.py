@@ -46,6 +46,7 @@ class Certified:
     certificate: Certificate
     target: str
     sampling: Sampling
+    processing: str | None  # what else is done to logits, as keys; None: nothing
     dtype: str
     rows: int
     left_out: Counter[str]
@@ -86,6 +87,7 @@ def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
         certificate,
         name,
         setup.sampling,
+        config.sampling.processing(),
         run.dtype,
         len(found.rows),
         found.left_out,

@@ -36,10 +36,12 @@ class OpenAIServer:
         """An engine of two servers of one target, without and with a draft.
 
         Raises:
-            UserError: the sampling has a top-k, which the API does not support.
+            UserError: the sampling has a top-k or min-p, which the API does not support.
         """
         if sampling.top_k is not None:
             raise UserError(f"top_k={sampling.top_k}: the API for completions has no top-k; leave it out")
+        if sampling.min_p is not None:
+            raise UserError(f"min_p={sampling.min_p}: the API for completions has no min-p; leave it out")
         self.name = f"openai {plain.model}"
         self.plain, self.drafting, self.gamma = plain, drafting, gamma
         self.sampling, self.max_new_tokens = sampling, max_new_tokens

@@ -27,6 +27,7 @@ from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_of, operations_of
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Reading
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
@@ -163,7 +164,9 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         inner = self.inner.load(middle, say)
         self.models += [middle, *self.inner.models]
         trees = None if self.request.run.tree.shape == "none" else self.request.device
-        return CascadeDraft(middle, inner, self.draft.inner_gamma, self.request.vocabulary.size, trees)
+        vocabulary = self.request.vocabulary
+        drafting = processed(middle, self.request.run.sampling, vocabulary)
+        return CascadeDraft(drafting, inner, self.draft.inner_gamma, vocabulary.size, trees)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         require_room(self.request.run, self.models[0].longest, prompts)

@@ -24,6 +24,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.draft import Draft, ScoresAhead, Stateless, read_of
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder
@@ -164,4 +165,5 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         target.require_trees()
         draft = self.draft
-        return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
+        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
+        return LookaheadDraft(read, draft.window, draft.ngram, draft.guesses, self.request.device)

@@ -23,6 +23,7 @@ from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import processed
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.engine.session import Model, Prompt, Session, up_to_end
 from specbench.errors import UserError
@@ -164,4 +165,5 @@ class ParallelBuilder(HeadsBuilder):
 
     def build_draft(self, target: EagerModel) -> Draft:
         target.require_trees()
-        return ParallelDraft(target, target.pass_embeddings[self.folder], self.request.device)
+        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
+        return ParallelDraft(read, target.pass_embeddings[self.folder], self.request.device)

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.processed import processed
 from specbench.errors import UserError
 from specbench.loading.model_loader import ModelRequest, Say
 from specbench.methods.build import DraftBuilder, DraftRequest
@@ -71,4 +72,5 @@ class QuantisedBuilder(DraftBuilder[QuantisedConfig]):
         model.weights_changed()
         self.models.append(model)
         say(f"{self.request.key}: weights in {self.draft.bits} bits; α is theirs, the cost is simulated at full size")
-        return ModelDraft(model, self.request.vocabulary.size)
+        vocabulary = self.request.vocabulary
+        return ModelDraft(processed(model, run.sampling, vocabulary), vocabulary.size)
