@@ -42,7 +42,7 @@ PLATFORMS = [f"manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_26", "
 IMPORTS = [
     "torch", "transformers", "accelerate", "datasets", "evaluate", "filelock", "google.protobuf", "hydra",
     "huggingface_hub", "jinja2", "markupsafe", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydivsufsort",
-    "rich", "rouge_score.rouge_scorer", "sacrebleu", "safetensors.torch", "sentencepiece", "tabulate", "tokenizers",
+    "regex", "rich", "rouge_score.rouge_scorer", "sacrebleu", "safetensors.torch", "sentencepiece", "tabulate", "tokenizers",
     "tqdm", "xxhash", "yaml",
 ]  # fmt: skip
 TEST_IMPORTS = ["hypothesis", "pytest", "pytest_timeout"]

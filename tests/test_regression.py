@@ -247,10 +247,10 @@ def test_each_kept_record_is_a_line_and_its_config_runs_again() -> None:
         if head.summary["draft"] in ("unigram", "t5-nano", "early-exit"):
             lines[head.run_id] = measurement(store.read(head.file))
     assert len({row["id"] for row in lines.values()}) == len(lines) > 10
-    for run_id in [*lines][:3]:
-        config = config_of_record(next(head for head in heads() if head.run_id == run_id).config)
+    for head in heads()[::5]:
+        config = config_of_record(head.config)
         check(config)
-        assert identify(config) == run_id
+        assert identify(config) == head.run_id
 
 
 def test_a_line_has_the_records_own_numbers(tmp_path: Path) -> None:

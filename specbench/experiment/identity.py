@@ -9,7 +9,7 @@ from specbench.config.draft import REMOVED_DEFAULTS, TextDraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.rules import rule_of
-from specbench.config.schema import RunConfig
+from specbench.config.schema import OLD, RunConfig
 from specbench.escaping import file_name
 from specbench.files import json_digest
 from specbench.loading.model_loader import files_in, files_of
@@ -31,6 +31,8 @@ def identify(config: RunConfig) -> str:
             del frozen[key]
     if config.numerics == "auto":  # and before this could be chosen
         del frozen["numerics"]
+    set_keys = config.sampling.set_keys()  # or logits were processed
+    frozen["sampling"] = {key: value for key, value in frozen["sampling"].items() if key in {*OLD, *set_keys}}
     for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
