@@ -42,8 +42,8 @@ PLATFORMS = [f"manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_26", "
 IMPORTS = [
     "torch", "transformers", "accelerate", "datasets", "evaluate", "filelock", "google.protobuf", "hydra",
     "huggingface_hub", "jinja2", "markupsafe", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydivsufsort",
-    "regex", "rich", "rouge_score.rouge_scorer", "sacrebleu", "safetensors.torch", "sentencepiece", "tabulate", "tokenizers",
-    "tqdm", "xxhash", "yaml",
+    "regex", "rich", "rouge_score.rouge_scorer", "sacrebleu", "safetensors.torch", "sentencepiece", "tabulate",
+    "tokenizers", "tqdm", "xxhash", "yaml",
 ]  # fmt: skip
 TEST_IMPORTS = ["hypothesis", "pytest", "pytest_timeout"]
 # Run by a part's interpreter: prints each import that fails, with the package that another one lacks.
