@@ -51,9 +51,11 @@ def a_pass(drafted: int, accepted: int, emitted: int | None = None, **times: flo
 
 def raw(tokens: int, passes: list[dict], betas: list[float], difference: dict | None = None) -> dict:  # type: ignore[type-arg]
     spent = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
+    said = {"tokens": [5] * tokens, "text": "a " * tokens}
     return {
-        "baseline": {"tokens": [5] * tokens, "steps_s": [1.0] * tokens, "decode_s": float(tokens), "start_s": 2.0},
-        "speculative": {"tokens": [5] * tokens, "passes": passes, "decode_s": spent, "start_s": 2.5},
+        "prompt": "b",
+        "baseline": {**said, "steps_s": [1.0] * tokens, "decode_s": float(tokens), "start_s": 2.0},
+        "speculative": {**said, "passes": passes, "decode_s": spent, "start_s": 2.5},
         "beta": betas,
         "difference": difference,
     }
