@@ -74,8 +74,11 @@ def finished_prompts(results: Path) -> dict[tuple[str, int], str]:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        # `load` holds times too, and is null where a prompt took less than the system counts.
-        return {key: _without_times(item) for key, item in value.items() if not key.endswith("_s") and key != "load"}
+        # `load` holds times too, and is null where a prompt took less than the system counts; `used` and `states` are the
+        # process's and the machine's.
+        others = ("load", "used", "states")
+        kept = {key: item for key, item in value.items() if not key.endswith("_s") and key not in others}
+        return {key: _without_times(item) for key, item in kept.items()}
     return [_without_times(item) for item in value] if isinstance(value, list) else value
 
 
