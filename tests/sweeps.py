@@ -74,8 +74,8 @@ def finished_prompts(results: Path) -> dict[tuple[str, int], str]:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        # `load` holds times too, and is null where a prompt took less than the system counts; `used` and `states` are the
-        # process's and the machine's.
+        # `load` holds times too, and is null where a prompt took less than the system counts; `used` is the process's,
+        # `states` are the machine's.
         others = ("load", "used", "states")
         kept = {key: item for key, item in value.items() if not key.endswith("_s") and key not in others}
         return {key: _without_times(item) for key, item in kept.items()}
