@@ -18,6 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.algorithm.batching import Turn
+
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 FEWEST = 5  # turns of a kind from which its spread is taken
 
@@ -92,10 +94,7 @@ def simulate(
             else:
                 staying.append((index, passes + 1))
         at_work = staying
-    return [
-        Served(*times, sum(request.emitted))
-        for *times, request in zip(arrivals[: len(requests)], first, end, requests, strict=True)
-    ]
+    return [Served(arrivals[index], first[index], end[index], sum(one.emitted)) for index, one in enumerate(requests)]
 
 
 # Arrivals, and what a user is promised.
@@ -236,3 +235,33 @@ def _spread(took: Sequence[float], said: Sequence[float]) -> Sequence[float]:
     ratios = [one / of for one, of in known]
     mean = sum(ratios) / len(ratios)
     return [one / mean for one in ratios]
+
+
+# Real batches, in the terms of the simulation.
+
+
+def seen(turns: Sequence[Turn], requests: Sequence[Request]) -> list[SeenTurn]:
+    """The turns of a batch that served `requests`, with what its rows held."""
+    held, passes = [one.prompt for one in requests], [0] * len(requests)
+    found = []
+    for turn in turns:
+        prompts, holds = [requests[index].prompt for index in turn.joined], sum(held[index] for index in turn.rows)
+        took = turn.started_s - turn.began_s, turn.ended_s - turn.started_s
+        found.append(SeenTurn(len(turn.rows), prompts, holds, *took))
+        for index in turn.rows:
+            held[index] += requests[index].emitted[passes[index]]
+            passes[index] += 1
+    return found
+
+
+def served(turns: Sequence[Turn], arrivals: Sequence[float], requests: Sequence[Request]) -> list[Served]:
+    """When each of `requests` was served in `turns`."""
+    first, end = dict[int, float](), dict[int, float]()
+    for turn in turns:
+        for index in turn.rows:
+            first.setdefault(index, turn.ended_s)
+            end[index] = turn.ended_s
+    return [
+        Served(arrived, first[index], end[index], sum(request.emitted))
+        for index, (arrived, request) in enumerate(zip(arrivals, requests, strict=True))
+    ]
