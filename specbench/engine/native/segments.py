@@ -202,7 +202,7 @@ class NativeRun:
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
-        return _lines((2 * self._inner + 1) * rows)
+        return _lines((2 * self._inner + INPUTS) * rows)
 
     def room(self, arena: int, scratch: int) -> tuple[int, int]:
         """Addresses of room for so many floats each."""
@@ -213,6 +213,7 @@ class NativeRun:
 
 
 LINE = 16  # floats of a line of the cache
+INPUTS = 32  # to a multiple of which a linear map's inputs may be filled up
 
 
 def _lines(floats: int) -> int:
