@@ -75,6 +75,7 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "one process (±%)": ("own", 1, False), "over processes (±%)": ("over", 1, False),
     "times faster": ("ratio", 1, True), "floor": ("theirs", 2, False), "ours (ms)": ("ours", 3, False),
     "same completions": ("note", 0, False), "v and its roofline": ("note", 0, False),
+    "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
     "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
 }  # fmt: skip
 DEFAULT = {"target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}
