@@ -103,11 +103,11 @@ FILLED = {
         "listed": ("unigram,bigram",),
         "others": ("",),
     },
-    "config/draft": {"self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass", "mtp")},
+    "config/draft": {"self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass", "mtp", "dflash", "dspark")},
     "config/paths": {
         "Path(path).name": ("gpt-97m", "gpt-6m", "t5-nano-ende"),
         "takes": ("",),
-        "recipe": ("blockwise", "eagle", "eagle3", "hydra", "medusa", "mtp", "pass", "specdec"),
+        "recipe": ("blockwise", "dflash", "dspark", "eagle", "eagle3", "hydra", "medusa", "mtp", "pass", "specdec"),
         "shlex.quote(target or 'TARGET')": ("TARGET",),
     },
     "config/verbs": {"verb": ("alpha",)},

@@ -1,5 +1,4 @@
-"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and the depths that a
-draft reads.
+"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and the depths of taps.
 
 The general recipes (`medusa`, `eagle`, …) are written for an encoder-decoder target that translates. With a
 decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.

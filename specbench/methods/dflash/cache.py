@@ -3,7 +3,7 @@
 They depend on the target's states alone: what a rollback leaves needs no second reading. The block's own are written to
 the slots after them and dropped.
 
-Shapes: A blocks, L new tokens of the context, or entries of the blocks, K drafted tokens, F numbers of a tapped state, D width.
+Shapes: A blocks, L new tokens of the context, or entries of blocks, K drafted tokens, F numbers of a feature, D width.
 """
 
 from collections.abc import Sequence

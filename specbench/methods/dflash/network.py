@@ -125,7 +125,10 @@ class BlockDrafter(SavedHeads):
     def bind(self, network: Any) -> Self:
         """Draft for `network`, on its embeddings and head. The network is no part of this module."""
         own = dict(self.named_children())
-        embeddings, head = own.get("embed_tokens", network.get_input_embeddings()), own.get("lm_head", own_head(network))
+        embeddings, head = (
+            own.get("embed_tokens", network.get_input_embeddings()),
+            own.get("lm_head", own_head(network)),
+        )
         self._of_target: tuple[Any, Any] = (embeddings, head)  # in a tuple: the network's modules are not submodules
         self.target_layers = decoder_layers(network)
         return self
@@ -145,7 +148,8 @@ class BlockDrafter(SavedHeads):
             own |= {"confidence_head_with_markov": shape.confidence == shape.rank}
         return {
             "architectures": [ARCHITECTURES[shape.kind]], "model_type": "qwen3", "block_size": shape.block,
-            **(own if shape.rank else {"dflash_config": own}), "hidden_size": layer.width, "hidden_act": layer.activation,
+            **(own if shape.rank else {"dflash_config": own}), "hidden_size": layer.width,
+            "hidden_act": layer.activation,
             "intermediate_size": layer.hidden, "num_hidden_layers": shape.layers, "num_attention_heads": layer.heads,
             "num_key_value_heads": layer.key_heads, "head_dim": layer.head_width, "rms_norm_eps": layer.eps,
             "rope_theta": layer.theta, "vocab_size": self.rows, "num_target_layers": self.target_layers,
@@ -213,7 +217,8 @@ class BlockDrafter(SavedHeads):
 
         embedded_BLD = self.embed(ids_BT[:, places_A]).flatten(1, 2)
         after_BLD = self(embedded_BLD, positions.expand(rows, -1), [attending(layer) for layer in layers])
-        return after_BLD.unflatten(1, (len(places_A), shape.block))[:, :, shape.first :]
+        states_BAKD: Tensor = after_BLD.unflatten(1, (len(places_A), shape.block))[:, :, shape.first :]
+        return states_BAKD
 
 
 def visible_to_blocks(places_A: Tensor, tokens: int, block: int) -> Tensor:

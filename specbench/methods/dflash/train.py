@@ -1,8 +1,8 @@
 """Training a block drafter on a frozen target.
 
 DFlash (2602.06036) trains on blocks that begin at places drawn anew for each batch, all blocks of a text in one run,
-and counts later tokens of a block less. Its loss is the cross-entropy of the text's tokens; here a block's token is held
-to the target's distribution there, whose gradient is the same in expectation over texts that the target wrote.
+and counts later tokens of a block less. Its loss is the cross-entropy of the text's tokens; here each token of a block
+is held to the target's distribution there, whose gradient is the same in expectation over texts that the target wrote.
 
 DSpark (2607.05147) is given the text's own tokens before each, and a head learns to predict the acceptance.
 
@@ -105,19 +105,22 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
 
 
 def shape_for(target: PreTrainedModel, plan: BlockPlan) -> BlockShape:
-    """The network of `plan` for a target: as wide as it, with as many heads, its keys shared where the target's are."""
+    """The network of `plan` for a target: as wide as it, with as many heads."""
     config = target.config.get_text_config()
     if config.is_encoder_decoder:
-        raise UserError("distill.target: block drafters are for decoder-only targets; use another recipe, such as eagle")
+        raise UserError(
+            "distill.target: block drafters are for decoder-only targets; use another recipe, such as eagle"
+        )
     layers, width, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     if not 0 <= min(plan.taps) <= max(plan.taps) < layers:
         raise UserError(f"block.taps is {list(plan.taps)}: give depths from 0 to {layers - 1} of this target")
     mask = plan.mask if plan.mask is not None else config.pad_token_id
     if mask is None or not 0 <= mask < target.get_input_embeddings().weight.shape[0]:
         raise UserError(f"block.mask is {mask}: give the id of a token that stands for tokens that are not known")
+    head = max(HEAD_WIDTH, width // heads)
     layer = LayerShape(
-        width, plan.hidden or 2 * width, heads, heads, max(HEAD_WIDTH, width // heads), "rms", 1e-6, "silu", True, False,
-        "rotary", max(HEAD_WIDTH, width // heads) ** -0.5, False, head_norms=True,
+        width, plan.hidden or 2 * width, heads, heads, head, "rms", 1e-6, "silu", True, False, "rotary", head**-0.5,
+        False, head_norms=True,
     )  # fmt: skip
     confidence = plan.rank if plan.rank and plan.confidence else None
     return BlockShape(layer, plan.layers, tuple(plan.taps), plan.size, mask, plan.rank, confidence)
