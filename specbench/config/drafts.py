@@ -22,6 +22,7 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.peagle.config import PEagleConfig
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.methods.router.config import RouterConfig
@@ -55,6 +56,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     MtpConfig,
     DflashConfig,
     DsparkConfig,
+    PEagleConfig,
     SpecDecConfig,
     ParallelConfig,
 )

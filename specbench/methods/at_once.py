@@ -20,8 +20,10 @@ from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, st
 class AtOnceDraft(Protocol):
     """What a session of such a draft needs to know of it."""
 
-    target: Model
     operations: float
+
+    @property
+    def target(self) -> Model: ...
 
     @property
     def device(self) -> torch.device: ...

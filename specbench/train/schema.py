@@ -162,11 +162,16 @@ class HeadsPlan:
 class EaglePlan:
     """Train EAGLE's layer on the frozen `distill.target` instead of a model (Li et al. 2024).
 
-    With `taps` that of EAGLE-3 (Li et al. 2025). `distill.kl_weight` is of forward KL in the loss of tokens.
+    With `taps` that of EAGLE-3 (Li et al. 2025), with `parallel` P-EAGLE's, too. `distill.kl_weight` is of forward KL
+    in the loss of tokens.
     """
 
     steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
     mtp: bool = key(False, "mtp: a depth of multi-token prediction in place of EAGLE's layer")
+    parallel: bool = key(False, "peagle: the tokens of all steps come from one forward pass (P-EAGLE)")
+    layers: int = key(1, "peagle: decoder layers, the first of which is EAGLE-3's")
+    mask: int | None = key(None, "peagle: the token that stands for tokens not known yet; unset: that of padding")
+    share: float = key(0.7, "peagle: of the places that draft a token in training, those that draft the next, too")
     fused: bool = key(False, "eagle3: the layer reads the target's states at the depths eagle.taps")
     taps: list[int] = fresh(
         list,
@@ -258,7 +263,8 @@ class Recipe:
     def heads_kinds(self) -> dict[str, str]:
         """The same as {key that asks for it: kind}, to find that several are asked for."""
         asked = {
-            "eagle.steps": self.eagle.steps and ("mtp" if self.eagle.mtp else "eagle"),
+            "eagle.steps": self.eagle.steps
+            and ("mtp" if self.eagle.mtp else "peagle" if self.eagle.parallel else "eagle"),
             "specdec.queries": self.specdec.queries and "specdec",
             "block.size": self.block.size and ("dspark" if self.block.rank else "dflash"),
             "look_ahead.number": self.look_ahead.number and "pass",
@@ -374,6 +380,10 @@ def _check_eagle(recipe: Recipe) -> None:
         raise UserError("eagle.own_head=true: give eagle.vocabulary, how many tokens the head is over")
     if plan.vocabulary is not None:
         _require_range(recipe, ["eagle.vocabulary"], 2, also=", or null")
+    if plan.parallel:
+        _require(recipe, "eagle.taps", bool, "three depths, or eagle.fused=true, with eagle.parallel")
+        _require_range(recipe, ["eagle.layers"], 1, 8)
+    _require_share(recipe, "eagle.share")
     _require_share(recipe, "eagle.decay")
     _require_range(recipe, ["eagle.noise", "eagle.feature_weight", "eagle.token_weight"], 0)
 

@@ -17,6 +17,7 @@ from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
+from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
 from specbench.errors import UserError
@@ -40,6 +41,7 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
+    experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
@@ -129,7 +131,9 @@ def _weights_per_step(network: Any) -> int:
     skipped = {id(parameter) for module in left_out for parameter in module.parameters()}
     head = network.get_output_embeddings().weight
     counted = {id(p): p.numel() for p in network.parameters() if id(p) not in skipped}
-    return sum((counted | {id(head): head.numel()}).values())
+    experts = Experts.of(network)
+    unread = 0 if experts is None else experts.unread
+    return int(sum((counted | {id(head): head.numel()}).values())) - unread
 
 
 TokenSequence = tuple[int, ...]
