@@ -40,6 +40,8 @@ NAMED: Mapping[str, tuple[str, int]] = {
     "batch": ("batch", 0), "expected": ("expected", 2), "rule": ("accept", 0),
     "pair": ("pair", 0), "speedup": ("speedup", 2), "one process (±%)": ("own", 1), "over processes (±%)": ("over", 1),
     "wider (times)": ("wider", 2), "between processes (%)": ("between", 2),
+    "family": ("family", 0), "`model_type`": ("model_type", 0), "engine=auto": ("engine", 0),
+    "engines": ("engines", 0), "trees": ("trees", 0), "batches": ("batches", 0), "invariance": ("invariance", 0),
     "alone (tokens/s)": ("tokens_per_second_baseline", 0), "with the draft (tokens/s)": ("tokens_per_second", 0),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from specbench.engine.capture.static import CompiledModel, NativeModel, StaticMo
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.recurrence import Recurrence
+from specbench.engine.experts import Experts
 from specbench.engine.session import Prompt, get_ready
 from specbench.errors import UserError, first_line
 
@@ -128,6 +129,7 @@ def with_engine(
             return model
     model = EagerModel(network, vocabulary_size, eos_ids)
     model.fell_back = fell_back
+    model.experts = Experts.noted(network)
     if numerics == "invariant":
         model.not_invariant = "engine=eager does not control its kernels"
     return model

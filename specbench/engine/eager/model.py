@@ -18,6 +18,7 @@ from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
+from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
 from specbench.errors import UserError
@@ -41,6 +42,7 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
+    experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
@@ -142,7 +144,9 @@ def _weights_per_step(network: Any) -> int:
     skipped = {id(parameter) for module in left_out for parameter in module.parameters()}
     head = network.get_output_embeddings().weight
     counted = {id(p): p.numel() for p in network.parameters() if id(p) not in skipped}
-    return sum((counted | {id(head): head.numel()}).values())
+    experts = Experts.of(network)
+    unread = 0 if experts is None else experts.unread
+    return int(sum((counted | {id(head): head.numel()}).values())) - unread
 
 
 TokenSequence = tuple[int, ...]
