@@ -14,8 +14,18 @@ from omegaconf import MISSING
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import (
-    CONTEXT, EXISTS, MAX_BATCH, SHARE, Allowed, at_least, between, fresh, key, one_of, tokens_of,
-)  # fmt: skip
+    CONTEXT,
+    EXISTS,
+    MAX_BATCH,
+    SHARE,
+    Allowed,
+    at_least,
+    between,
+    fresh,
+    key,
+    one_of,
+    tokens_of,
+)
 from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys

@@ -179,8 +179,9 @@ def build_each(
             not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
         found.append(Parts(
-            config, task.examples, task.prompts, task.probe_prompts, vocabulary, processed(target, config.sampling, vocabulary), draft, device, models,
-            target.invariant, not_invariant, spec, making.vocabulary,
+            config, task.examples, task.prompts, task.probe_prompts, vocabulary,
+            processed(target, config.sampling, vocabulary), draft, device, models, target.invariant, not_invariant,
+            spec, making.vocabulary,
         ))  # fmt: skip
     return found
 

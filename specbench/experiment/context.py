@@ -44,7 +44,9 @@ def in_context(
     assert room is not None
     spare = [_answers(config, one) for one in examples]
     fitting = [
-        (one, room - length(one) - more) for one, more in zip(examples, spare, strict=True) if length(one) + more <= room
+        (one, room - length(one) - more)
+        for one, more in zip(examples, spare, strict=True)
+        if length(one) + more <= room
     ]
     if not fitting:
         shortest = min(length(one) + more for one, more in zip(examples, spare, strict=True))
@@ -61,7 +63,7 @@ def _answers(config: RunConfig, example: Example) -> int:
 def _pool(
     config: RunConfig, vocabulary: Vocabulary, examples: Sequence[Example], task: Task, needed: int
 ) -> Iterator[Passage]:
-    """The rows of `examples` and, as far as these make fewer than `needed` tokens beside a prompt's own, further ones."""
+    """The rows of `examples`, and further ones as far as these make fewer than `needed` tokens beside one of them."""
     first_turns = [one for one in examples if len(one.turns) < 2]
     rows = chain(first_turns, task.beyond(len(examples)))
     texts = ((passage_of(config.task, vocabulary, one), one.index) for one in rows)
@@ -84,7 +86,8 @@ def passage_of(task: TaskConfig, vocabulary: Vocabulary, example: Example) -> st
 
 
 def _lengthened(config: RunConfig, example: Example, left: int, pool: Sequence[Passage], length: Length) -> Example:
-    own = next((place for place, one in enumerate(pool) if one.index == example.index), -1)
+    index = example.index - max(0, len(example.turns) - 1)  # of its row's first turn
+    own = next((place for place, one in enumerate(pool) if one.index == index), -1)
     picked: list[Passage] = []
     for one in (*pool[own + 1 :], *pool[: max(0, own)]):
         if one.tokens <= left:

@@ -39,6 +39,8 @@ def identify(config: RunConfig) -> str:
     for draft in list(_dictionaries(frozen["draft"])):  # as runs were called before drafts had, or lost, these keys
         if draft.get("top_tokens", 0) is None:
             del draft["top_tokens"]
+        if draft.get("kind") == ModelDraftConfig.kind and draft["window"] is None:
+            del draft["window"], draft["sinks"]
         if not config.draft.learns:
             for key in [key for key in draft if key.startswith(ONLINE)]:
                 del draft[key]

@@ -40,11 +40,11 @@ class Records:
     `paper_runs` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
     batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
-    (penalties and the like) or a `context` of other rows only in `processed`, so that no table mixes them with chains of single prompts. All are
-    empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma;
-    `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little power),
-    `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first token,
-    predicts no speed.
+    (penalties and the like) or with a `context` only in `processed`, so that no table mixes them with chains of single
+    prompts. All are empty without records. The column `config` is a digest of every key of the run, `setting` of all
+    but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little
+    power), `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first
+    token, predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).

@@ -48,7 +48,10 @@ def _row(record: RunRecord) -> Row:
         "speedup": summary["speedup_measured"], "speedup_low": summary["speedup_low"],
         "speedup_high": summary["speedup_high"],
     }  # fmt: skip
-    costs = {"c": draft_cost(prompts, resamples, seed), "verify_cost": verify_cost(prompts, row["gamma"], resamples, seed)}
+    costs = {
+        "c": draft_cost(prompts, resamples, seed),
+        "verify_cost": verify_cost(prompts, row["gamma"], resamples, seed),
+    }
     for name, one in costs.items():
         row |= {name: one and one.value, f"{name}_low": one and one.low, f"{name}_high": one and one.high}
     return row
@@ -68,7 +71,22 @@ def draw_runs(rows: Sequence[Row]) -> None:
             f"{first['target']} with draft {first['draft']} on {first['task']}: {simulated}T={first['temperature']:g}"
             f"{batch}"
         )
-        titles = ("", "context", "tokens", "γ", "step", "α", "95%", "c", "95%", "v", "95%", "tok/pass", "speedup", "95%")
+        titles = (
+            "",
+            "context",
+            "tokens",
+            "γ",
+            "step",
+            "α",
+            "95%",
+            "c",
+            "95%",
+            "v",
+            "95%",
+            "tok/pass",
+            "speedup",
+            "95%",
+        )
         table = plain_table((*titles, "run"), left=("", "run"))
         for _, same in groupby(own, key=lambda row: row["context"]):
             at = list(same)

@@ -151,7 +151,9 @@ class StaticSession(NetworkSession):
         if parents is not None and not self._tree:
             self.model.require_trees()
         most = self.model.most_rows if self.model.invariant and not last_row else None
-        most = most or (max(1, MOST_OF_MASK // self.model.capacity(self.length + len(tokens))) if last_row else len(tokens))
+        most = most or (
+            max(1, MOST_OF_MASK // self.model.capacity(self.length + len(tokens))) if last_row else len(tokens)
+        )
         blocks = [
             self._read(
                 tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
@@ -211,7 +213,7 @@ class StaticSession(NetworkSession):
         return self.model.ids([*tokens, *[tokens[-1]] * missing] if missing else tokens)
 
     def _looked_up(
-        self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]
+        self, what: tuple[object, ...], count: int, compute: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only.
 

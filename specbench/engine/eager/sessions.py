@@ -16,7 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import LastRead, Part
-from specbench.engine.layout import OpenTree
+from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Tokens
 
 
@@ -203,16 +203,22 @@ class EagerSession(NetworkSession):
             model.require_trees()
         tree.grow(tokens, parents)
         with torch.inference_mode(), ExitStack() as contexts:
-            # A chain is what the module arranges itself, with kernels that need no mask.
-            if not tree.is_chain:
-                numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
-                layout = tree.layout(length, len(tokens), numbers_1C)
+            if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
             output = model.network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
         logits_LV: Tensor = output.logits[0]
         return logits_LV
+
+    def _layout(self, tree: OpenTree, length: int, count: int) -> Layout | None:
+        """Of the newest `count` tokens or nodes after `length` tokens.
+
+        None for a chain, which the module arranges itself, with kernels that need no mask.
+        """
+        if tree.is_chain:
+            return None
+        return tree.layout(length, count, torch.arange(length + len(tree), device=self.model.device).unsqueeze(0))
 
     @abstractmethod
     def _inputs(self, tokens: Tokens) -> dict[str, object]:
