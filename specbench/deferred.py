@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 __all__ = ["install", "np", "torch"]
 
-# Old module: the new ones that have its names. All that docs/extending.md, docs/serving.md and docs/api.md have named.
+# Old module: the new ones that have its names. All that the documentation has named.
 MOVED: dict[str, tuple[str, ...]] = {
     "specbench.acceptance": ("specbench.algorithm.acceptance.base", "specbench.algorithm.acceptance.rules.exact"),
     "specbench.acceptance.base": ("specbench.algorithm.acceptance.base",),

@@ -146,7 +146,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
-    assert any("  disturbed" in line for line in out.splitlines()[1:]) and "docs/disturbed.md" in out
+    assert any("  disturbed" in line for line in out.splitlines()[1:]) and "docs/method.md" in out
     assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
 
 

@@ -29,7 +29,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
-from specbench.engine.native.segments import LoweredPrompt, Part, Step, WholeStep
+from specbench.engine.native.segments import INPUTS, LoweredPrompt, Part, Step, WholeStep
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
@@ -278,7 +278,7 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
     program = fused(program)
     assert [one.op for one in program] == [Op.LOAD, Op.LOAD, Op.LINEAR, Op.STORE]
     raw, floats = encoded(program, dtype == torch.bfloat16)
-    scratch = (2 * inner + 1) * rows + 16
+    scratch = (2 * inner + INPUTS) * rows + 16
     room = torch.empty(floats * rows + scratch * threads)
     pointers = (ctypes.c_void_p * 3)(x.data_ptr(), more.data_ptr(), out.data_ptr())
     start = room.data_ptr()

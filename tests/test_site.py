@@ -42,3 +42,21 @@ def named(menu: object) -> set[str]:
 def test_the_menu_holds_every_page() -> None:
     menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     assert named(menu) == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def titles(menu: object) -> dict[str, str]:
+    """Title of each page in the menu."""
+    found: dict[str, str] = {}
+    for entry in menu if isinstance(menu, list) else []:
+        for title, inner in entry.items():
+            found |= {inner: title} if isinstance(inner, str) else titles(inner)
+    return found
+
+
+def test_a_page_has_one_name() -> None:
+    """In the menu, as its heading and in the index."""
+    named_in_menu = titles(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("## Pages")[2]
+    for page, title in named_in_menu.items():
+        assert (ROOT / "docs" / page).read_text(encoding="utf-8").startswith(f"# {title}\n")
+        assert page == "index.md" or f"[{title}]({page})" in index

@@ -1,4 +1,4 @@
-"""The claims of README and of the paper's tables: command, time, tolerance, our value, verdict; for docs/artifact.md.
+"""The claims of README and of the paper's tables: command, time, tolerance, our value, verdict; for docs/paper.md.
 
 README's claims are listed in experiments/paper.yaml, under `readme`; the paper's numbers are counted by the lists that
 `specbench tables --score` counts them by. Values are those of records; a claim without one is not measured.

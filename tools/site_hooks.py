@@ -8,6 +8,16 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = re.compile(r"\]\(\.\./(results/[^)#]+)")
+# Former pages, and where their text is now: the site forwards links to them.
+MOVED = {
+    "api": "reference/#api", "artifact": "paper/#check-our-claims", "batches": "gamma/#batches",
+    "beams": "gamma/#beam-search", "beyond": "results/", "disturbed": "method/#contention", "eagle": "heads/#eagle",
+    "errors": "reference/#errors", "explain": "run/#why-is-it-not-faster", "extending": "reference/#extending",
+    "medusa": "heads/#medusa-and-hydra", "numerics": "engines/#numerics", "online": "heads/#learning-while-serving",
+    "profile": "reference/#profiles", "prompts": "method/#how-many-prompts", "proof": "method/#proof-of-losslessness",
+    "public-models": "results/", "python": "reference/#python", "rules": "acceptance-rules/#rules-of-engines",
+    "sweeps": "reference/#sweeps", "vocabularies": "models/#vocabularies",
+}  # fmt: skip
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -22,3 +32,11 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links as the site has them: `results/` lies beside the pages."""
     return OUTSIDE.sub(r"](\1", markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Forward the addresses of former pages."""
+    for page, goal in MOVED.items():
+        folder = Path(config["site_dir"], page)
+        folder.mkdir(exist_ok=True)
+        (folder / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url=../{goal}">\n')

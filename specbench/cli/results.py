@@ -177,9 +177,7 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print(
-            "disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/disturbed.md)"
-        )
+        print("disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/method.md)")
     for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):

@@ -67,7 +67,7 @@ def training_command(recipe: str, target: str | None = None) -> str:
     return f"specbench train recipe={recipe} distill.target={shlex.quote(target or 'TARGET')} 'data.path=[FILE]'"
 
 
-# Drafts, rules, tasks and targets of other packages, found by entry points (docs/extending.md).
+# Drafts, rules, tasks and targets of other packages, found by entry points (docs/reference.md#extending).
 #
 # An entry point's name is the name to pick. Names are read from the metadata of installed packages; the object of an
 # entry point is imported when it is needed.

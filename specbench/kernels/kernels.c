@@ -15,6 +15,11 @@
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TILES
+#endif
 
 /* A vector is a register of this machine: one that is spread over two or four costs ten times as much. */
 #if defined(__AVX512F__)
@@ -103,8 +108,16 @@ static void raise_all(float *v, int64_t count, float most, float factor) {
     memcpy(v + i, left, (count - i) * sizeof(float));
 }
 
+/* Inputs come in pairs, and with tiles 32 at a time: `k` and the zeros that fill up the last of them. */
+#ifdef TILES
+enum { INPUTS = 32 };
+#else
+enum { INPUTS = 2 };
+#endif
+static inline int64_t filled_up(int64_t k) { return (k + INPUTS - 1) / INPUTS * INPUTS; }
+
 /* The number of floats (bf16: of 16 bits) that `pack` writes. */
-int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * (k + (k & 1)); }
+int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * filled_up(k); }
 
 /* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
    instructions for bf16 two inputs of one output, which these multiply and add at once, and else two outputs. */
@@ -119,7 +132,7 @@ static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
 
 /* Weights [N, K] as blocks of BLOCK outputs, input by input. */
 void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short) {
-    int64_t even = k + (k & 1), blocks = (n + BLOCK - 1) / BLOCK;
+    int64_t even = filled_up(k), blocks = (n + BLOCK - 1) / BLOCK;
     memset(out, 0, blocks * BLOCK * even * (is_short ? 2 : 4));
     for (int64_t row = 0; row < n; row++)
         for (int64_t i = 0; i < k; i++) {
@@ -217,6 +230,63 @@ static const Product ONE_BLOCK[2][MOST_ROWS] = {{WIDE_TILES(ONE_BLOCK_OF)}, {SHO
 static const Product TILE[2][MOST_ROWS] = {{WIDE_TILES(TILE_OF)}, {SHORT_TILES(TILE_OF)}};
 static const int BLOCKS_OF[2][MOST_ROWS] = {{WIDE_TILES(BLOCKS_IN)}, {SHORT_TILES(BLOCKS_IN)}};
 
+/* How many rows a product reads at once, the last one perhaps fewer: `rows` in the fewest parts of at most `most`. */
+static inline int64_t at_once(int64_t rows, int64_t most) {
+    int64_t parts = (rows + most - 1) / most;
+    return (rows + parts - 1) / parts;
+}
+
+/* Matrix registers (AMX): one instruction multiplies up to 16 rows of 32 inputs with the weights of 16 outputs, which lie as
+   `pack` puts them for AVX-512, and takes as long for 16 rows as for one. So a product reads its weights at the speed of
+   the cache they are in, whatever the number of rows, and one row is summed in the order of many. */
+#ifdef TILES
+enum { OF_A_TILE = 16, MOST_TILED = 2 * OF_A_TILE };
+enum { TILE_DATA = 18, ASK = 0x1023 }; /* as Linux numbers them: a process asks before it uses these registers */
+static int has_tiles;
+__attribute__((constructor)) static void ask_for_tiles(void) { has_tiles = syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0; }
+
+/* Shape this thread's registers for maps of `rows` rows: 0 to 3 for sums and 4 and 5 for inputs, of the first 16 rows
+   and of the others, 6 and 7 for weights. */
+static void shape_tiles(int64_t rows) {
+    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
+    int64_t few = at_once(rows, MOST_TILED), upper = few < OF_A_TILE ? few : OF_A_TILE, lower = few - upper;
+    uint8_t of[] = {upper, upper, lower, lower, upper, lower, OF_A_TILE, OF_A_TILE};
+    for (int i = 0; i < 8; i++) shape.rows[i] = of[i], shape.bytes[i] = of[i] ? LINE : 0;
+    __asm__ volatile("ldtilecfg %0" : : "m"(shape)); /* GCC 12's intrinsic may lose what was written to `shape` */
+}
+
+static inline void release_tiles(void) { _tile_release(); }
+
+/* The sums of `rows` rows of x and one block of weights. */
+static void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {
+    const char *w = weight, *upper = (const char *)x, *lower = (const char *)(x + OF_A_TILE * x_stride);
+    const int64_t row = x_stride * 2, line = BLOCK * 4;
+    __asm__ volatile("" : : : "memory"); /* GCC does not know that the loads below read memory */
+    _tile_zero(0); _tile_zero(1);
+    if (rows <= OF_A_TILE) {
+        for (int64_t i = 0; i < even; i += INPUTS, upper += LINE, w += INPUTS / 2 * line) {
+            _tile_loadd(4, upper, row);
+            _tile_loadd(6, w, line); _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, w + LINE, line); _tile_dpbf16ps(1, 4, 7);
+        }
+    } else {
+        _tile_zero(2); _tile_zero(3);
+        for (int64_t i = 0; i < even; i += INPUTS, upper += LINE, lower += LINE, w += INPUTS / 2 * line) {
+            _tile_loadd(4, upper, row); _tile_loadd(5, lower, row);
+            _tile_loadd(6, w, line); _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(2, 5, 6);
+            _tile_loadd(7, w + LINE, line); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(2, out + OF_A_TILE * BLOCK, line); _tile_stored(3, out + OF_A_TILE * BLOCK + LANES, line);
+    }
+    _tile_stored(0, out, line); _tile_stored(1, out + LANES, line);
+}
+#else
+enum { has_tiles, MOST_TILED = MOST_ROWS };
+static inline void shape_tiles(int64_t rows) {}
+static inline void release_tiles(void) {}
+static inline void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {}
+#endif
+
 static float activated(float v, int64_t kind) {
     switch (kind) {
     case RELU: return v < 0 ? 0 : v;
@@ -285,30 +355,32 @@ static void norm_row(const Instruction *it, const float *restrict x, float *rest
 /* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
 static void linear(const Instruction *it, const float *x, int64_t x_stride, float *out, const float *more,
                    int64_t rows, float *scratch, int thread, int threads) {
-    int64_t s = it->short_floats, k = it->inner, even = k + (k & 1), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
+    int64_t s = it->short_floats, k = it->inner, even = filled_up(k), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
     int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
     const char *numbers = (const char *)x;
     int64_t size = s && SHORT_STEP == 2 ? 2 : 4, stride = x_stride;
-    float sums[MOST_ROWS * BLOCK];
+    float sums[MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
     if (size == 2 || even > k) { /* as the products read it */
         for (int64_t r = 0; r < rows; r++) {
             if (size == 2) shorten_all(x + r * x_stride, (uint16_t *)scratch + r * even, k);
             else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
-            if (even > k && size == 2) ((uint16_t *)scratch)[r * even + k] = 0;
-            else if (even > k) scratch[r * even + k] = 0;
+            memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
         }
         numbers = (const char *)scratch, stride = even;
     }
+    const int is_tiled = s && has_tiles;
+    const int64_t few = at_once(rows, is_tiled ? MOST_TILED : MOST_ROWS), parts = (rows + few - 1) / few;
+    const int64_t tile = is_tiled ? 1 : BLOCKS_OF[s != 0][few - 1];
     for (int64_t b = first, taken; b < end; b += taken) {
-        int64_t parts = (rows + MOST_ROWS - 1) / MOST_ROWS, few = (rows + parts - 1) / parts;
-        int64_t tile = BLOCKS_OF[s != 0][few - 1];
+        const char *weight = (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4);
         taken = end - b >= tile ? tile : 1;
         for (int64_t part = 0; part < parts; part++) {
             int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
-            Product product = (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1];
-            product(numbers + r * stride * size, stride, (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4), even,
-                    sums);
+            if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
+                r = rows - few * part < few ? rows - few : few * part, some = few;
+                tiled((const uint16_t *)numbers + r * stride, stride, weight, even, sums, few);
+            } else (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1](numbers + r * stride * size, stride, weight, even, sums);
             int64_t from = b * BLOCK, count = taken * BLOCK;
             if (from + count <= n && !it->bias && (it->activation < 0 || it->activation == RELU)) { /* the usual case */
                 for (int i = 0; i < some; i++) {
@@ -486,13 +558,14 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
     while (it < end && it->op != LINEAR) it++;
     if (it == end) return;
     int64_t blocks = (it->width + BLOCK - 1) / BLOCK, first = blocks * thread / threads;
-    int64_t size = BLOCK * (it->inner + (it->inner & 1)) * (it->short_floats ? 2 : 4);
+    int64_t size = BLOCK * filled_up(it->inner) * (it->short_floats ? 2 : 4);
     int64_t bytes = (blocks * (thread + 1) / threads - first) * size;
     fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
 }
 
 static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
-    int64_t rows = step->rows;
+    int64_t rows = step->rows, is_tiled = has_tiles && step->program->short_floats;
+    if (is_tiled) shape_tiles(rows);
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
         int64_t s = it->short_floats, width = it->width;
         float *out = arena + it->out.at * rows + it->out.column;
@@ -587,6 +660,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
         }
         if (it->barrier) wait_for_all(barrier, threads);
     }
+    if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
 }
 
 enum { NOT_DRAWN = -1, PIECE = 64 };

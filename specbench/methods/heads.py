@@ -7,21 +7,20 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.continuations import Continuations, Found, Predicted
-from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.engine.weights.files import find_file, read_tensors
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
+from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest
-from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, standardise
+from specbench.sampling import Sampling, standardise
 
 Project = Callable[[Tensor], Tensor]  # the target's output projection, [..., D] to [..., V]
 
@@ -73,6 +72,10 @@ class HeadsDraft(FollowsTarget):
         self._ready: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
     @property
+    def device(self) -> torch.device:
+        return self.heads.device
+
+    @property
     def width(self) -> int:
         """Numbers of a state."""
         width: int = own_head(self.target.network).weight.shape[1]
@@ -108,47 +111,22 @@ class HeadsDraft(FollowsTarget):
         return BlockwiseSession(self, cast(StatefulSession, session), sampling)
 
 
-class BlockwiseSession(ScoresAhead):
+class BlockwiseSession(AtOnceSession):
     """A view of the target's session, without state of its own."""
 
-    stops_at_end = True
+    draft: HeadsDraft
 
     def __init__(self, draft: HeadsDraft, session: StatefulSession, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling
-        self._heads_KV: Tensor | None = None  # logits of heads 2, 3, ..., while a tree is grown
-        self._depths: list[int] = []  # of its nodes
         # States of the latest tokens read, from which scoring of the next part continues.
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        state_1D, count = self._state(tokens), min(gamma, self.draft.heads.later)
-        if state_1D is None or count == 0:
-            return Proposal([])
-        target = self.draft.target
-        return independent_proposal(self._logits(state_1D, 0, count), self.sampling, target, generator)
-
-    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        state_1D = self._state(tokens)
-        self._depths = []
-        heads = 0 if state_1D is None else min(levels, self.draft.heads.later)
-        self._heads_KV = None if state_1D is None else self._logits(state_1D, 0, heads)
-        return self._after([0], heads * self.draft.operations)
-
-    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
-        """The continuations are the same after every node of a depth."""
-        first = len(self._depths)
-        for parent in parents:
-            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
-        return self._after(self._depths[first:], 0.0)
-
-    def _after(self, depths: Sequence[int], operations: float) -> Continuations:
-        """The continuations `depths` tokens ahead; none beyond the last head, or where the target has read nothing."""
-        size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
-        if heads_KV is None or max(depths) >= len(heads_KV):
-            return Found([()] * len(depths), size, self.draft.heads.device)
-        return Predicted(heads_KV[depths], size, self.sampling, operations)
+    def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
+        """Those of heads 2, 3, ..."""
+        state_1D, count = self._state(tokens), min(most, self.draft.heads.later)
+        return None if state_1D is None or count == 0 else self._logits(state_1D, 0, count)
 
     def follow(self, tokens: Sequence[int]) -> None:
         self._state(tokens)
@@ -220,17 +198,6 @@ def published_heads(
     if not files:
         raise UserError(f"{key}: {source} has no {' or '.join(names)}")
     return files[0].name, read_tensors(files, source, device, key)
-
-
-def independent_proposal(logits_GV: Tensor, sampling: Sampling, target: Model, generator: torch.Generator) -> Proposal:
-    """A token from each of these rows, up to the end of the text."""
-    size, ends = target.vocabulary_size, target.eos_ids
-    uniform_G = Choice(sampling, size).uniforms(len(logits_GV), generator)
-    if uniform_G is None:
-        return Proposal(up_to_end(most_likely(logits_GV, size, len(logits_GV)), ends))
-    q_GV = standardise(logits_GV, sampling, size)
-    drafted = up_to_end(checked(drawn(q_GV, uniform_G).tolist()), ends)
-    return Proposal(drafted, q_GV[: len(drafted)])
 
 
 class HeadsBuilder(DraftBuilder[TrainedConfig]):

@@ -1,6 +1,6 @@
 """Sampled completions of which nothing shows that they are the target's own.
 
-They are records made before records held a proof, and runs too small for their proof to find a fault (docs/proof.md).
+They are records made before records held a proof, and runs too small for their proof to find a fault (docs/method.md).
 """
 
 import math
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 from specbench.records.schema import Row
 
-WEAKEST = 0.1  # total variation a token: docs/proof.md says why; `certify within=` has the same default
-UNPROVED = "unproved: sampled before records held a proof; only two greedy completions were compared (docs/proof.md)"
+WEAKEST = 0.1  # total variation a token: docs/method.md says why; `certify within=` has the same default
+UNPROVED = "unproved: sampled before records held a proof; only two greedy completions were compared (docs/method.md)"
 TOO_SMALL = (
     f"not proved at this size: the proof would have missed a fault of {WEAKEST} total variation per token "
-    "(docs/proof.md)"
+    "(docs/method.md)"
 )
 
 

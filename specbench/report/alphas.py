@@ -115,7 +115,7 @@ def _of_rules(rows: list[AlphaRow]) -> Any:
     """α of each draft under the three lossless rules that engines use at T > 0."""
     table = plain_table(
         ("draft", "T", "exact", "95%", "match", "95%", "onehot", "95%"), left=("draft",),
-        title="α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/rules.md lists engines)",
+        title="α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/acceptance-rules.md)",
     )  # fmt: skip
     for row in rows:
         estimates = (_estimate(row, name) for name in ("alpha", "alpha_match", "alpha_onehot"))

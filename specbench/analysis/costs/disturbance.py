@@ -15,7 +15,7 @@ Signs, each enough:
   a GPU's driver gave a reason for lower clocks, its clock fell below `LEAST_CLOCK` of the run's greatest, or other
   processes computed on it.
 
-Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/disturbed.md).
+Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/method.md#contention).
 
 Plain numbers only.
 """

@@ -20,12 +20,14 @@ from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.capture.windowed import WindowedStatic
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.experts import Experts
 from specbench.engine.native.segments import (
     Call,
     LoweredPrompt,
     Placed,
     WholeStep,
     lower_native,
+    lower_native_invariant,
     rolled_out,
     run_at_once,
 )
@@ -70,6 +72,8 @@ class StaticModel(EagerModel):
             network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
         )
         self.placement = self.program.placement
+        if self.engine not in ("compile", "cudagraph"):  # whose runs are none of Python's
+            self.experts = Experts.of(network, self.packed.reads)
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self._numbers: dict[int, Tensor] = {}
@@ -163,7 +167,7 @@ class NativeModel(StaticModel):
     engine = "native"
     rolls_on_host = True
     lowering: Lowering = staticmethod(lower_native)
-    invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
+    invariant_lowering: Lowering = staticmethod(lower_native_invariant)
     prompt_lowering: Lowering = LoweredPrompt
     most_rows: int | None = None
 

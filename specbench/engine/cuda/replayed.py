@@ -90,6 +90,9 @@ class CudaCapture:
     """`work` as a CUDA graph. All graphs share one pool of memory: they never run at the same time."""
 
     pool: Any = None
+    anchor: Any = (
+        None  # a graph that lives as long as the process: a pool whose graphs are all gone cannot be used again
+    )
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         stream = torch.cuda.Stream()
@@ -100,6 +103,9 @@ class CudaCapture:
         torch.cuda.current_stream().wait_stream(stream)
         if CudaCapture.pool is None:
             CudaCapture.pool = torch.cuda.graph_pool_handle()
+            CudaCapture.anchor = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(CudaCapture.anchor, pool=CudaCapture.pool):
+                torch.zeros(1, device="cuda")
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=CudaCapture.pool):
             self._result = work()

@@ -21,11 +21,15 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
 
     kind: str = "model"
     builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
-    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
+    confidence: float | None = key(
+        None,
+        "a proposal ends after the first token whose q is below this; dspark: before the first whose predicted "
+        "acceptance is",
+    )
     vocabulary: str = key(
         "auto",
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
-        "target's tokenizer) | auto: same where they agree, else tli or slem (docs/vocabularies.md)",
+        "target's tokenizer) | auto: same where they agree, else tli or slem (docs/models.md#vocabularies)",
     )
     top_tokens: int | None = key(
         None,
@@ -34,7 +38,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     )
     online: bool = key(
         False,
-        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/online.md)",
+        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/heads.md)",
     )
     online_every: int = key(4, "online: prompts between updates")
     online_steps: int = key(4, "online: optimiser steps per update, each over all tokens since the last update")

@@ -32,9 +32,10 @@ from specbench.engine.layout import Layout
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError, first_line
+from specbench.methods.at_once import independent_proposal
 from specbench.methods.build import DraftRequest
 from specbench.methods.decoder_layer import LayerCache, Source
-from specbench.methods.heads import HeadsBuilder, independent_proposal
+from specbench.methods.heads import HeadsBuilder
 from specbench.methods.specdec.network import ParallelDecoder, entries, require_t5, t5_pairs
 from specbench.sampling import Sampling, standardise
 
