@@ -228,7 +228,7 @@ def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = Fals
     own = cast(Any, model)
     if (window := getattr(model, "window", None)) is not None:
         shapes, size = own.steps_of_rows(1).shapes["self"], own.steps_of_rows(1).cache_dtype.itemsize
-        return window.slots * size * sum(heads * channels for heads, channels in shapes)
+        return int(window.slots * size * sum(heads * channels for heads, channels in shapes))
     if getattr(own, "recurrence", None) is not None:
         return int(own.bytes_of_session(tokens))
     program = None if in_batch else getattr(model, "program", None)

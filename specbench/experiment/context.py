@@ -29,7 +29,7 @@ class Passage(NamedTuple):
 
     text: str
     tokens: int
-    index: int | None
+    row: int | None
 
 
 def in_context(
@@ -87,7 +87,7 @@ def passage_of(task: TaskConfig, vocabulary: Vocabulary, example: Example) -> st
 
 def _lengthened(config: RunConfig, example: Example, left: int, pool: Sequence[Passage], length: Length) -> Example:
     index = example.index - max(0, len(example.turns) - 1)  # of its row's first turn
-    own = next((place for place, one in enumerate(pool) if one.index == index), -1)
+    own = next((place for place, one in enumerate(pool) if one.row == index), -1)
     picked: list[Passage] = []
     for one in (*pool[own + 1 :], *pool[: max(0, own)]):
         if one.tokens <= left:

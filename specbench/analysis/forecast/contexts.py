@@ -73,7 +73,7 @@ def forecast(measured: Sequence[AtContext], tokens: float) -> AtContext:
     share = (tokens - low.tokens) / (high.tokens - low.tokens)
 
     def line(name: str) -> float:
-        begin, end = getattr(low, name), getattr(high, name)
+        begin, end = float(getattr(low, name)), float(getattr(high, name))
         return max(begin + share * (end - begin), min(begin, end) / 2)  # a time below 0 is noise
 
     # Alpha has no cost model: between two contexts it is interpolated on a log scale, beyond them it is the nearest.
