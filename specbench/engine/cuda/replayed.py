@@ -171,6 +171,19 @@ class RolloutGraph:
         return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
 
 
+class FunctionGraph:
+    """A captured function of tensors, and the tensors that it reads."""
+
+    def __init__(self, capture: Capture, function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+        self._inputs = inputs = [tensor.clone() for tensor in inputs]
+        self._captured = capture(lambda: function(*inputs))
+
+    def run(self, inputs: Sequence[Tensor]) -> Tensor:
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own.copy_(given)
+        return self._captured.replay().clone()  # the next replay writes over it
+
+
 class NotCaptured(RuntimeError):
     """Raised, with the reason, where a rollout cannot be captured as one CUDA graph."""
 
