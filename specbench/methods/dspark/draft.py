@@ -44,9 +44,9 @@ class MarkovSession(BlockSession):
     @torch.inference_mode()
     def drafted(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         drafter, target = self.draft.drafter, self.draft.target
-        states_KD = self.block(tokens)[:gamma]
+        states_KD, logits_KV = self.block(tokens, gamma)
         drafted, rows, token = list[int](), list[Tensor](), tokens[-1]
-        for state_1D, logits_1V in zip(states_KD.split(1), drafter.project(states_KD).split(1), strict=True):
+        for state_1D, logits_1V in zip(states_KD.split(1), logits_KV.split(1), strict=True):
             if self._is_unlikely(state_1D, token):
                 break
             logits_1V = logits_1V + self._added([token])
