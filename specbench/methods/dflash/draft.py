@@ -55,7 +55,8 @@ class BlockDraft(FollowsTarget):
     def __init__(self, target: Model, drafter: BlockDrafter, taps: tuple[int, ...]) -> None:
         """`taps`: after how many layers the states are that the target hands over."""
         self.target, self.drafter = target, drafter
-        self.operations = drafter.operations / drafter.shape.drafted
+        self.device, self.operations_of_block = drafter.device, drafter.operations
+        self.operations = self.operations_of_block / drafter.shape.drafted
         self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
         if taps != drafter.shape.taps:
             width, places = drafter.shape.layer.width, [taps.index(depth) for depth in drafter.shape.taps]
@@ -65,10 +66,6 @@ class BlockDraft(FollowsTarget):
     def cache(self) -> EntryCache:
         """The context of a text."""
         return BlockCache(self.drafter) if self.captured is None else CapturedBlockSession(self.captured)
-
-    @property
-    def device(self) -> torch.device:
-        return self.drafter.device
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockSession":
         return BlockSession(self, cast(StatefulSession, session), sampling)
@@ -94,7 +91,7 @@ class BlockSession(AtOnceSession):
 
     def drafted(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         """A proposal of at least a token."""
-        return super().propose(tokens, gamma, generator)._replace(operations=self.draft.drafter.operations)
+        return super().propose(tokens, gamma, generator)._replace(operations=self.draft.operations_of_block)
 
     @torch.inference_mode()
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor:
