@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,7 @@ def _captured(
 
 def _context(drafter: BlockDrafter) -> Callable[..., Tensor]:
     """The context's step as a function of tensors alone."""
+    layers: Any = drafter.layers
 
     def step(ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *others: Tensor) -> Tensor:
         *buffers, states = others
@@ -111,7 +113,7 @@ def _context(drafter: BlockDrafter) -> Callable[..., Tensor]:
             Layout(slots, positions, visible).new_positions_BL,
             drafter.context(states),
         )
-        for number, layer in enumerate(drafter.layers):
+        for number, layer in enumerate(layers):
             for buffer, made in zip(buffers[2 * number :], layer.keys_values(context, placed), strict=False):
                 write(buffer, at, made)
         return context
@@ -136,7 +138,9 @@ def _block(drafter: BlockDrafter) -> Callable[..., Tensor]:
 
             return attend
 
-        states = drafter(drafter.embed(ids), placed, [attending(number) for number in range(drafter.shape.layers)])
+        states: Tensor = drafter(
+            drafter.embed(ids), placed, [attending(number) for number in range(drafter.shape.layers)]
+        )
         return torch.cat([drafter.project(states), states], -1)
 
     return step
