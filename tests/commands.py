@@ -104,12 +104,12 @@ FILLED = {
         "others": ("",),
     },
     "config/draft": {
-        "self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass", "mtp", "peagle")
+        "self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass", "mtp", "pard", "peagle")
     },
     "config/paths": {
         "Path(path).name": ("gpt-97m", "gpt-6m", "t5-nano-ende"),
         "takes": ("",),
-        "recipe": ("blockwise", "eagle", "eagle3", "hydra", "medusa", "mtp", "pass", "peagle", "specdec"),
+        "recipe": ("blockwise", "eagle", "eagle3", "hydra", "medusa", "mtp", "pard", "pass", "peagle", "specdec"),
         "shlex.quote(target or 'TARGET')": ("TARGET",),
     },
     "config/verbs": {"verb": ("alpha",)},
