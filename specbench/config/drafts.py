@@ -11,6 +11,8 @@ from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError
 from specbench.methods.blockwise.config import BlockwiseConfig
 from specbench.methods.cascade.config import CascadeConfig
+from specbench.methods.dflash.config import DflashConfig
+from specbench.methods.dspark.config import DsparkConfig
 from specbench.methods.eagle.config import Eagle3Config, EagleConfig
 from specbench.methods.hydra.config import HydraConfig
 from specbench.methods.lookahead.config import LookaheadConfig
@@ -54,6 +56,8 @@ KINDS: tuple[type[DraftConfig], ...] = (
     Eagle3Config,
     MtpConfig,
     PardConfig,
+    DflashConfig,
+    DsparkConfig,
     PEagleConfig,
     SpecDecConfig,
     ParallelConfig,

@@ -68,7 +68,11 @@ class AtOnceSession(ScoresAhead):
         size, ahead_KV = self.draft.target.vocabulary_size, self._ahead_KV
         if ahead_KV is None or max(depths) >= len(ahead_KV):
             return Found([()] * len(depths), size, self.draft.device)
-        return Predicted(ahead_KV[depths], size, self.sampling, operations)
+        return Predicted(self.after_depths(ahead_KV, depths), size, self.sampling, operations)
+
+    def after_depths(self, ahead_KV: Tensor, depths: Sequence[int]) -> Tensor:
+        """Logits [N, V] after nodes of these depths, from those of each depth."""
+        return ahead_KV[depths]
 
 
 def masked_entries(length: int, places: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:

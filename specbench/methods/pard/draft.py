@@ -109,10 +109,8 @@ class PardBuilder(DraftBuilder[PardConfig]):
         config = read_config(source, pinned, key)
         if FIELD not in config:
             where = f"{key}.hub" if draft.path is None and draft.hub is not None else f"{key}.path"
-            raise UserError(
-                f"{where}={source}: {CONFIG} has no {FIELD}, the token that stands for those not known yet: it is no PARD "
-                f"checkpoint"
-            )
+            why = f"{CONFIG} has no {FIELD}, the token that stands for those not known yet: it is no PARD checkpoint"
+            raise UserError(f"{where}={source}: {why}")
         self.mask = _mask(config, f"{key}: {CONFIG} of {source}")
         self.own_vocabulary = load_tokenizer(draft, key)
         if self.own_vocabulary.is_encoder_decoder:

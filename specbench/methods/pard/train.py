@@ -47,12 +47,10 @@ class PardLearner(FrozenTargetLearner[TargetOutput]):
         self.plan, self.measured = recipe.pard, recipe.pard.steps
         if target.config.is_encoder_decoder:
             raise UserError("distill.target: pard is for decoder-only targets; use recipe=specdec or distill")
-        model = recipe.model
-        network = networks.load(model.start_from or "", model.family, revision=model.revision)
-        mine, theirs = (
-            networks.load_tokenizer(place).get_vocab() for place in (model.start_from, recipe.distill.target)
-        )
-        networks.check_same_vocabulary(theirs, mine, recipe.distill.target or "")
+        start, theirs = recipe.model.start_from or "", recipe.distill.target or ""
+        network = networks.load(start, recipe.model.family, revision=recipe.model.revision)
+        given, own = (networks.load_tokenizer(place).get_vocab() for place in (theirs, start))
+        networks.check_same_vocabulary(given, own, theirs)
         self.mask = special_ids(target)[0] if self.plan.mask is None else self.plan.mask
         if not 0 <= self.mask < network.config.vocab_size:
             raise UserError(
