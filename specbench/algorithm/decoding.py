@@ -16,11 +16,11 @@ import torch
 
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
-from specbench.engine.session import Model, Prompt, Read, get_ready, marking
-from specbench.sampling import Sampling, draw_next
+from specbench.engine.session import Model, Prompt, Read, get_ready, marking, repeating
+from specbench.sampling import Sampling
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
@@ -98,13 +98,13 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     """Standard decoding: one target run a token. Each is a pass."""
     get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
-    session = target.start(prompt)
+    session, repeat = target.start(prompt), repeating(target)
     tokens = list(prompt.prefix)
     start_s = target.now() - began
     marks = [(yield READY)]
     for _ in range(spec.max_new_tokens):
         logits_LV = yield Read(session, tokens[session.length :])
-        token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
+        token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat)
         tokens.append(token)
         marks.append((yield OVER))
         if token in target.eos_ids:
@@ -126,7 +126,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     session = target.start(prompt)
     target_started = target.now()
     drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
-    gamma, verification = spec.gamma.start(), spec.verification
+    gamma, verification, repeat = spec.gamma.start(), spec.verification, repeating(target)
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
@@ -138,10 +138,10 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         drafted_at = yield WITHIN
         # Verify: p at each of the draft tokens and after the last, in one run of the target.
         logits_LV = yield drafting.read(tokens, proposal)
-        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
+        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
         verified_at = yield WITHIN
         # Accept, and draw the token that follows.
-        proposal, verdict = verdict_on_host(rows, proposal, verification, generator)
+        proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
         # Roll back what was rejected.
         emitted = drafting.commit(tokens, proposal, verdict, logits_LV)
         gamma.learn(len(proposal.tokens), verdict.accepted)
