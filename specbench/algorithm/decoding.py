@@ -7,7 +7,7 @@ give all rows the same time stamps (`algorithm.batching`).
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.experts import Experts
 from specbench.engine.session import Model, Prompt, Read, get_ready, marking
 from specbench.sampling import Sampling, draw_next
 
@@ -67,6 +68,7 @@ class Pass:
     draft_operations: float | None = None
     parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
     path: list[int] | None = None  # of a tree: the accepted tokens, by index
+    experts: list[int] | None = None  # distinct experts that the target read, by layer; of all rows of a batch
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Trace:
     passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
     draft_start_s: float = 0.0  # the draft's part of `start_s`
     rows: list[int] | None = None  # of a batch: how many rows each step or pass had; `decode_s` is then a share
+    step_experts: list[int] | None = None  # autoregressive: distinct experts of each step, summed over layers
 
 
 class Moment(Enum):
@@ -101,16 +104,25 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     session = target.start(prompt)
     tokens = list(prompt.prefix)
     start_s = target.now() - began
+    experts: Experts | None = getattr(target, "experts", None)
+    read: list[tuple[torch.Tensor, ...]] = []
     marks = [(yield READY)]
     for _ in range(spec.max_new_tokens):
+        if experts is not None:
+            experts.begin()
         logits_LV = yield Read(session, tokens[session.length :])
+        if experts is not None:
+            read.append(experts.taken())
         token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
         tokens.append(token)
         marks.append((yield OVER))
         if token in target.eos_ids:
             break
     steps_s = [after - before for before, after in pairwise(marks)]
-    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s)
+    step_experts = None if experts is None else [sum(experts.distinct(one)) for one in read]
+    return Trace(
+        tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s, step_experts=step_experts
+    )
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -127,6 +139,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     target_started = target.now()
     drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
     gamma, verification = spec.gamma.start(), spec.verification
+    experts: Experts | None = getattr(target, "experts", None)
+    read: list[tuple[torch.Tensor, ...]] = []
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
@@ -137,7 +151,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
         # Verify: p at each of the draft tokens and after the last, in one run of the target.
+        if experts is not None:
+            experts.begin()
         logits_LV = yield drafting.read(tokens, proposal)
+        if experts is not None:
+            read.append(experts.taken())
         rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
         # Accept, and draw the token that follows.
@@ -155,7 +173,9 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         tokens[len(prompt.prefix) :],
         start_s=ready - began,
         decode_s=before - started,
-        passes=[_pass(*values) for values in passes],
+        passes=[_pass(*values) for values in passes]
+        if experts is None
+        else [replace(_pass(*values), experts=experts.distinct(one)) for values, one in zip(passes, read, strict=True)],
         draft_start_s=ready - target_started,
     )
 

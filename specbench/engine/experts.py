@@ -58,6 +58,24 @@ class Experts:
             module.register_forward_pre_hook(_Noting(made.reads))
         return made
 
+    def begin(self) -> None:
+        """Forget what was read before."""
+        self.reads.chosen.clear()
+
+    def taken(self) -> tuple[Tensor, ...]:
+        """What was read since `begin`; `distinct` counts it, once nothing is timed."""
+        return tuple(self.reads.chosen)
+
+    def distinct(self, chosen: Sequence[Tensor]) -> list[int]:
+        """How many experts of each layer the runs read that chose these."""
+        found = [len(one.unique()) for one in chosen]
+        return [sum(found[layer :: self.layers]) for layer in range(self.layers)]
+
+    @property
+    def of_a_token(self) -> int:
+        """Weights of experts that a step over one token reads."""
+        return self.layers * self.per_token * self.weights
+
     @property
     def unread(self) -> int:
         """Weights of experts that a step over one token does not read."""
@@ -82,9 +100,3 @@ def expert_modules(network: nn.Module) -> list[Any]:
         for module, one in zip(network.modules(), held, strict=True)
         if isinstance(one, nn.Parameter) and one.dim() == 3
     ]
-
-
-def distinct(chosen: Sequence[Tensor], layers: int) -> list[int]:
-    """How many experts of each layer runs read that chose these, run after run."""
-    found = [len(one.unique()) for one in chosen]
-    return [sum(found[layer::layers]) for layer in range(layers)]
