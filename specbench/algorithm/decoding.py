@@ -7,7 +7,7 @@ give all rows the same time stamps (`algorithm.batching`).
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
@@ -16,12 +16,12 @@ import torch
 
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
-from specbench.engine.experts import Experts
-from specbench.engine.session import Model, Prompt, Read, get_ready, marking
-from specbench.sampling import Sampling, draw_next
+from specbench.engine.experts import Counting
+from specbench.engine.session import Model, Prompt, Read, get_ready, marking, repeating
+from specbench.sampling import Sampling
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
@@ -101,28 +101,23 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     """Standard decoding: one target run a token. Each is a pass."""
     get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
-    session = target.start(prompt)
+    session, repeat = target.start(prompt), repeating(target)
     tokens = list(prompt.prefix)
     start_s = target.now() - began
-    experts: Experts | None = getattr(target, "experts", None)
-    read: list[tuple[torch.Tensor, ...]] = []
+    counting = Counting(target)
     marks = [(yield READY)]
     for _ in range(spec.max_new_tokens):
-        if experts is not None:
-            experts.begin()
+        counting.begin()
         logits_LV = yield Read(session, tokens[session.length :])
-        if experts is not None:
-            read.append(experts.taken())
-        token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
+        counting.end()
+        token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat)
         tokens.append(token)
         marks.append((yield OVER))
         if token in target.eos_ids:
             break
     steps_s = [after - before for before, after in pairwise(marks)]
-    step_experts = None if experts is None else [sum(experts.distinct(one)) for one in read]
-    return Trace(
-        tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s, step_experts=step_experts
-    )
+    experts = [sum(layers) for layers in counting.counts() if layers is not None] or None
+    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts)
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -138,9 +133,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     session = target.start(prompt)
     target_started = target.now()
     drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
-    gamma, verification = spec.gamma.start(), spec.verification
-    experts: Experts | None = getattr(target, "experts", None)
-    read: list[tuple[torch.Tensor, ...]] = []
+    gamma, verification, repeat = spec.gamma.start(), spec.verification, repeating(target)
+    counting = Counting(target)
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
@@ -151,15 +145,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
         # Verify: p at each of the draft tokens and after the last, in one run of the target.
-        if experts is not None:
-            experts.begin()
+        counting.begin()
         logits_LV = yield drafting.read(tokens, proposal)
-        if experts is not None:
-            read.append(experts.taken())
-        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
+        counting.end()
+        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
         verified_at = yield WITHIN
         # Accept, and draw the token that follows.
-        proposal, verdict = verdict_on_host(rows, proposal, verification, generator)
+        proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
         # Roll back what was rejected.
         emitted = drafting.commit(tokens, proposal, verdict, logits_LV)
         gamma.learn(len(proposal.tokens), verdict.accepted)
@@ -173,14 +165,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         tokens[len(prompt.prefix) :],
         start_s=ready - began,
         decode_s=before - started,
-        passes=[_pass(*values) for values in passes]
-        if experts is None
-        else [replace(_pass(*values), experts=experts.distinct(one)) for values, one in zip(passes, read, strict=True)],
+        passes=[_pass(experts, *values) for experts, values in zip(counting.counts(), passes, strict=True)],
         draft_start_s=ready - target_started,
     )
 
 
 def _pass(
+    experts: list[int] | None,
     marks: Sequence[Any],
     drafted: list[int],
     path: Sequence[int],
@@ -190,8 +181,11 @@ def _pass(
 ) -> Pass:
     """A pass; tokens drafted after an end of sequence are not part of the completion, and do not count as accepted."""
     draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
-    tree = () if parents is None else (list(parents), list(path))
-    return Pass(len(drafted), min(len(path), emitted), emitted, draft_s, verify_s, accept_s, drafted, operations, *tree)
+    nodes, chosen = (None, None) if parents is None else (list(parents), list(path))
+    accepted = min(len(path), emitted)
+    return Pass(
+        len(drafted), accepted, emitted, draft_s, verify_s, accept_s, drafted, operations, nodes, chosen, experts
+    )
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:

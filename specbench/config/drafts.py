@@ -11,6 +11,8 @@ from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError
 from specbench.methods.blockwise.config import BlockwiseConfig
 from specbench.methods.cascade.config import CascadeConfig
+from specbench.methods.dflash.config import DflashConfig
+from specbench.methods.dspark.config import DsparkConfig
 from specbench.methods.eagle.config import Eagle3Config, EagleConfig
 from specbench.methods.hydra.config import HydraConfig
 from specbench.methods.lookahead.config import LookaheadConfig
@@ -20,6 +22,7 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.peagle.config import PEagleConfig
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.methods.router.config import RouterConfig
@@ -51,6 +54,9 @@ KINDS: tuple[type[DraftConfig], ...] = (
     EagleConfig,
     Eagle3Config,
     MtpConfig,
+    DflashConfig,
+    DsparkConfig,
+    PEagleConfig,
     SpecDecConfig,
     ParallelConfig,
 )

@@ -224,6 +224,8 @@ def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = Fals
     In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
     """
     own = cast(Any, model)
+    if getattr(own, "recurrence", None) is not None:
+        return int(own.bytes_of_session(tokens))
     program = None if in_batch else getattr(model, "program", None)
     cached = own.steps_of_rows(1) if program is None else program
     slots = {"self": tokens, "cross": source}

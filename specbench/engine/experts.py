@@ -82,6 +82,26 @@ class Experts:
         return self.layers * (self.number - self.per_token) * self.weights
 
 
+class Counting:
+    """The experts that one completion's runs of a model read: between `begin` and `end` lies one run, or several."""
+
+    def __init__(self, model: object) -> None:
+        self._experts: Experts | None = getattr(model, "experts", None)
+        self._taken: list[tuple[Tensor, ...] | None] = []
+
+    def begin(self) -> None:
+        if self._experts is not None:
+            self._experts.begin()
+
+    def end(self) -> None:
+        self._taken.append(None if self._experts is None else self._experts.taken())
+
+    def counts(self) -> list[list[int] | None]:
+        """Distinct experts by layer, run by run; None of a model without experts."""
+        experts = self._experts
+        return [None if experts is None or one is None else experts.distinct(one) for one in self._taken]
+
+
 class _Noting:
     """A hook that notes which experts a layer of a network that runs as it is was given."""
 

@@ -20,8 +20,10 @@ from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, st
 class AtOnceDraft(Protocol):
     """What a session of such a draft needs to know of it."""
 
-    target: Model
     operations: float
+
+    @property
+    def target(self) -> Model: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -63,7 +65,11 @@ class AtOnceSession(ScoresAhead):
         size, ahead_KV = self.draft.target.vocabulary_size, self._ahead_KV
         if ahead_KV is None or max(depths) >= len(ahead_KV):
             return Found([()] * len(depths), size, self.draft.device)
-        return Predicted(ahead_KV[depths], size, self.sampling, operations)
+        return Predicted(self.after_depths(ahead_KV, depths), size, self.sampling, operations)
+
+    def after_depths(self, ahead_KV: Tensor, depths: Sequence[int]) -> Tensor:
+        """Logits [N, V] after nodes of these depths, from those of each depth."""
+        return ahead_KV[depths]
 
 
 def independent_proposal(logits_GV: Tensor, sampling: Sampling, target: Model, generator: torch.Generator) -> Proposal:

@@ -47,7 +47,8 @@ def attend(
     else:  # several tokens of one row: on CPU three plain products beat the fused kernel
         scores = torch.baddbmm(bias.expand(1, key_heads, -1, -1)[0], query[0], key_BKCD[0].transpose(1, 2), alpha=scale)
         mixed = torch.bmm(scores.softmax(-1), value_BKCD[0]).unsqueeze(0)
-    return mixed.to(dtype).view(rows, heads, length, value_BKCD.shape[-1])
+    # A GPU's fused kernels return [B, L, H, D] seen as [B, H, L, D]: no view of merged heads.
+    return mixed.to(dtype).reshape(rows, heads, length, value_BKCD.shape[-1])
 
 
 def _attend_with_sinks(

@@ -66,6 +66,11 @@ class Placement:
         name: str = self._network.get_decoder().config._attn_implementation
         return name
 
+    def in_a_row(self, first: int, count: int) -> dict[str, Tensor]:
+        """The keyword argument that says where `count` tokens stand: networks differ in what they assume without."""
+        positions_1L = torch.arange(first, first + count, device=self._network.device).unsqueeze(0)
+        return {self._argument: positions_1L} if self._argument else {}
+
     def has_followed(self, masked: bool) -> None:
         """A capture of the network followed a layout, and did or did not ask for a mask."""
         self._followed, self.masked = True, masked

@@ -16,7 +16,8 @@ from transformers import DynamicCache, EncoderDecoderCache
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
-from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
+from specbench.engine.eager.recurrence import Recurrence
+from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
@@ -54,6 +55,7 @@ class EagerModel:
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
+        self.recurrence = Recurrence.of(network)
         self._shallow: dict[Part, EagerModel] = {}
         # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         self.now, self.mark = clock_of(network)
@@ -90,7 +92,7 @@ class EagerModel:
             if len(prompt.prefix) > 1:
                 session.extend(prompt.prefix[:-1])
             return session
-        return DecoderOnlySession(self, prompt.prefix[:-1])
+        return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt.prefix[:-1])
 
     def require_trees(self) -> None:
         """Check that sessions of this model can read a tree.
@@ -98,18 +100,29 @@ class EagerModel:
         Raises:
             UserError: they cannot.
         """
-        if reason := self.no_trees or self.placement.no_trees:
+        if reason := self.no_trees or (None if self._only_recurrent else self.placement.no_trees):
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
+
+    @property
+    def _only_recurrent(self) -> bool:
+        """Whether no layer has an attention, so that nothing depends on positions or masks."""
+        return self.recurrence is not None and not self.recurrence.attends
 
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the network cannot run over `rows` rows at once."""
-        if reason := self.no_batches or self.placement.no_trees:
+        no_batches = None if self.recurrence is None else "has recurrent states, which are not read in batches"
+        if reason := self.no_batches or no_batches or self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
+
+    def bytes_of_session(self, tokens: int) -> int:
+        """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
+        session = RecurrentSession(self, [0])
+        return session.bytes_of(tokens)
 
     def weights_changed(self) -> None:
         """The network's weights have been changed in place: drop or renew all that was computed from them."""

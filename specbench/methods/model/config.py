@@ -20,7 +20,11 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
 
     kind: str = "model"
     builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
-    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
+    confidence: float | None = key(
+        None,
+        "a proposal ends after the first token whose q is below this; dspark: before the first whose predicted "
+        "acceptance is",
+    )
     vocabulary: str = key(
         "auto",
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
