@@ -34,6 +34,7 @@ COLUMNS = (
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
     "tokens_per_second", "numerics", "memory_bytes", "memory_baseline_bytes", "memory_ratio", "joules_per_token",
     "joules_per_token_baseline", "processing", "looping", "speedup_without_loops",
+    "context",
 )  # fmt: skip
 # The columns that fit on a screen.
 SHOWN = {
@@ -53,7 +54,7 @@ DIGITS = {
     "tokens_per_second": ".0f",
 }  # else .2f
 # Columns that are shown if rows differ in them.
-TELLING = ("device", "dtype", "engine", "numerics", "processing")
+TELLING = ("device", "dtype", "engine", "numerics", "processing", "context")
 
 
 def main(argv: list[str]) -> int:
@@ -71,8 +72,9 @@ def main(argv: list[str]) -> int:
         "--group-by", metavar="KEY", help="compare runs that differ only in KEY (draft, gamma, ...) with the fastest"
     )
     parser.add_argument(
-        "--by", choices=("category", "length", "position"),
-        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals",
+        "--by", choices=("category", "length", "position", "context"),
+        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals; "
+        "context: compare runs that differ only in context= and gamma=, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
     add_export(parser)
@@ -95,6 +97,12 @@ def main(argv: list[str]) -> int:
         return 0
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
+    if arguments.by == "context":
+        from specbench.report.contexts import draw_runs, rows_by_context
+
+        compared = rows_by_context(Catalog(arguments.results), arguments.run)
+        print_rows(arguments.format, compared, lambda: draw_runs(compared))
+        return 0
     if arguments.by is not None:
         by_stratum(arguments.results, arguments.by, arguments.run, arguments.format)
         return 0

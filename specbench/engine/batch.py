@@ -20,6 +20,7 @@ from specbench.engine.buffers import Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
 from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
+from specbench.errors import UserError
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this
@@ -55,6 +56,8 @@ class Batch:
             UserError: its network cannot read rows of several lengths.
         """
         at_once = isinstance(model, ReadsAtOnce) and model.reads_at_once
+        if not at_once and getattr(model, "window", None) is not None:
+            raise UserError(f"batch={rows}: a draft with a window is batched by engine=native alone; use batch=1")
         return (BatchOfSessions if at_once else Batch)(cast(BatchableModel, model), rows)
 
     @torch.inference_mode()
@@ -224,6 +227,9 @@ def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = Fals
     In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
     """
     own = cast(Any, model)
+    if (window := getattr(model, "window", None)) is not None:
+        shapes, size = own.steps_of_rows(1).shapes["self"], own.steps_of_rows(1).cache_dtype.itemsize
+        return int(window.slots * size * sum(heads * channels for heads, channels in shapes))
     if getattr(own, "recurrence", None) is not None:
         return int(own.bytes_of_session(tokens))
     program = None if in_batch else getattr(model, "program", None)

@@ -160,6 +160,8 @@ def _names(config: RunConfig) -> Names:
     }
     if (processing := config.sampling.processing()) is not None:
         names["processing"] = processing
+    if (context := config.context_tokens) is not None:
+        names["context"] = context
     return names
 
 

@@ -287,6 +287,9 @@ class Names(TypedDict):
     processing: NotRequired[
         Annotated[str, "what else is done to logits (min_p, penalties, bad words ...), as keys; absent: nothing"]
     ]
+    context: NotRequired[
+        Annotated[int, "tokens of a prompt with the rows before it, at most (context=); absent: unset"]
+    ]
 
 
 class Predicted(TypedDict):

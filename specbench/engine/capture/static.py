@@ -18,6 +18,7 @@ from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lo
 from specbench.engine.capture.program import Program, Step, captured_function, rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
+from specbench.engine.capture.windowed import WindowedStatic
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import Experts
 from specbench.engine.native.segments import (
@@ -136,7 +137,7 @@ class StaticModel(EagerModel):
         return torch.promote_types(dtype, torch.float32) if network.device.type == "cpu" else dtype
 
     def start(self, prompt: Prompt) -> StaticSession:
-        return StaticSession(self, prompt)
+        return StaticSession(self, prompt) if self.window is None else WindowedStatic(self, prompt, self.window)
 
     def capacity(self, needed: int) -> int:
         """Slots of self-attention buffers with room for `needed` tokens: the next power of two."""
@@ -175,7 +176,7 @@ class NativeModel(StaticModel):
         return {}
 
     def start(self, prompt: Prompt) -> "NativeSession":
-        return NativeSession(self, prompt)
+        return NativeSession(self, prompt) if self.window is None else WindowedNative(self, prompt, self.window)
 
     @cached_property
     def torch_is_slow(self) -> bool:
@@ -327,6 +328,21 @@ class NativeSession(StaticSession):
         tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _end_tokens(model.eos_ids))
         self.length = began + count + len(tokens_G) - 1
         return tokens_G, rows_GV
+
+
+class WindowedNative(WindowedStatic, NativeSession):
+    """A native session with a window."""
+
+    model: NativeModel
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        began = self.length
+        found = super().rollout(tokens, choice, steps, uniform_G)
+        if found is not None:
+            self.text[began:] = [*tokens, *found[0].tolist()][: self.length - began]
+        return found
 
 
 @lru_cache

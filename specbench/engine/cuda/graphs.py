@@ -52,6 +52,7 @@ class CudaGraphModel(StaticModel):
 
     engine = "cudagraph"
     rolls_on_host = False
+    no_windows = "replays graphs over whole caches (engine=cudagraph)"
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 Shapes: N hypotheses to read, R rows in the cache, L new positions, M hypotheses asked for, V logits of the head.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSe
 from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
+from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
 # Keys and values of cross-attention, as T5 and the families after BART name them.
@@ -44,6 +46,9 @@ class EagerModel:
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
     experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
+
+    window: Window | None = None  # what its sessions attend to; None: to everything
+    no_windows: str | None = None  # why its sessions cannot have one
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -70,6 +75,19 @@ class EagerModel:
             self._shallow[part] = self._same_engine(reduced(self.network, part))
         return self._shallow[part]
 
+    def windowed(self, window: Window, key: str) -> "EagerModel":
+        """This model, its weights shared, with sessions that attend to `window` alone.
+
+        Raises:
+            UserError: its sessions cannot; the message names `key`.
+        """
+        recurrent = None if self.recurrence is None else "has recurrent layers, whose states are of the whole text"
+        if reason := self.no_windows or recurrent or self.placement.no_trees:
+            raise UserError(f"{key}: {type(self.network).__name__} {reason}; use engine=eager, or no window")
+        made = copy.copy(self)
+        made.window = window
+        return made
+
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, for a network that returns the input of its head."""
         logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
@@ -92,6 +110,8 @@ class EagerModel:
             if len(prompt.prefix) > 1:
                 session.extend(prompt.prefix[:-1])
             return session
+        if self.window is not None:
+            return WindowedEager(self, prompt, self.window)
         return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt.prefix[:-1])
 
     def require_trees(self) -> None:

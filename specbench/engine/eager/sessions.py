@@ -18,7 +18,7 @@ from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
-from specbench.engine.layout import OpenTree
+from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Tokens
 
 
@@ -215,10 +215,7 @@ class EagerSession(NetworkSession):
                 new = Arrangement.of(tree, len(tokens))
                 contexts.enter_context(recurrence.reading(self._cache.layers, [new]))
                 options |= model.placement.in_a_row(length + new.earlier, new.tokens)
-            # A chain is what the module arranges itself, with kernels that need no mask.
-            if not tree.is_chain and (recurrence is None or recurrence.attends):
-                numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
-                layout = tree.layout(length, len(tokens), numbers_1C)
+            if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
             options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
             output = model.network(use_cache=True, **self._inputs(tokens), **options)
@@ -226,6 +223,16 @@ class EagerSession(NetworkSession):
             model.require_trees()  # which is known for certain now
         logits_LV: Tensor = output.logits[0]
         return logits_LV
+
+    def _layout(self, tree: OpenTree, length: int, count: int) -> Layout | None:
+        """Of the newest `count` tokens or nodes after `length` tokens.
+
+        None for a chain, which the module arranges itself, with kernels that need no mask.
+        """
+        recurrence = self.model.recurrence
+        if tree.is_chain or (recurrence is not None and not recurrence.attends):
+            return None
+        return tree.layout(length, count, torch.arange(length + len(tree), device=self.model.device).unsqueeze(0))
 
     @abstractmethod
     def _inputs(self, tokens: Tokens) -> dict[str, object]:
