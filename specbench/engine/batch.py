@@ -47,6 +47,7 @@ class Batch:
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
         self.mark: Marking | None = getattr(model, "mark", None)
+        self.experts = getattr(model, "experts", None)
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
