@@ -172,10 +172,10 @@ def strata(records: Records) -> Table:
     runs = {row["run_id"]: row for row in chosen.to_dict("records")}
     shown = [_show_part(row, runs[row["run_id"]]) for row in telling(values).to_dict("records")]
     under = [
-        f"α: over the tokens of that part; parts of fewer than {LEAST_TOKENS} are left out. position: of a token in the "
-        "completion; a pass counts at the position of its first token. [95% interval, bootstrap over prompts; none for a "
-        "single prompt]. `specbench results --by category`, `--by length` and `--by position` print the parts of every "
-        "run",
+        f"α: over the tokens of that part; parts of fewer than {LEAST_TOKENS} are left out. position: of a token in "
+        "the completion; a pass counts at the position of its first token. [95% interval, bootstrap over prompts; none "
+        "for a single prompt]. `specbench results --by category`, `--by length` and `--by position` print the parts of "
+        "every run",
         *notes.of_records(chosen),
         *notes.of_filling("strata", values.empty),
     ]
