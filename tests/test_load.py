@@ -105,6 +105,9 @@ def test_costs_are_recovered_from_turns_and_predict_other_loads() -> None:
     assert found.join_s == pytest.approx(0.3) and found.token_s == pytest.approx(0.05)
     assert found.at == pytest.approx(COSTS.at) and found.first_s == pytest.approx(0.2)
     assert found.held_s == pytest.approx(0.01)
+    turns = seen(closed[1], requests)
+    slow = [replace(one, start_s=1.5 * one.start_s, pass_s=1.5 * one.pass_s) for one in turns]
+    assert found.drift(slow) == pytest.approx(1.5) and found.times(1.5).drift(slow) == pytest.approx(1)
     others, arrivals = requests_of(100, seed=5), poisson(0.25, 100, seed=2)
     real = service(served(really(COSTS, arrivals, others, 4), arrivals, others), Promise(10, 1.5))
     said = service(simulate(arrivals, others, found, 4), Promise(10, 1.5))
@@ -194,7 +197,9 @@ def test_recommend_under_load(argv: list[str], tmp_path: Path, capfd: Capture) -
     record: LoadDocument = json.loads(file.read_text())
     assert [(row["candidate"] == "none", row["gamma"]) for row in record["rows"]] == [(True, 0), (False, 2)] * 2
     assert [row["rate"] for row in record["rows"]] == [40, 40, 80, 80]
-    assert len(record["verified"]) == 2 and all(one["measured"]["throughput"] > 0 for one in record["verified"])
+    assert len(record["verified"]) == 2 and all(
+        one["measured"]["throughput"] > 0 < one["slower"] for one in record["verified"]
+    )
     alone, drafting = record["costs"]
     assert alone["tokens_per_pass"] == 1 and set(alone["pass_s"]) == {"1", "2"} and not alone["c"]
     assert drafting["tokens_per_pass"] >= 1 and drafting["verify_cost"]["1"] > 0
