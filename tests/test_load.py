@@ -30,6 +30,7 @@ from specbench.analysis.load import (
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument
+from specbench.records.loads import best_at
 from specbench.report.figures.load import goodput, where_drafts_stop
 
 Folders = dict[str, Path]
@@ -209,16 +210,19 @@ def test_recommend_under_load(argv: list[str], tmp_path: Path, capfd: Capture) -
 
 def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
     gains = {0.5: (4.0, 6.0), 1.0: (5.0, 4.0)}
-    rows = [
+    rows: list[Any] = [
         {"candidate": name, "gamma": gamma, "load": load, "rate": 10 * load, "goodput": value, "goodput_low": value,
-         "goodput_high": value}
+         "goodput_high": value, "tpot_s": {"p50": 1.0}}
         for load, pair in gains.items() for (name, gamma), value in zip((("none", 0), ("d", 3)), pair, strict=True)
     ]  # fmt: skip
     record: Any = {
         "rows": rows, "verified": [], "promise": {"ttft_s": 1, "tpot_s": 1}, "target": "t", "task": "e",
         "temperature": 0.0, "dtype": "float32", "hardware": "here", "server_rows": 4,
     }  # fmt: skip
-    assert where_drafts_stop(record) == pytest.approx(0.5 + 0.5 * 2 / 3)
+    assert where_drafts_stop(record) == pytest.approx(0.5 + 0.5 * 2 / 3, abs=0.02)
+    assert best_at(rows[:2])["candidate"] == "d" and best_at(rows[2:])["candidate"] == "none"
+    rows[1] |= {"goodput": 3.99, "tpot_s": {"p50": 0.5}}
+    assert best_at(rows[:2])["candidate"] == "d"  # nearly the same goodput, and faster
     assert len(goodput(record).points) == 4
     record["rows"] = rows[:2]
     assert where_drafts_stop(record) is None

@@ -55,6 +55,7 @@ from specbench.experiment.runner import Progress, require_memory, translated_err
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
+from specbench.records.loads import best_at
 from specbench.records.schema import SCHEMA_VERSION
 
 ALONE = "none"
@@ -188,7 +189,7 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
     plan = replace(plan, costs=_costs(timed, nodes))
     rows = [plan.row(key, rate) for rate in plan.rates for key in server.settings]
     surroundings = environment()
-    best = [max((row for row in rows if row["rate"] == rate), key=lambda row: row["goodput"]) for rate in plan.rates]
+    best = [best_at([row for row in rows if row["rate"] == rate]) for rate in plan.rates]
     schedules = {one.name: plan.schedule(one.name) for one in candidates}
     known = [one for one in waits if one is not None]
     digest = json_digest([[identify(as_run(one)) for one in configs], asdict(config)])
@@ -348,9 +349,8 @@ class _Plan:
         places = sorted({round(at * (len(self.rates) - 1) / max(1, count - 1)) for at in range(count)})
         found = list[tuple[Key, float]]()
         for rate in (self.rates[place] for place in places):
-            drafts = [key for key in self.costs if key[0] != ALONE]
-            best = max(drafts, key=lambda key: service(self.simulated(key, rate), self.promise).goodput)
-            found += [((ALONE, 0), rate), (best, rate)]
+            best = best_at([self.row(key, rate) for key in self.costs if key[0] != ALONE])
+            found += [((ALONE, 0), rate), ((best["candidate"], best["gamma"]), rate)]
         return found
 
     def checked_row(self, key: Key, rate: float, real: _Real) -> ServedRow:
@@ -414,13 +414,13 @@ def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]
         f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves with {plan.rows} rows always "
         "at work"
     ]
-    off = [row for row in best if row["candidate"] == ALONE]
-    if not off:
-        lines.append("a draft has the higher goodput at every load here")
-    elif len(off) == len(best):
-        lines.append("no draft has a higher goodput than the target alone at any load here")
+    drafting = [row["load"] for row in best if row["candidate"] != ALONE]
+    if not drafting:
+        lines.append("a draft pays at no load here")
+    elif max(drafting) == best[-1]["load"]:
+        lines.append("a draft pays up to the highest load here")
     else:
-        lines.append(f"without a draft from load {min(row['load'] for row in off):.2f} on")
+        lines.append(f"a draft pays up to load {max(drafting):.2f}, and not above")
     for name, spans in schedules.items():
         said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
         lines.append(f"{name}, γ with the most tokens a second by requests that decode at a time: {said}")
