@@ -93,7 +93,7 @@ def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument])
     rows: list[Row] = []
     for document in documents:
         step_s = median(step for one in document["rounds"] for step in one["steps_s"])
-        batch = min(row.get("batch", 1) for row in document["rows"])  # whose steps the document holds
+        batch = min(cast(Row, row).get("batch", 1) for row in document["rows"])  # whose steps the document holds
         for row in document["rows"]:
             if row.get("batch", 1) != batch:
                 continue

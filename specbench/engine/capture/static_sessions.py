@@ -147,7 +147,7 @@ class StaticSession(NetworkSession):
 
     def _release(self) -> None:
         """Hold the buffers nowhere but in `_held`."""
-        self._buffers = []
+        self._buffers: list[Tensor] = []
 
     def _collect(self) -> None:
         """List the buffers as a step takes them: keys and values layer by layer, self-attention first."""
