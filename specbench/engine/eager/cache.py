@@ -4,9 +4,11 @@ Attention holds keys and values of each token, which are cut and gathered. A rec
 state-space, gated delta rule) has one state that each token replaces, and no inverse. It holds the state after each of
 its last tokens, so that dropping tokens is choosing a state, and nodes of a tree are read from their parents' states.
 
-The other way is to hold the state before a pass and read the accepted tokens again. It costs a forward pass after every
-rejection, and trees are beyond it. States cost no time, since each token makes one anyway, and memory: those of a pass
-and of HELD tokens before it. `tests/test_recurrent.py` compares both.
+The other way is to hold the state before a pass, and after a rejection to read the accepted tokens again. On a CPU it
+is slower (random shapes of 8 layers, Qwen 3-Next, Mamba 2, Bamba and LFM 2): reading 1 to 4 tokens again costs 1 to 3
+steps a pass, while the states of 2 to 6 tokens, computed one after another, take no longer than the network's own scan,
+which fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway, and memory for those of
+a pass and of HELD tokens before it. Trees need states by node in any case.
 """
 
 from collections.abc import Sequence
