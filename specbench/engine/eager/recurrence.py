@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import DynamicCache
+from transformers import DynamicCache, cache_utils
 from transformers.activations import ACT2FN
-from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 from specbench.engine.eager.cache import (
     HELD,
@@ -243,7 +243,7 @@ class Recurrence:
 
 
 def _layer_for(kind: type[Any]) -> type[Any]:
-    if issubclass(kind, DummyLayer):
+    if issubclass(kind, getattr(cache_utils, "DummyLayer", ())):
         return kind
     if not issubclass(kind, LinearAttentionCacheLayerMixin):
         return KeyValueLayer
