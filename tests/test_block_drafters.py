@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import block_checkpoints as checkpoints
+import captured as engines
 import chi
 import pytest
 import torch
@@ -18,6 +19,7 @@ from toy import EOS, VOCABULARY
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.conformance import check_draft
+from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
@@ -35,6 +37,11 @@ PROMPT = Prompt((), (5, 9, 12, 30))
 KINDS = ("dflash", "dspark")
 
 
+def full(*values: Any) -> Any:
+    """An instance of what another covers."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 def network() -> Any:
     return toy_network("llama", 4, layers=3)
 
@@ -44,14 +51,14 @@ def published(folder: Path, kind: str, own: Any) -> PublishedBlock:
 
 
 def made(
-    folder: Path, kind: str, size: int = SIZE, end: int = 1, confidence: float | None = None
+    folder: Path, kind: str, size: int = SIZE, end: int = 1, confidence: float | None = None, engine: Any = EagerModel
 ) -> tuple[EagerModel, BlockDraft]:
     """A target, which hands over its states, and the draft of random weights in the published layout."""
     own = network()
     checkpoints.write(folder, checkpoints.config(kind), checkpoints.state(kind, own))
     found = published(folder, kind, own)
     width = return_states(own, "target", found.shape.taps)
-    target = EagerModel(own, size, frozenset({end}))
+    target = engine(own, size, frozenset({end}))
     taps = len(found.shape.taps)
     target.state_width, target.tap_width, target.states_of_prompt = width * (1 + taps), width * taps, True
     drafter = found.load(own)
@@ -103,7 +110,7 @@ def test_logits_are_those_of_transformers(fault: str | None, tmp_path: Path, mon
     assert len(passes) > 5
     target, draft = made(tmp_path, "dflash")
     if fault == "order":
-        draft.columns = draft.columns[::-1]
+        draft.columns = [*range(checkpoints.WIDTH, 2 * checkpoints.WIDTH), *range(checkpoints.WIDTH)]
     if fault == "causal":
         attend = BlockCache._blocks
         bias = torch.ones(BLOCK, 99, dtype=torch.bool)
@@ -236,6 +243,19 @@ def test_another_q_than_that_drawn_from_is_caught(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(MarkovSession, "drafted", wrong)
     p_value, _ = chi.speculative_p_value(target, draft, Prompt((), (0,)), 2, Sampling(2.0), 3, 600)
     assert p_value < chi.ALARM
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", [full("static"), "native"])
+def test_every_engine_drafts_the_same(engine: str, kind: str, tmp_path: Path) -> None:
+    told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 20, "generator": torch.Generator()}
+    proposals = []
+    for one in (EagerModel, StaticModel if engine == "static" else engines.fastest):
+        target, draft = made(tmp_path, kind, engine=one)
+        assert (draft.captured is None) == (one is EagerModel)
+        trace = speculative(target, draft, PROMPT, gamma=3, **told)
+        proposals.append([(a_pass.tokens, a_pass.accepted) for a_pass in trace.passes])
+    assert proposals[0] == proposals[1]
 
 
 # What is changed in a folder, and what is said of it.

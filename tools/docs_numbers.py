@@ -10,7 +10,7 @@ A table:
 
 - `<!-- from: score -->`, `artifact readme`, `artifact paper`: the paper's numbers and README's claims;
 - `<!-- from: records column=value … | title, title, … -->`: records with these values, a row each; the word `fastest`
-  keeps of records that differ in γ alone the fastest;
+  keeps of records that differ in γ alone the fastest, `sorted` puts the fastest first;
 - `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a file, or of the document of a bench (.json);
   `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
   column;
@@ -70,6 +70,8 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "α of the last third": ("alpha_last", 2, False), "change of score": ("quality_difference", 1, True),
     "total variation": ("total_variation", 3, False),
     "proof z": ("proof_z", 1, False), "estimated": ("estimated", 2, True),
+    "tokens": ("tokens", 0, False), "tokens read": ("tokens_read", 0, False),
+    "tokens with the draft": ("tokens_with_draft", 0, False),
     "alone (tokens/s)": ("tokens_per_second_baseline", 0, False),
     "with the draft (tokens/s)": ("tokens_per_second", 0, False),
     "one process (±%)": ("own", 1, False), "over processes (±%)": ("over", 1, False),
@@ -118,8 +120,11 @@ class Source:
         if first == "records":
             conditions, _, titles = rest.partition(" | ")
             words = shlex.split(conditions)
-            chosen = self._matching(_pairs([word for word in words if word != "fastest"]), source)
-            return _rows(_fastest(chosen) if "fastest" in words else chosen, titles.split(", "))
+            chosen = self._matching(_pairs([word for word in words if "=" in word]), source)
+            chosen = _fastest(chosen) if "fastest" in words else chosen
+            if "sorted" in words:
+                chosen = chosen.sort_values("speedup_measured", ascending=False, kind="stable")
+            return _rows(chosen, titles.split(", "))
         return _from_file(source, fenced)
 
     @cached_property

@@ -22,6 +22,7 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.pard.config import PardConfig
 from specbench.methods.peagle.config import PEagleConfig
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
@@ -56,6 +57,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     EagleConfig,
     Eagle3Config,
     MtpConfig,
+    PardConfig,
     DflashConfig,
     DsparkConfig,
     PEagleConfig,

@@ -10,6 +10,7 @@ Shapes: B rows of a run, L tokens of the longest read, V logits.
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -46,6 +47,7 @@ class Batch:
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
         self.mark: Marking | None = getattr(model, "mark", None)
+        self.experts = getattr(model, "experts", None)
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
@@ -147,11 +149,8 @@ class Batch:
                 # A tree has grown already; a sequence grows once it is read.
                 end = one.end if one.tree else one.end + read
                 layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), end, count))
-        slots_BL, positions_BC, visible_BLC = (
-            torch.cat(tensors) for tensors in zip(*(layout.tensors for layout in layouts), strict=True)
-        )
-        most = None if self.longest is None else self.longest - 1
-        return Layout(slots_BL, positions_BC.clamp(max=most) if most else positions_BC, visible_BLC)
+        found, most = Layout.of_rows(layouts), None if self.longest is None else self.longest - 1
+        return replace(found, positions_BC=found.positions_BC.clamp(max=most)) if most else found
 
     def _session(self, row: int) -> "RowSession | None":
         found = self._sessions[row]

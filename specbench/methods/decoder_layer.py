@@ -181,11 +181,10 @@ class DraftLayer(nn.Module):
     def _turned(self, heads_BHLE: Tensor, positions_BL: Tensor) -> Tensor:
         """Rotary positions, by halves as Llama pairs its channels."""
         half = self.shape.head_width // 2
-        angles = positions_BL[:, None, :, None].float() * self._angles(heads_BHLE.device)
-        cosine, sine = angles.cos(), angles.sin()
-        first, second = heads_BHLE.float().split(half, -1)
-        turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-        return turned.to(heads_BHLE.dtype)
+        angles = positions_BL[:, None, :, None].float() * self._angles(heads_BHLE.device).repeat(2)
+        cosine, sine = (part.to(heads_BHLE.dtype) for part in (angles.cos(), angles.sin()))
+        across = torch.cat([-heads_BHLE[..., half:], heads_BHLE[..., :half]], -1)  # as kernels know it
+        return heads_BHLE * cosine + across * sine
 
     def _angles(self, device: torch.device) -> Tensor:
         """[E / 2]: by how much one position turns each pair of channels."""

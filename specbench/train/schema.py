@@ -228,6 +228,16 @@ class LookAheadPlan:
 
 
 @dataclass
+class PardPlan:
+    """Train `model.start_from` to draft in one forward pass on the frozen `distill.target` (PARD)."""
+
+    steps: int = key(0, "tokens of a proposal in training; 0: no such model is trained")
+    mask: int | None = key(None, "the token that stands for tokens not known yet; unset: that of padding")
+    share: float = key(0.7, "of the places that draft a token in training, those that draft the next, too")
+    decay: float = key(0.8, "the loss of token k of a proposal, from 0, has the weight decay^k")
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -247,6 +257,7 @@ class Recipe:
     specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder instead of a model")
     block: BlockPlan = fresh(BlockPlan, "DFlash's or DSpark's network instead of a model")
     look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings instead of a model")
+    pard: PardPlan = fresh(PardPlan, "PARD's training of a draft in place of another")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -266,6 +277,7 @@ class Recipe:
             "eagle.steps": self.eagle.steps
             and ("mtp" if self.eagle.mtp else "peagle" if self.eagle.parallel else "eagle"),
             "specdec.queries": self.specdec.queries and "specdec",
+            "pard.steps": self.pard.steps and "pard",
             "block.size": self.block.size and ("dspark" if self.block.rank else "dflash"),
             "look_ahead.number": self.look_ahead.number and "pass",
             "blockwise.heads": self.blockwise.heads and "blockwise",
@@ -322,6 +334,12 @@ def check(recipe: Recipe) -> Recipe:
     _check_heads(recipe)
     _check_eagle(recipe)
     _check_specdec(recipe)
+    if recipe.pard.steps:
+        _require_range(recipe, ["pard.steps"], 1, 64)
+        _require_share(recipe, "pard.share")
+        _require_share(recipe, "pard.decay")
+        if recipe.model.start_from is None:
+            raise UserError("model.start_from is not set: pard trains a draft on, e.g. shipped:models/gpt-nano")
     _check_block(recipe)
     if recipe.look_ahead.number:
         _require_range(recipe, ["look_ahead.number"], 1, 16)

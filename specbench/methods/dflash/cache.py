@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specbench.methods.decoder_layer import LayerCache, mask_bias
 from specbench.methods.dflash.network import BlockDrafter, visible_to_blocks
+from specbench.methods.eagle.cache import Prediction
 
 
 class BlockCache:
@@ -34,12 +35,13 @@ class BlockCache:
             self._cache.write(number, end, *layer.keys_values(context_1LD, positions_1L))  # type: ignore[operator]
         self.length = end
 
-    def block(self, token: int) -> Tensor:
-        """The states [K, D] of the tokens that a block beginning with `token`, the next one, drafts."""
-        return self._blocks(torch.tensor([token]), torch.tensor([self.length]), None)[0]
+    def block(self, token: int, most: int) -> Prediction:
+        """The first `most` tokens that a block beginning with `token`, the next one, drafts."""
+        states_KD = self._blocks(torch.tensor([token]), torch.tensor([self.length]), None)[0, :most]
+        return Prediction(states_KD, self.drafter.project(states_KD))
 
     def blocks(self, tokens: Sequence[int], first: int) -> Tensor:
-        """[A, K, D]: the same of blocks that begin with each of these tokens of the text, numbered from `first`.
+        """The states [A, K, D] of the tokens of blocks that begin with each of these tokens, numbered from `first`.
 
         Each block reads the context of the tokens before it.
         """
@@ -54,7 +56,7 @@ class BlockCache:
         bias = None if visible is None else mask_bias(visible.to(device), self._cache.dtype)[None, None]
         attends = [partial(self._cache.attend, number, end, bias) for number in range(shape.layers)]
         positions_1L = (places_A[:, None] + torch.arange(shape.block)).view(1, -1).to(device)
-        states_1LD = drafter(drafter.embed(ids_A.to(device)).view(1, positions_1L.shape[1], -1), positions_1L, attends)
+        states_1LD = drafter(drafter.embed(drafter.entries(ids_A.to(device)).view(1, -1)), positions_1L, attends)
         found_AKD: Tensor = states_1LD.view(len(ids_A), shape.block, -1)[:, shape.first :]
         return found_AKD
 

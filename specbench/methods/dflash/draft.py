@@ -11,7 +11,7 @@ Shapes: A places in a text, L positions, K drafted tokens, F numbers of the targ
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -26,12 +26,27 @@ from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.dflash.cache import BlockCache
+from specbench.methods.dflash.captured import CapturedBlockSession, captured
 from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.dflash.published import published_block
+from specbench.methods.eagle.cache import Prediction
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, standardise
 
 SCORED = 32  # blocks of one run along a text
+
+
+class EntryCache(Protocol):
+    """The context of one text, see `BlockCache`."""
+
+    @property
+    def length(self) -> int: ...
+
+    def read(self, features_LF: Tensor, /) -> None: ...
+
+    def block(self, token: int, most: int) -> Prediction: ...
+
+    def rollback(self, length: int) -> None: ...
 
 
 class BlockDraft(FollowsTarget):
@@ -40,13 +55,17 @@ class BlockDraft(FollowsTarget):
     def __init__(self, target: Model, drafter: BlockDrafter, taps: tuple[int, ...]) -> None:
         """`taps`: after how many layers the states are that the target hands over."""
         self.target, self.drafter = target, drafter
-        self.operations = drafter.operations / drafter.shape.drafted
-        width, places = drafter.shape.layer.width, [taps.index(depth) for depth in drafter.shape.taps]
-        self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
+        self.device, self.operations_of_block = drafter.device, drafter.operations
+        self.operations = self.operations_of_block / drafter.shape.drafted
+        self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
+        if taps != drafter.shape.taps:
+            width, places = drafter.shape.layer.width, [taps.index(depth) for depth in drafter.shape.taps]
+            self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
+        self.captured = captured(drafter, target)
 
-    @property
-    def device(self) -> torch.device:
-        return self.drafter.device
+    def cache(self) -> EntryCache:
+        """The context of a text."""
+        return BlockCache(self.drafter) if self.captured is None else CapturedBlockSession(self.captured)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockSession":
         return BlockSession(self, cast(StatefulSession, session), sampling)
@@ -59,7 +78,9 @@ class BlockSession(AtOnceSession):
 
     def __init__(self, draft: BlockDraft, session: StatefulSession, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
-        self.cache = BlockCache(draft.drafter)
+        self.cache = draft.cache()
+        self._scored: BlockCache | None = None  # what is scored along the text
+        self._features: list[Tensor] = []  # of the first tokens, a row [1, F] each
         self._gather(session.length)  # of the prompt, before the target reads on
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -70,21 +91,26 @@ class BlockSession(AtOnceSession):
 
     def drafted(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         """A proposal of at least a token."""
-        return super().propose(tokens, gamma, generator)._replace(operations=self.draft.drafter.operations)
+        return super().propose(tokens, gamma, generator)._replace(operations=self.draft.operations_of_block)
 
     @torch.inference_mode()
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor:
-        return self.draft.drafter.project(self.block(tokens)[:most])
+        return self.block(tokens, most).logits_LV
 
     @torch.inference_mode()
-    def block(self, tokens: Sequence[int]) -> Tensor:
-        """The states [K, D] of the block after the last token."""
+    def block(self, tokens: Sequence[int], most: int) -> Prediction:
+        """The first `most` tokens of the block that begins with the last token."""
         self.follow(tokens)
-        return self.cache.block(tokens[-1])
+        self._read(self.cache)
+        return self.cache.block(tokens[-1], most)
 
-    @torch.inference_mode()
+    def _read(self, cache: EntryCache) -> None:
+        """Read the context on."""
+        if unread := self._features[cache.length :]:
+            cache.read(torch.cat(unread))
+
     def follow(self, tokens: Sequence[int]) -> None:
-        """Read the target's states of all but the newest token; a session of the draft's own reads the text itself."""
+        """Keep the target's states of all but the newest token; a session of the draft's own reads the text itself."""
         count = len(tokens) - 1
         if self.session.length < count:
             self.session.extend(tokens[self.session.length : count])
@@ -94,15 +120,18 @@ class BlockSession(AtOnceSession):
         """Nothing: accepted tokens are read with the target's states."""
 
     def rollback(self, length: int) -> None:
+        del self._features[length:]
         self.cache.rollback(length)
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         self.follow(tokens)
+        cache = self._scored = self._scored or BlockCache(self.draft.drafter)
+        self._read(cache)
         ahead = min(most, self.draft.drafter.shape.drafted)
         # Proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
         first, stop = max(0, prefix_length - ahead), len(tokens) - 1
-        parts = [self.cache.blocks(tokens[start:stop][:SCORED], start) for start in range(first, stop, SCORED)]
+        parts = [cache.blocks(tokens[start:stop][:SCORED], start) for start in range(first, stop, SCORED)]
         states_AKD = torch.cat(parts)
         return (
             self._q_ahead(states_AKD[:, place], tokens, place, len(tokens) - prefix_length) for place in range(ahead)
@@ -123,12 +152,12 @@ class BlockSession(AtOnceSession):
         return self.draft.drafter.project(states_LD)
 
     def _gather(self, count: int) -> None:
-        """Read the target's states of the first `count` tokens."""
-        known = self.cache.length
+        """Keep the target's states of the first `count` tokens."""
+        known = len(self._features)
         if known < count:
             states_LF = self.session.tapped(known, count)
             assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
-            self.cache.read(states_LF[:, self.draft.columns])
+            self._features += (states_LF if self.draft.columns is None else states_LF[:, self.draft.columns]).split(1)
 
 
 class BlockBuilder(DraftBuilder[TrainedConfig]):

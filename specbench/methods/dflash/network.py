@@ -167,10 +167,13 @@ class BlockDrafter(SavedHeads):
         context_BTD: Tensor = self.hidden_norm(self.fc(features_BTF))
         return context_BTD
 
+    def entries(self, ids: Tensor) -> Tensor:
+        """The tokens [..., L] of blocks that begin with the tokens `ids` [...]."""
+        return torch.cat([ids.unsqueeze(-1), ids.new_full((*ids.shape, self.shape.block - 1), self.shape.mask)], -1)
+
     def embed(self, ids: Tensor) -> Tensor:
-        """The first layer's input [..., L, D] in blocks that begin with the tokens `ids` [...]."""
-        masks = ids.new_full((*ids.shape, self.shape.block - 1), self.shape.mask)
-        embedded: Tensor = self._of_target[0](torch.cat([ids.unsqueeze(-1), masks], -1))
+        """The first layer's input at the tokens of blocks."""
+        embedded: Tensor = self._of_target[0](ids)
         return embedded
 
     def forward(self, states_BLD: Tensor, positions_BL: Tensor, attends: Sequence[Attend]) -> Tensor:
@@ -215,7 +218,7 @@ class BlockDrafter(SavedHeads):
 
             return attend
 
-        embedded_BLD = self.embed(ids_BT[:, places_A]).flatten(1, 2)
+        embedded_BLD = self.embed(self.entries(ids_BT[:, places_A]).flatten(1))
         after_BLD = self(embedded_BLD, positions.expand(rows, -1), [attending(layer) for layer in layers])
         states_BAKD: Tensor = after_BLD.unflatten(1, (len(places_A), shape.block))[:, :, shape.first :]
         return states_BAKD

@@ -43,10 +43,10 @@ class MarkovSession(BlockSession):
 
     @torch.inference_mode()
     def drafted(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        drafter, target = self.draft.drafter, self.draft.target
-        states_KD = self.block(tokens)[:gamma]
+        target = self.draft.target
+        states_KD, logits_KV = self.block(tokens, gamma)
         drafted, rows, token = list[int](), list[Tensor](), tokens[-1]
-        for state_1D, logits_1V in zip(states_KD.split(1), drafter.project(states_KD).split(1), strict=True):
+        for state_1D, logits_1V in zip(states_KD.split(1), logits_KV.split(1), strict=True):
             if self._is_unlikely(state_1D, token):
                 break
             logits_1V = logits_1V + self._added([token])
@@ -55,7 +55,7 @@ class MarkovSession(BlockSession):
             rows += [] if row_1V is None else [row_1V]
             if token in target.eos_ids:
                 break
-        return Proposal(drafted, torch.cat(rows) if rows else None, drafter.operations)
+        return Proposal(drafted, torch.cat(rows) if rows else None, self.draft.operations_of_block)
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         self._nodes = tokens[-1:]

@@ -18,7 +18,7 @@ from specbench.algorithm.draft import Draft, after_zeros
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.loading.model_loader import Say
-from specbench.methods.at_once import AtOnceSession
+from specbench.methods.at_once import AtOnceSession, all_places
 from specbench.methods.eagle.draft import EagleBuilder, EagleDraft, EagleSession
 from specbench.methods.peagle.cache import PEagleCache
 from specbench.methods.peagle.network import PEagle
@@ -78,7 +78,7 @@ class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the f
         features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
         # Proposals that reach one of the tokens: those that began in its place, or up to `most` - 1 before.
         first = max(0, known - rows - most + 1)
-        places = [torch.arange(first, known - depth, device=self.draft.device) for depth in range(1, min(most, known))]
+        places = all_places(known, min(most, known), self.draft.device, first)
         for depth, states_1LD in enumerate(network.along(features_1LF, embedded_1LD, places)):
             logits_LV = network.logits(states_1LD[0][-rows:])
             found[depth] = after_zeros(standardise(logits_LV, self.sampling, self.draft.target.vocabulary_size), rows)

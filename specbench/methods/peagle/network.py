@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.methods.at_once import masked_entries
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, mask_bias
 from specbench.methods.eagle.network import Eagle, EagleShape
 
@@ -79,23 +80,17 @@ class PEagle(Eagle):
     def along(self, features_BTF: Tensor, embedded_BTD: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
         """The states of whole texts: [B, T, D] of their entries, then [B, P, D] of the masked entries of each depth.
 
-        `places[k - 1]` has the entries, by number, after which a k-th masked entry stands; each of them has a
-        (k - 1)-th, too. Row p of depth k is about what the target computes at `places[k - 1][p]` + k + 1.
+        See `masked_entries`. Row p of depth k is about what the target computes at `places[k - 1][p]` + k + 1.
         """
         rows, length = embedded_BTD.shape[:2]
-        device = embedded_BTD.device
-        after_L = torch.cat([torch.arange(length, device=device), *places])
-        counts = [length, *map(len, places)]
-        depth_L = torch.cat([torch.full((count,), depth, device=device) for depth, count in enumerate(counts)])
-        seen_LL = (depth_L == 0) & (after_L <= after_L[:, None])
-        seen_LL |= (after_L == after_L[:, None]) & (depth_L <= depth_L[:, None])
-        positions_BL = (after_L + depth_L).expand(rows, -1)
+        positions_L, seen_LL = masked_entries(length, places, embedded_BTD.device)
+        positions_BL = positions_L.expand(rows, -1)
         states_BLD, masked_BLD = self.masked(positions_BL[:, length:])
         states_BLD = torch.cat([self.fuse(features_BTF), states_BLD], 1)
         embedded_BLD = torch.cat([embedded_BTD, masked_BLD.to(embedded_BTD.dtype)], 1)
         attend = partial(_attended, seen_LL, self.shape.layer.scale)
         found_BLD = self.through(states_BLD, embedded_BLD, positions_BL, [attend] * self.shape.layers)
-        return list(found_BLD.split(counts, 1))
+        return list(found_BLD.split([length, *map(len, places)], 1))
 
     def described(self) -> dict[str, Any]:
         return {OURS: asdict(self.shape)}

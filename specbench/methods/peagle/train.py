@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.errors import UserError
+from specbench.methods.at_once import all_places, sampled_places
 from specbench.methods.eagle.network import EagleShape
 from specbench.methods.eagle.train import EagleLearner, TargetOutput, borrow_weights
 from specbench.methods.peagle.network import LaterLayer, PEagle, PEagleShape
@@ -45,14 +46,11 @@ class PEagleLearner(EagleLearner):
         length, device = labels_BT.shape[1], labels_BT.device
         if length < 1:  # texts of one token
             return self.trained.fc.weight.sum() * 0.0
-        places = [torch.arange(length, device=device)]
-        for depth in range(1, self.plan.steps):
-            among = places[-1][places[-1] + depth < length]
-            kept = torch.randperm(len(among), device=device)[: round(length * self.plan.share**depth)]
-            places.append(among[kept.sort().values])
+        places = sampled_places(length, self.plan.steps, self.plan.share, device)
         total, weights = self.trained.mask_hidden.sum() * 0.0, 0.0
-        for depth, states_BPD in enumerate(self._along(output, places[1:])):
-            about_P, weight = places[depth] + depth, self.plan.decay**depth
+        for depth, states_BPD in enumerate(self._along(output, places)):
+            about_P = places[depth - 1] + depth if depth else torch.arange(length, device=device)
+            weight = self.plan.decay**depth
             counted_BP = labels_BT[:, about_P]
             if not (counted_BP != -100).any():
                 break
@@ -62,7 +60,7 @@ class PEagleLearner(EagleLearner):
 
     def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
         length = output.ids_BT.shape[1] - 1
-        places = [torch.arange(length - depth, device=output.ids_BT.device) for depth in range(1, ahead)]
+        places = all_places(length, ahead, output.ids_BT.device)
         return self.trained.logits(self._along(output, places)[-1].to(self.target.dtype))
 
     def _along(self, output: TargetOutput, places: list[torch.Tensor]) -> list[torch.Tensor]:
