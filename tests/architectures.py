@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import recurrent
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -72,6 +73,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "olmoe": {**ROTARY, **CHOICE, "num_experts": 8},
     "glm4_moe": {**ROTARY, **CHOICE, "head_dim": 16, "n_routed_experts": 32, "n_group": 1, "topk_group": 1,
                  "n_shared_experts": 1, "first_k_dense_replace": 1},
+    **recurrent.SHAPES,
 }  # fmt: skip
 EXPERTS = ("qwen3_moe", "gpt_oss", "deepseek_v3", "mixtral", "qwen2_moe", "olmoe", "glm4_moe")
 NAMES = {
@@ -80,7 +82,7 @@ NAMES = {
     "bart": "BART", "marian": "Marian (OPUS-MT)", "t5": "T5, Flan-T5", "gpt2": "GPT-2", "phi3": "Phi 3 and 4",
     "olmo2": "OLMo 2", "granite": "Granite 3", "smollm3": "SmolLM 3", "glm4": "GLM 4", "qwen3_moe": "Qwen 3 MoE",
     "gpt_oss": "GPT-OSS", "deepseek_v3": "DeepSeek V3 and R1", "mixtral": "Mixtral", "qwen2_moe": "Qwen 1.5 and 2 MoE",
-    "olmoe": "OLMoE", "glm4_moe": "GLM 4.5 and 4.6",
+    "olmoe": "OLMoE", "glm4_moe": "GLM 4.5 and 4.6", **recurrent.NAMES,
 }  # fmt: skip
 LAYERS = {"mt5": ("num_layers", "num_decoder_layers"), "t5": ("num_layers", "num_decoder_layers"),
           "bart": ("decoder_layers",), "marian": ("decoder_layers",), "gpt2": ("n_layer",)}  # fmt: skip
@@ -91,6 +93,8 @@ ENCODER_DECODER = ("mt5", "bart", "marian", "t5")
 
 def network(kind: str, seed: int, layers: int = 2, vocabulary: int = 64) -> Any:
     """A network of `kind` whose weights are large enough that greedy texts vary."""
+    if kind in recurrent.SHAPES:
+        return recurrent.network(kind, seed, vocabulary)
     torch.manual_seed(seed)
     counts = dict.fromkeys(LAYERS.get(kind, ("num_hidden_layers",)), layers)
     ends = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1}

@@ -40,6 +40,13 @@ SHAPES: dict[str, dict[str, Any]] = {
                "attention_hidden_size": 64, "adapter_rank": 4,
                "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
 }  # fmt: skip
+NAMES = {
+    "bamba": "Bamba", "falcon_h1": "Falcon H1", "falcon_mamba": "Falcon Mamba", "jamba": "Jamba",
+    "granitemoehybrid": "Granite 4 (hybrid)", "lfm2": "LFM 2", "lfm2_moe": "LFM 2 MoE", "mamba": "Mamba",
+    "mamba2": "Mamba 2", "nemotron_h": "Nemotron H", "olmo_hybrid": "OLMo Hybrid",
+    "qwen3_5_moe_text": "Qwen 3.5 MoE (text)", "qwen3_5_text": "Qwen 3.5 (text)", "qwen3_next": "Qwen 3-Next",
+    "zamba2": "Zamba 2",
+}  # fmt: skip
 KINDS = list(SHAPES)
 
 

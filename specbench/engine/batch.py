@@ -10,13 +10,14 @@ Shapes: B rows of a run, L tokens of the longest read, V logits.
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel, ReadsAtOnce
-from specbench.engine.buffers import Buffers
+from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
 from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
@@ -46,6 +47,7 @@ class Batch:
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
         self.mark: Marking | None = getattr(model, "mark", None)
+        self.experts = getattr(model, "experts", None)
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
@@ -147,11 +149,8 @@ class Batch:
                 # A tree has grown already; a sequence grows once it is read.
                 end = one.end if one.tree else one.end + read
                 layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), end, count))
-        slots_BL, positions_BC, visible_BLC = (
-            torch.cat(tensors) for tensors in zip(*(layout.tensors for layout in layouts), strict=True)
-        )
-        most = None if self.longest is None else self.longest - 1
-        return Layout(slots_BL, positions_BC.clamp(max=most) if most else positions_BC, visible_BLC)
+        found, most = Layout.of_rows(layouts), None if self.longest is None else self.longest - 1
+        return replace(found, positions_BC=found.positions_BC.clamp(max=most)) if most else found
 
     def _session(self, row: int) -> "RowSession | None":
         found = self._sessions[row]
@@ -183,6 +182,8 @@ class Batch:
             self._of_source = self._larger(self._of_source, "cross", -(-needed // SOURCE_STEP) * SOURCE_STEP)
 
     def _larger(self, old: Buffers, kind: str, slots: int) -> Buffers:
+        if old.layers and slots > MOST_STACKED:
+            return old.grown(slots, old.slots)
         new = Buffers.zeros(self._steps.shapes[kind], slots, self._steps.cache_dtype, self.device, self.rows)
         if old.layers:
             new.copy_slots(old, old.slots)

@@ -113,9 +113,9 @@ def with_engine(
         raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
     fell_back = None
     if engine != "eager" and Recurrence.of(network) is not None:
-        reason = f"{type(network).__name__} has recurrent states, which only engine=eager rolls back"
+        reason = "recurrent states, which only engine=eager rolls back"
         if engine != "auto":
-            raise UserError(f"engine={engine}: {reason}; use engine=auto or engine=eager")
+            raise UserError(f"engine={engine}: {type(network).__name__} has {reason}; use engine=auto or engine=eager")
         engine, fell_back = "eager", reason
     for name in AUTO.get(device, ()) if engine == "auto" else () if engine == "eager" else (engine,):
         try:

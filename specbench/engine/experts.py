@@ -58,10 +58,48 @@ class Experts:
             module.register_forward_pre_hook(_Noting(made.reads))
         return made
 
+    def begin(self) -> None:
+        """Forget what was read before."""
+        self.reads.chosen.clear()
+
+    def taken(self) -> tuple[Tensor, ...]:
+        """What was read since `begin`; `distinct` counts it, once nothing is timed."""
+        return tuple(self.reads.chosen)
+
+    def distinct(self, chosen: Sequence[Tensor]) -> list[int]:
+        """How many experts of each layer the runs read that chose these."""
+        found = [len(one.unique()) for one in chosen]
+        return [sum(found[layer :: self.layers]) for layer in range(self.layers)]
+
+    @property
+    def of_a_token(self) -> int:
+        """Weights of experts that a step over one token reads."""
+        return self.layers * self.per_token * self.weights
+
     @property
     def unread(self) -> int:
         """Weights of experts that a step over one token does not read."""
         return self.layers * (self.number - self.per_token) * self.weights
+
+
+class Counting:
+    """The experts that one completion's runs of a model read: between `begin` and `end` lies one run, or several."""
+
+    def __init__(self, model: object) -> None:
+        self._experts: Experts | None = getattr(model, "experts", None)
+        self._taken: list[tuple[Tensor, ...] | None] = []
+
+    def begin(self) -> None:
+        if self._experts is not None:
+            self._experts.begin()
+
+    def end(self) -> None:
+        self._taken.append(None if self._experts is None else self._experts.taken())
+
+    def counts(self) -> list[list[int] | None]:
+        """Distinct experts by layer, run by run; None of a model without experts."""
+        experts = self._experts
+        return [None if experts is None or one is None else experts.distinct(one) for one in self._taken]
 
 
 class _Noting:
@@ -82,9 +120,3 @@ def expert_modules(network: nn.Module) -> list[Any]:
         for module, one in zip(network.modules(), held, strict=True)
         if isinstance(one, nn.Parameter) and one.dim() == 3
     ]
-
-
-def distinct(chosen: Sequence[Tensor], layers: int) -> list[int]:
-    """How many experts of each layer runs read that chose these, run after run."""
-    found = [len(one.unique()) for one in chosen]
-    return [sum(found[layer::layers]) for layer in range(layers)]

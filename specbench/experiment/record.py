@@ -170,7 +170,12 @@ def _roofline(parts: Parts) -> Limits:
     if parts.config.target.device_map or parts.config.target.tp_plan:
         return {}
     least = roofline(parts.target, getattr(torch, parts.config.dtype))
-    return {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
+    limits: Limits = {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
+    if least.expert_share:
+        limits["expert_share"] = least.expert_share
+    if layers := getattr(parts.target, "recurrent_layers", 0):
+        limits["recurrent_layers"] = layers
+    return limits
 
 
 def _learning(config: RunConfig) -> Learnt:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.processes import of_processes
-from specbench.records.schema import PromptRecord
+from specbench.records.schema import PassRecord, PromptRecord
 from specbench.stats import Interval, draw_weights, interval
 
 MOST_RESAMPLES = 200  # medians of all passes: each resample takes a cumulative sum over them
@@ -68,14 +68,19 @@ def drafted_tokens(prompts: Sequence[PromptRecord]) -> list[list[float]]:
 
 def full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[list[float]]:
     """The seconds of verifying each full pass, prompt by prompt."""
-    return [
-        [
-            one["verify_s"]
-            for one in prompt["speculative"]["passes"]
-            if gamma is None or one.get("parents") is not None or one["drafted"] == gamma
-        ]
-        for prompt in prompts
-    ]
+    return [[one["verify_s"] for one in prompt["speculative"]["passes"] if _is_full(one, gamma)] for prompt in prompts]
+
+
+def _is_full(one: PassRecord, gamma: int | None) -> bool:
+    return gamma is None or one.get("parents") is not None or one["drafted"] == gamma
+
+
+def experts_read(prompts: Sequence[PromptRecord], gamma: int | None) -> float | None:
+    """The experts that the mean full pass reads over those that the mean step reads; None without experts."""
+    of_steps = [count for prompt in prompts for count in prompt["baseline"].get("step_experts", ())]
+    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"] if _is_full(one, gamma)]
+    of_passes = [sum(one["experts"]) for one in passes if "experts" in one]
+    return fmean(of_passes) / fmean(of_steps) if of_passes and of_steps else None
 
 
 def medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -30,6 +30,8 @@ class Sample:
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
         roofline: the least times of a run of the target, in milliseconds; None where they are not known.
+        experts_read: of a target with experts, see `Counted`.
+        recurrent_layers: of the target, see `Limits`.
     """
 
     columns: dict[str, Floats]
@@ -42,6 +44,8 @@ class Sample:
     ruled: bool
     missing: list[str]
     roofline: Roofline | None = None
+    experts_read: float | None = None
+    recurrent_layers: int = 0
 
     @property
     def totals(self) -> dict[str, Floats]:
@@ -75,7 +79,11 @@ def sample(record: RunRecord) -> Sample:
         {name: np.array([len(one[name]) * float(np.var(one[name])) for one in parts]) for name in PARTS},
         gamma, depth, lengths, tree, falls_with_position, ruled,
         _missing(record, gamma, tree, falls_with_position, ruled),
-        Roofline(summary["reading_ms"], summary["multiplying_ms"]) if "reading_ms" in summary else None,
+        Roofline(summary["reading_ms"], summary["multiplying_ms"], summary.get("expert_share", 0.0))
+        if "reading_ms" in summary
+        else None,
+        summary.get("experts_read"),
+        summary.get("recurrent_layers", 0),
     )  # fmt: skip
 
 

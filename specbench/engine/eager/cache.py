@@ -4,9 +4,11 @@ Attention holds keys and values of each token, which are cut and gathered. A rec
 state-space, gated delta rule) has one state that each token replaces, and no inverse. It holds the state after each of
 its last tokens, so that dropping tokens is choosing a state, and nodes of a tree are read from their parents' states.
 
-The other way is to hold the state before a pass and read the accepted tokens again. It costs a forward pass after every
-rejection, and trees are beyond it. States cost no time, since each token makes one anyway, and memory: those of a pass
-and of HELD tokens before it. `tests/test_recurrent.py` compares both.
+The other way is to hold the state before a pass, and after a rejection to read the accepted tokens again. On a CPU it
+is slower (random shapes of 8 layers, Qwen 3-Next, Mamba 2, Bamba and LFM 2): reading 1 to 4 tokens again costs 1 to 3
+steps a pass, while the states of 2 to 6 tokens, computed one after another, take no longer than the network's own scan,
+which fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway, and memory for those of
+a pass and of HELD tokens before it. Trees need states by node in any case.
 """
 
 from collections.abc import Sequence
@@ -14,12 +16,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from specbench.engine.layout import OpenTree
 from specbench.errors import UserError
 
+SPARE = 32  # tokens, at least, for which a move makes room
 HELD = 32  # tokens before a pass that can still be dropped without reading the text again
 
 
@@ -54,7 +58,29 @@ class Arrangement(NamedTuple):
 
 
 class KeyValueLayer(DynamicLayer):
-    """Keys and values of every token that an attention has read, whatever window it attends to."""
+    """Keys and values of every token that an attention has read, whatever window it attends to.
+
+    New tokens are written into room after the last, of which there is more with each move: appending would copy all.
+    """
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self._rooms: dict[str, Tensor] = {}
+            found: tuple[Tensor, Tensor] = super().update(key_states, value_states)
+            return found
+        return self._append("keys", key_states), self._append("values", value_states)
+
+    def _append(self, name: str, new: Tensor) -> Tensor:
+        held: Tensor = getattr(self, name)
+        room, length = self._rooms.get(name), held.shape[-2]
+        end = length + new.shape[-2]
+        if room is None or room.data_ptr() != held.data_ptr() or room.shape[-2] < end:
+            room = held.new_empty(*held.shape[:-2], end + max(SPARE, end // 8), held.shape[-1])
+            room[..., :length, :] = held
+            self._rooms[name] = room
+        room[..., length:end, :] = new
+        setattr(self, name, whole := room[..., :end, :])
+        return whole
 
     def bytes_of(self, tokens: int) -> int:
         """The bytes of so many tokens, where one has been read."""
@@ -99,7 +125,7 @@ class RecurrentStates:
 
     def begin(self, inputs_1DL: Tensor, width: int) -> None:
         """Hold the inputs of a first reading, without what would be needed to drop tokens of it."""
-        padded = torch.nn.functional.pad(inputs_1DL, (width - 1, 0))
+        padded = functional.pad(inputs_1DL, (width - 1, 0))
         self._inputs = padded[..., padded.shape[-1] - width + 1 :].clone()
 
     def windows(self, inputs_1DL: Tensor, width: int, new: Arrangement) -> Tensor:
@@ -113,11 +139,12 @@ class RecurrentStates:
         together = torch.cat([self._inputs, inputs_1DL], -1)
         if new.parents:
             root = width - 1 + self.held - new.earlier
-            places = torch.tensor(new.windows(width, root), device=inputs_1DL.device)
-            windows = together[..., places]
+            places = new.windows(width, root)
+            places += places[-1:] * (inputs_1DL.shape[-1] - new.tokens)  # a batch fills its shorter rows up
+            windows = together[..., torch.tensor(places, device=inputs_1DL.device)]
         else:
-            windows = together[..., width - 1 + self.held - (width - 1) :].unfold(-1, width, 1)
-        self._inputs = together[..., : width - 1 + self.held + new.tokens]  # a batch pads its shorter rows
+            windows = together[..., self.held :].unfold(-1, width, 1)
+        self._inputs = together[..., : width - 1 + self.held + new.tokens]
         self.held += new.tokens
         return windows
 
@@ -156,7 +183,7 @@ class RecurrentLayer(LinearAttentionLayer):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        LinearAttentionLayer.__init__(self)
         self.record_past = True
         self.rows = [RecurrentStates()]
         self.reading: Any = None
@@ -188,6 +215,30 @@ class RecurrentLayer(LinearAttentionLayer):
         self.rows[0].keep(nodes, of)
 
 
+class KeyValueRows(DynamicLayer):
+    """Layers of several sessions, in one run: each takes its own new tokens in, without those that fill its row up."""
+
+    def __init__(self, rows: Sequence[KeyValueLayer], new: Sequence[Arrangement], slots: int) -> None:
+        super().__init__()
+        self.of_sessions, self.new, self.slots = rows, new, slots
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        keys, values = zip(
+            *(
+                row.update(key_states[at : at + 1, :, : new.tokens], value_states[at : at + 1, :, : new.tokens])
+                for at, (row, new) in enumerate(zip(self.of_sessions, self.new, strict=True))
+            ),
+            strict=True,
+        )
+        return self._filled(keys), self._filled(values)
+
+    def _filled(self, rows: Sequence[Tensor]) -> Tensor:
+        return torch.cat([functional.pad(row, (0, 0, 0, self.slots - row.shape[-2])) for row in rows])
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.slots, 0
+
+
 class HybridLayer(RecurrentLayer, KeyValueLayer, LinearAttentionAndFullAttentionLayer):
     """A layer with both; masks are made for it by its last base."""
 
@@ -208,3 +259,24 @@ class HybridLayer(RecurrentLayer, KeyValueLayer, LinearAttentionAndFullAttention
     def keep(self, nodes: Sequence[int], of: int) -> None:
         RecurrentLayer.keep(self, nodes, of)
         KeyValueLayer.keep(self, nodes, of)
+
+
+class HybridRows(RecurrentLayer, KeyValueRows, LinearAttentionAndFullAttentionLayer):
+    """The same of layers with both."""
+
+    def __init__(self, rows: Sequence[HybridLayer], new: Sequence[Arrangement], slots: int) -> None:
+        KeyValueRows.__init__(self, rows, new, slots)
+        RecurrentLayer.__init__(self)
+        self.rows = [row.rows[0] for row in rows]
+
+
+def rows_of(layers: Sequence[Any], new: Sequence[Arrangement], slots: int) -> Any:
+    """What `layers` hold, the same layer of several sessions, for one run that reads `new`; they have `slots` then."""
+    first = layers[0]
+    if isinstance(first, HybridLayer):
+        return HybridRows(layers, new, slots)
+    if isinstance(first, RecurrentLayer):
+        made = RecurrentLayer()
+        made.rows = [layer.rows[0] for layer in layers]
+        return made
+    return KeyValueRows(layers, new, slots) if isinstance(first, KeyValueLayer) else first

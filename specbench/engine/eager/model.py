@@ -21,7 +21,7 @@ from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
-from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
+from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
@@ -124,20 +124,35 @@ class EagerModel:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
 
     @property
+    def recurrent_layers(self) -> int:
+        """How many layers have a recurrent state."""
+        return 0 if self.recurrence is None else self.recurrence.recurrent_layers
+
+    @property
     def _only_recurrent(self) -> bool:
         """Whether no layer has an attention, so that nothing depends on positions or masks."""
         return self.recurrence is not None and not self.recurrence.attends
 
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the network cannot run over `rows` rows at once."""
-        no_batches = None if self.recurrence is None else "has recurrent states, which are not read in batches"
-        if reason := self.no_batches or no_batches or self.placement.no_trees:
+        if reason := self.no_batches or (None if self._only_recurrent else self.placement.no_trees):
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
+
+    @property
+    def reads_at_once(self) -> bool:
+        """See `ReadsAtOnce`: recurrent states are of sessions, and in no buffers."""
+        return self.recurrence is not None
+
+    def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
+        """See `ReadsAtOnce`; equal to rounding."""
+        if len(reads) == 1:
+            return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
+        return RecurrentSession.read_rows(self, reads)
 
     def bytes_of_session(self, tokens: int) -> int:
         """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
@@ -181,7 +196,14 @@ class PrefixBatch:
     """
 
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
-        """The encoder runs once; a decoder-only model reads all of the prompt but its last token."""
+        """The encoder runs once; a decoder-only model reads all of the prompt but its last token.
+
+        Raises:
+            UserError: the model has recurrent states, into which padding would be read.
+        """
+        if model.recurrence is not None:
+            name = type(model.network).__name__
+            raise UserError(f"bench beam: {name} has recurrent states, which it does not support; use specbench run")
         self._model = model
         self._encoded: Tensor | None = None
         self._forget()

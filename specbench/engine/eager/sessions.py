@@ -8,18 +8,19 @@ another session.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
-from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache
+from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.session import Tokens
+from specbench.engine.session import Read, Tokens
 
 
 class SessionModel(Protocol):
@@ -192,10 +193,14 @@ class EagerSession(NetworkSession):
     def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
         self.drop_ahead()
         logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
+        self._has_read(tokens, parents, logits_LV)
+        return logits_LV
+
+    def _has_read(self, tokens: Tokens, parents: Sequence[int] | None, logits_LV: Tensor) -> None:
+        """Count what all layers have read, and hold its states."""
         if parents is None:
             self.length += len(tokens)
         self._keep_states(logits_LV, parents is not None)
-        return logits_LV
 
     def _forward(
         self,
@@ -294,10 +299,49 @@ class RecurrentSession(DecoderOnlySession):
     Beyond that it reads its text again.
     """
 
+    batch: object = None  # that it is a row of
+
     def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
         self._text: list[int] = []
         self._nodes: list[int] = []
         super().__init__(model, read_first)
+
+    @staticmethod
+    @torch.inference_mode()
+    def read_rows(model: SessionModel, reads: Sequence[Read]) -> list[Tensor]:
+        """The results of `extend` for each of `reads`, of several sessions of `model`, from one run."""
+        sessions = [cast(RecurrentSession, read.session) for read in reads]
+        counts = [len(read.tokens) for read in reads]
+        for session, (_, tokens, parents) in zip(sessions, reads, strict=True):
+            session.drop_ahead()
+            if parents is not None:
+                model.require_trees()
+            session._tree.grow(tokens, parents)
+        new = [Arrangement.of(one._tree, count) for one, count in zip(sessions, counts, strict=True)]
+        most = max(counts)
+        slots = max(one.length + of.earlier + of.tokens for one, of in zip(sessions, new, strict=True))
+        numbers_1C = torch.arange(slots, device=model.device).unsqueeze(0)
+        layout = Layout.of_rows(
+            [
+                one._tree.layout(one.length, count, numbers_1C).filled(most)
+                for one, count in zip(sessions, counts, strict=True)
+            ]
+        )
+        recurrence = model.recurrence
+        assert recurrence is not None
+        cache = new_cache()
+        cache.layers = [
+            rows_of(same, new, slots) for same in zip(*(one._cache.layers for one in sessions), strict=True)
+        ]
+        ids = pad_sequence([model.ids(read.tokens)[0] for read in reads], batch_first=True)
+        with ExitStack() as contexts:
+            contexts.enter_context(recurrence.reading(cache.layers, new))
+            options = contexts.enter_context(model.placement.applying(layout)) if recurrence.attends else {}
+            output = model.network(input_ids=ids, use_cache=True, **(options | {recurrence.argument: cache}))
+        found = [logits_LV[:count] for logits_LV, count in zip(output.logits, counts, strict=True)]
+        for session, (_, tokens, parents), logits_LV in zip(sessions, reads, found, strict=True):
+            session._has_read(tokens, parents, logits_LV)
+        return found
 
     def bytes_of(self, tokens: int) -> int:
         """The most bytes that its layers hold after so many tokens; one was read so far."""
@@ -313,12 +357,10 @@ class RecurrentSession(DecoderOnlySession):
         self._nodes.clear()
         del self._text[self.length :]
 
-    def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
-        logits_LV = super()._read(tokens, parents, **options)
-        (self._text if parents is None else self._nodes).extend(
-            tokens.tolist() if isinstance(tokens, Tensor) else tokens
-        )
-        return logits_LV
+    def _has_read(self, tokens: Tokens, parents: Sequence[int] | None, logits_LV: Tensor) -> None:
+        super()._has_read(tokens, parents, logits_LV)
+        read = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        (self._text if parents is None else self._nodes).extend(read)
 
     def _drop(self, tokens: int, of_sequence: int) -> None:
         if tokens <= min(layer.held for layer in self._cache.layers if isinstance(layer, RecurrentLayer)):
