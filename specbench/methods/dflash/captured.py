@@ -134,7 +134,8 @@ def _block(drafter: BlockDrafter) -> Callable[..., Tensor]:
             def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                 write(keys, at, key)
                 write(values, at, value)
-                return marked_attention(query, keys, values, bias, drafter.shape.layer.scale)
+                mixed: Tensor = marked_attention(query, keys, values, bias, drafter.shape.layer.scale)
+                return mixed
 
             return attend
 
