@@ -206,7 +206,7 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
         for file in model.program.cached:
             forget(file)
         return _checked(eagle, target, again=False)
-    raise RuntimeError(f"the captured step differs from the layer's own by {difference:.2g} of the largest logit")
+    raise RuntimeError(f"the compiled step differs from the layer's own by {difference:.2g} of the largest logit")
 
 
 @torch.inference_mode()
