@@ -228,6 +228,26 @@ def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, cap
     assert where_drafts_stop(record) is None
 
 
+def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
+    draft = {"kind": "model", "path": "/weights/small", "hub": None, "revision": None, "shipped": None, "name": "d"}
+    sampling = {"temperature": 0.0, "top_k": None, "top_p": None}
+    record = {
+        "load_id": "x", "rows": [{"candidate": "none", "goodput": 4.0}, {"candidate": "d", "goodput": 6.0}],
+        "alpha_rows": [{"draft": "d", "accept": "exact", "candidate": "d"}],
+        "configs": [{"target": {**draft, "path": "/weights/large"}, "draft": draft, "sampling": sampling}],
+        "schedules": {"d": [{"first": 1, "last": 4, "gamma": 3}, {"first": 5, "last": None, "gamma": 0}]},
+    }  # fmt: skip
+    file = tmp_path / "load.json"
+    file.write_text(json.dumps(record))
+    assert main(["recommend", "--for", "vllm,tensorrt-llm", "--from", str(file)]) == 0
+    out = capfd.readouterr().out
+    assert '"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 1024, 0]]' in out and "1.50×" in out
+    assert "draft_len_schedule:\n        4: 3" in out
+    record["schedules"] = {"d": [{"first": 1, "last": None, "gamma": 0}]}
+    file.write_text(json.dumps(record))
+    assert "no draft pays" in refusal(["recommend", "--for", "vllm", "--from", str(file)], capfd)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
