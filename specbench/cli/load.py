@@ -73,14 +73,10 @@ def job(form: str, engines: list[str], picture: Path | None, configs: list[LoadC
 
 def settings_of_engines(record: Mapping[str, Any], engines: list[str]) -> list[EngineSettings]:
     """The settings of each engine for the candidates, best goodput first, each with its own gamma by batch size."""
-    if not engines:
-        return []
-    rows = as_ranking(record)
-    if not rows:
-        raise UserError("--for: no draft pays at any number of rows here; serve without one")
-    found = []
+    rows, found = as_ranking(record), list[EngineSettings]()
     for name in engines:
-        refused: list[str] = []
+        settings = settings_for({"rows": []}, name)
+        refused = [] if rows else ["no draft pays at any number of rows here: serve without one"]
         for row in rows:
             document = {**record, "rows": [row]}
             settings = settings_for(document, name, row["schedule"])
