@@ -52,6 +52,7 @@ class CudaGraphModel(StaticModel):
 
     engine = "cudagraph"
     rolls_on_host = False
+    grows_in_place = False  # graphs are of buffers of the pool
     no_windows = "replays graphs over whole caches (engine=cudagraph)"
 
     def __init__(

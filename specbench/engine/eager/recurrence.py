@@ -207,6 +207,11 @@ class Recurrence:
         return Recurrence(sys.modules[type(network).__module__], layers, argument)
 
     @property
+    def recurrent_layers(self) -> int:
+        """How many of the layers have a recurrent state."""
+        return sum(issubclass(layer, RecurrentLayer) for layer in self.layers)
+
+    @property
     def attends(self) -> bool:
         """Whether some layers have an attention, to which a layout applies."""
         return not {KeyValueLayer, HybridLayer}.isdisjoint(self.layers)
