@@ -49,7 +49,6 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
-    rolls_on_host = False
 
     def __init__(
         self,
