@@ -26,10 +26,10 @@ from specbench.compose.grid import as_text, compose_grid
 from specbench.compose.hydra_app import composed_config
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
-from specbench.config.verbs import ChooseConfig, check_choose
+from specbench.config.verbs import ChooseConfig, LoadConfig, check_choose, check_load
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument, ValidateDocument
+from specbench.records.documents import AlphaDocument, LoadDocument, RankedRow, RecommendDocument, ValidateDocument
 from specbench.records.proved import why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.records.store import Result
@@ -284,6 +284,23 @@ def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine:
 
         found = ranked(configs, screen, None if engine is None else assisted_generation)
     return Ranking(found.file, found.record)
+
+
+def rank_under_load(configs: Sequence[LoadConfig], stream: IO[str] | None = None) -> tuple[Path, LoadDocument]:
+    """Goodput at each load of the drafts of `configs`, with the progress on `stream`.
+
+    Returns:
+        The record's file, and the record.
+
+    Raises:
+        UserError, MachineError: as `recommend`.
+    """
+    for config in configs:
+        check_load(config)
+    with _comparing(configs, stream) as screen:
+        from specbench.choose.load import recommend_load
+
+        return recommend_load(configs, screen)
 
 
 def validate(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> tuple[Path, ValidateDocument]:

@@ -112,8 +112,33 @@ def one_hot(tokens_L: Sequence[int], vocabulary_size: int, device: torch.device)
     return rows_LV
 
 
-def uniforms(count: int, generator: torch.Generator, device: torch.device) -> Tensor:
+@dataclass(frozen=True)
+class DrawnNumbers:
+    """The random numbers of one verdict, drawn before it: one a draft token for its test, and one for the next token.
+
+    A rule that takes them in this order from a generator gets the same from here. So it can run in a captured graph, in
+    which no generator draws.
+    """
+
+    trials_G: Tensor
+    next_1: Tensor
+
+    @classmethod
+    def of(cls, count: int, generator: torch.Generator, device: torch.device) -> DrawnNumbers:
+        return cls(trials(count, generator, device), uniforms(1, generator, device))
+
+
+def trials(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
+    """Numbers [count] in [0, 1), fp32, for the tests of as many draft tokens."""
+    if isinstance(generator, DrawnNumbers):
+        return generator.trials_G
+    return torch.rand(count, generator=generator, device=device)
+
+
+def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
     """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary."""
+    if isinstance(generator, DrawnNumbers):
+        return generator.next_1
     return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
 
 

@@ -305,6 +305,20 @@ FILES: dict[str, str] = {
     "sglang-metrics": 'sglang:spec_accept_length{model_name="m"} 3.2\nsglang:spec_accept_rate{model_name="m"} 0.55\n',
     "vllm-log": vllm_log(),
     "llamacpp-log": llamacpp_log(),
+    "speculation-profile": json.dumps(
+        {
+            "measured": True,
+            "num_speculative_tokens": 2,
+            "conditional_accept_rates": [0.8, 0.5],
+            "marginal_accept_rates": [0.8, 0.4],
+            "mean_accept_length": 2.2,
+        }
+    ),
+    "vllm-forced": '{"num_speculative_tokens": 2, "synthetic_acceptance_rates": [0.8, 0.4]}',
+    "llamacpp-forced": "llama-server --spec-draft-n-max 2 --spec-synth-rates 0.8,0.4",
+    "sglang-forced": "export SGLANG_SIMULATE_ACC_LEN=2.2\n",
+    "tensorrt-forced": "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=1.2\n",
+    "inferencex": "# dataset: coding\nlarge:\n  thinking_on:\n    1: 1.8\n    2: 2.2\n",
     "vllm-bench": vllm_bench(),
     "vllm-bench-text": vllm_bench_text(),
     "trtllm-bench": trtllm_bench(),

@@ -73,13 +73,17 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Of the same sizes as softmax attention; where there is no content, nothing has to be masked."""
+    """Of the same sizes as softmax attention; where there is no content, nothing has to be masked.
+
+    In memory a token's heads lie side by side, as the fused kernels of a GPU leave them.
+    """
     assert not enable_gqa
     scores = torch.matmul(query, key.transpose(-1, -2)) * (scale or 1.0)
     if attn_mask is not None:
         is_bool = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(attn_mask, 0.0) if is_bool else scores + attn_mask
-    return torch.matmul(scores.softmax(-1).to(value.dtype), value)
+    mixed = torch.matmul(scores.softmax(-1).to(value.dtype), value)
+    return aten.contiguous.default(mixed.transpose(1, 2)).transpose(1, 2)
 
 
 def _picked(tensor: Tensor, index: Any) -> Tensor:

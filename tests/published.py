@@ -64,10 +64,24 @@ def eagle3(layer: str = "midlayer", head: int = 8, target: int = WIDTH, taps: in
     return config(draft_vocab_size=KEPT), state
 
 
-def speculators(kind: str, **more: Any) -> tuple[dict[str, Any], State]:
+def peagle(layers: int = 2, taps: int = 3) -> tuple[dict[str, Any], State]:
+    """P-EAGLE in EAGLE-3's own layout, with decoder layers after the first."""
+    told, state = eagle3("layers.0", taps=taps)
+    for layer in range(1, layers):
+        state |= weights(WIDTH, f"layers.{layer}") | {f"layers.{layer}.input_layernorm.weight": torch.rand(WIDTH) + 0.5}
+    state["mask_hidden"] = torch.randn(1, 1, taps * WIDTH)
+    state["lm_head.weight"] *= 0.1  # logits of a usual size
+    return told | {"num_hidden_layers": layers, "ptd_token_id": 50}, state
+
+
+def speculators(kind: str, layers: int = 2, **more: Any) -> tuple[dict[str, Any], State]:
     """The speculators format of `kind`."""
     layer = config(head_dim=WIDTH // HEADS)
     state = eagle()[1] if kind == "eagle" else eagle3("layers.0")[1]
+    if kind == "peagle":
+        state = peagle(layers)[1]
+        layer |= {"num_hidden_layers": layers}
+        more = {"mask_token_id": 50} | more
     own: dict[str, Any] = {"layernorms": False, "fusion_bias": False}
     if kind == "eagle":
         del state["embed_tokens.weight"]  # the target's
@@ -154,26 +168,55 @@ def drafted(
         table = w.get("embed_tokens.weight", network.get_input_embeddings().weight)
         states = hidden[-1][0]
         if taps:
-            parts = [hidden[tap][0] for tap in taps]
-            if told.get("fc_norm"):
-                parts = [_norm(part, w[f"fc_norm.{place}.weight"], told) for place, part in enumerate(parts)]
-            joint = torch.cat(parts, -1)
-            joint = _norm(joint, w["input_norm.weight"], told) if told.get("norm_before_fc") else joint
-            states = F.linear(joint, w["fc.weight"])
+            states = _fused(told, w, torch.cat([hidden[tap][0] for tap in taps], -1))
         states, rows = states[:-1], list[Tensor]()
         text = tokens[1:]
         while len(rows) < count:
             out = _layer(told, w, states, table[torch.tensor(text)], bool(taps))
             if taps:
-                kept = torch.arange(len(w["d2t"])) + w["d2t"]
-                row, normal = torch.full((ROWS,), -torch.inf), _norm(out[-1], w["norm.weight"], told)
-                row[kept] = F.linear(normal, w["lm_head.weight"])
+                normal = _norm(out[-1], w["norm.weight"], told)
+                row = _row(w, normal)
             else:
                 row = network.get_output_embeddings().weight @ out[-1]
             rows.append(row)
             fed_back = normal if told.get("norm_output") else out[-1]
             states, text = torch.cat([states, fed_back[None]]), [*text, int(row[:SIZE].argmax())]
     return rows
+
+
+def drafted_at_once(
+    told: dict[str, Any], state: State, network: Any, taps: tuple[int, ...], tokens: list[int], count: int
+) -> list[Tensor]:
+    """Logits [V] of `count` tokens after `tokens`, from one pass of P-EAGLE's layers over all entries."""
+    mask = told.get("mask_token_id", told.get("ptd_token_id"))
+    told = told.get("transformer_layer_config", {}) | told
+    w = {name.removeprefix("layers.0."): part for name, part in state.items()}
+    with torch.no_grad():
+        hidden = network(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        table = w.get("embed_tokens.weight", network.get_input_embeddings().weight)
+        unknown = w["mask_hidden"][0].expand(count - 1, -1)
+        states = _fused(told, w, torch.cat([torch.cat([hidden[tap][0, :-1] for tap in taps], -1), unknown]))
+        out = _layer(told, w, states, table[torch.tensor([*tokens[1:], *[mask] * (count - 1)])], True)
+        for layer in range(1, told["num_hidden_layers"]):
+            own = {name.removeprefix(f"layers.{layer}."): part for name, part in state.items()}
+            out = _decoded(told, own, out, _norm(out, own["input_layernorm.weight"], told))
+        return [_row(w, normal) for normal in _norm(out[-count:], w["norm.weight"], told)]
+
+
+def _fused(told: dict[str, Any], w: State, joint: Tensor) -> Tensor:
+    """States of EAGLE-3's taps as its layer's input."""
+    if told.get("fc_norm"):
+        parts = joint.chunk(joint.shape[-1] // WIDTH, -1)
+        joint = torch.cat([_norm(part, w[f"fc_norm.{place}.weight"], told) for place, part in enumerate(parts)], -1)
+    joint = _norm(joint, w["input_norm.weight"], told) if told.get("norm_before_fc") else joint
+    return F.linear(joint, w["fc.weight"])
+
+
+def _row(w: State, normal: Tensor) -> Tensor:
+    """Logits of the target's tokens, of which the draft vocabulary has some."""
+    row = torch.full((ROWS,), -torch.inf)
+    row[torch.arange(len(w["d2t"])) + w["d2t"]] = F.linear(normal, w["lm_head.weight"])
+    return row
 
 
 def _bare(prefix: re.Match[str]) -> str:

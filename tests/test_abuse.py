@@ -120,7 +120,7 @@ def test_results_skip_a_damaged_record_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["medusa", "hydra", "eagle", "eagle3", "mtp", "blockwise", "pass", "specdec", "bigram"]
+    "kind", ["medusa", "hydra", "eagle", "eagle3", "mtp", "pard", "peagle", "blockwise", "pass", "specdec", "bigram"]
 )
 def test_an_empty_folder_is_no_draft(kind: str, tmp_path: Path, capfd: Capture) -> None:
     """Of the kinds whose weights others publish too, `transformers` is asked for files that are not there."""

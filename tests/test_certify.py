@@ -1,6 +1,5 @@
 """`specbench certify`: texts of the target are certified, texts of others are not, and too little text says so."""
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -359,20 +358,3 @@ def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd:
     assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
     assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
     assert "gamma: no such key" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
-
-
-def test_the_table_of_the_docs_is_that_of_the_script() -> None:
-    docs = Path(__file__).parent.parent / "docs"
-    page = (docs / "certify.md").read_text()
-    shown = {tuple(cells[i] for i in (0, 1, 3, 4, 5)) for cells in _cells(page.partition("## How many tokens")[2])}
-    columns = ("temperature", "fault", "tokens", "tokens_with_draft", "tokens_read")
-    with (docs / "certify.csv").open() as opened:
-        measured = {tuple(row[name] or "–" for name in columns) for row in csv.DictReader(opened)}
-    assert shown == measured and len(measured) > 15
-
-
-def _cells(text: str) -> list[list[str]]:
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
-    ]
-    return [row for row in rows if row[0] in ("0", "1")]

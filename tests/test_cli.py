@@ -26,6 +26,7 @@ def test_help_everywhere_without_torch() -> None:
         [],
         *([verb, "--help"] for verb in VERBS),
         ["recommend", "--validate", "--help"],
+        ["recommend", "--load", "--help"],
         ["bench", "beam", "--help"],
     ]
     done = without_torch(
@@ -50,7 +51,7 @@ def test_a_prompt_file_is_checked_before_torch_is_imported(tmp_path: Path) -> No
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "  "}\n')
     words = ["task=prompts", f"task.path={file}", f"results={tmp_path}"]
-    verbs = ["run", "alpha", "recommend", "recommend --validate", "bench"]
+    verbs = ["run", "alpha", "recommend", "recommend --validate", "recommend --load", "bench"]
     done = without_torch(
         f"from specbench.cli import main\nfor verb in {verbs!r}: assert main([*verb.split(), *{words!r}]) == 2\n"
     )

@@ -15,6 +15,7 @@ from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.bench import parts
 from specbench.bench.timing import medians
+from specbench.engine.capture import kernels
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
@@ -179,3 +180,17 @@ def test_what_a_graph_reads_lives_as_long_as_the_graph(kind: str, temperature: f
             speculative(target, draft, prompt(family), gamma=3, max_new_tokens=6, **given)
     assert Recording.captures
     assert Recording.freed() == []
+
+
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_attention_in_the_memory_layout_of_a_gpus_kernels(key_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused kernels leave a token's heads side by side; grouped queries could not be viewed in that layout (H100)."""
+    plain = kernels.functional.scaled_dot_product_attention
+
+    def as_on_a_gpu(*inputs: Any, **options: Any) -> Tensor:
+        return plain(*inputs, **options).transpose(1, 2).contiguous().transpose(1, 2)
+
+    query, key, value = torch.randn(1, 4, 3, 8), *torch.randn(2, 1, key_heads, 10, 8)
+    wanted = kernels.attend(query, key, value, None, 0.5)
+    monkeypatch.setattr(kernels.functional, "scaled_dot_product_attention", as_on_a_gpu)
+    assert torch.equal(kernels.attend(query, key, value, None, 0.5), wanted)

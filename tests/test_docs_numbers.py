@@ -8,7 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import docs_numbers
 
-RUN = "t5-mini-t5-nano-top1000-ende-mini-T0-g3-97efd7e2"  # the default run
+BENCH = "results/bench-t5-mini-t5-nano-cpu-bfloat16.json"
+VALIDATED = "results/validate-t5-mini-ende-mini-T0.md"
 
 
 @pytest.fixture(scope="module")
@@ -22,32 +23,70 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> "docs_numbers.Source":
 def test_a_page_says_what_its_records_say(source: "docs_numbers.Source", page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert source.filled(text) == text
+    assert not docs_numbers.typed(text)
 
 
 def test_a_wrong_number_is_written_anew_and_the_rest_of_the_page_stays(source: "docs_numbers.Source") -> None:
-    page = f"a <!--{RUN} alpha-->0.99 [0.98, 1.00]<!----> b\n\n<!-- from: run {RUN} -->\n```\nx\n```\n\nc | d\n"
+    page = "a <!--default: alpha-->0.99 [0.98, 1.00]<!----> b\n\n<!-- from: run default -->\n```\nx\n```\n\nc | d\n"
     filled = source.filled(page)
-    assert filled.startswith(
-        f"a <!--{RUN} alpha-->0.83 [0.81, 0.85]<!----> b\n\n<!-- from: run {RUN} -->\n```\nt5-mini with"
-    )
+    assert filled.startswith("a <!--default: alpha-->0.8") and "b\n\n<!-- from: run default -->\n```\nt5-mini" in filled
     assert filled.endswith("(written)\n```\n\nc | d\n") and source.filled(filled) == filled
 
 
-def test_a_table_of_a_csv_file_ends_where_it_ended(source: "docs_numbers.Source") -> None:
+def test_words_of_a_config_name_the_record_of_that_config(source: "docs_numbers.Source") -> None:
+    """Words that are not given are the default run's; a digest stays the same when a record is measured again."""
+    of_default = source.run("default")
+    assert source.run("gamma=3") == of_default and source.run(of_default.rpartition("-")[2]) == of_default
+    assert source.run("draft=lookup task=sum-mini gamma=5").startswith("t5-mini-lookup-sum-mini-T0-g5-")
+    assert source.run("target=gpt-mini T=1 gamma=4").startswith("gpt-mini-gpt-nano-lm-mini-T1-g4-")
+    assert source.run("draft=t5-nano tree='sequoia 16'").startswith("t5-mini-t5-nano-ende-mini-T0-gsequoia16-")
+
+
+def test_lines_of_a_screen_are_chosen_by_their_names(source: "docs_numbers.Source") -> None:
+    filled = source.filled("<!-- from: run default | α, speedup measured -->\n```\nx\n```\n")
+    assert [line.split("  ")[0] for line in filled.splitlines()[3:-1]] == ["α", "speedup measured"]
+
+
+def test_a_table_ends_where_it_ended(source: "docs_numbers.Source") -> None:
     comment = "<!-- from: results/tables/beyond.csv task=sum-mini,x temperature=0 | draft, γ, measured -->\n"
     filled = source.filled(f"{comment}| x |\n\nafter\n\n| another |\n")
     lines = filled.splitlines()
-    assert lines[1:3] == ["| draft | γ | measured |", "| --- | --- | --- |"] and lines[3].startswith(
-        "| lookup | 3 | 1."
-    )
+    assert lines[1:3] == ["| draft | γ | measured |", "| --- | --- | --- |"] and lines[3].startswith("| lookup | 3 |")
     assert lines[-4:] == ["", "after", "", "| another |"]
+
+
+def test_records_make_a_table_of_the_fastest(source: "docs_numbers.Source") -> None:
+    comment = "<!-- from: records target=gpt-mini draft=eagle tree=none {}| draft, T, γ, measured -->\n| x |\n"
+    every = source.filled(comment.format("")).splitlines()[3:]
+    fastest = source.filled(comment.format("fastest ")).splitlines()[3:]
+    assert len(fastest) == 2 and set(fastest) < set(every)
+
+
+def test_columns_of_a_bench_and_of_a_table_are_chosen(source: "docs_numbers.Source") -> None:
+    filled = source.filled(f"<!-- from: {BENCH} part=a | what, times faster -->\n| x |\n")
+    assert filled.splitlines()[3].startswith("| autoregressive against generate | ")
+    filled = source.filled(f"<!-- from: {VALIDATED} § Prediction errors | draft, error -->\n| x |\n")
+    assert filled.splitlines()[1] == "| draft | error |"
+    assert "1" in source.filled(f"<!--{BENCH} autoregressive against generate: ratio-->x<!---->")
+
+
+@pytest.mark.parametrize("value", ["1.06 [1.01, 1.11]", "-2.7% [-6.8, +1.4]", ".82 [.81–.84]", "**1.6** [1.5, 1.7]"])
+def test_a_typed_value_with_an_interval_is_found(value: str) -> None:
+    assert docs_numbers.typed(f"so {value} here") and not docs_numbers.typed("widths=[4, 2], [1] and γ=[1,3]")
+    assert not docs_numbers.typed(f"<!--default: alpha-->{value}<!---->")
+    assert not docs_numbers.typed(f"<!-- from: records | draft -->\n| {value} |\n")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"<!--{RUN} alhpa-->1<!---->", "no such value"),
-        ("<!-- from: results/validate-t5-mini-ende-mini-T0.md § Nothing -->\n| x |\n", "no such heading"),
+        ("<!--default: alhpa-->1<!---->", "no such value"),
+        ("<!--draft=nothing: alpha-->1<!---->", "no such record"),
+        (f"<!--{BENCH} nothing: ratio-->1<!---->", "has no row"),
+        ("<!-- from: run default | nothing -->\n```\nx\n```\n", "no line nothing"),
+        ("<!-- from: records draft=none | draft -->\n| x |\n", "no such record"),
+        ("<!-- from: records draft=bigram | drft -->\n| x |\n", "no such column"),
+        (f"<!-- from: {VALIDATED} § Nothing -->\n| x |\n", "no such heading"),
         ("<!-- from: results/tables/beyond.csv task=none | draft -->\n| x |\n", "no such rows"),
     ],
 )

@@ -32,7 +32,7 @@ Capture = pytest.CaptureFixture[str]
 DOCUMENTED = commands.documented()
 PRINTED = commands.printed()
 Usable = dict[str, set[str]]
-MEASURING = ("run", "sweep", "alpha", "recommend", "recommend --validate", "bench", "bench beam")
+MEASURING = ("run", "sweep", "alpha", "recommend", "recommend --validate", "recommend --load", "bench", "bench beam")
 MODELS = {
     "target.path=FOLDER": "t5-mini", "draft.path=FOLDER": "t5-nano", "distill.target=TARGET": "t5-mini",
     "distill.target=FOLDER": "t5-mini",
@@ -64,6 +64,7 @@ SMALLER = {
     "alpha": ["engine=eager", "tokens=4", "resamples=100"],
     "recommend": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1,2]", "rounds=2", "verify=1", "warmup=0"],
     "recommend --validate": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1]", "rounds=2", "repeats=1"],
+    "recommend --load": ["engine=eager", "gammas=[1]", "rounds=2", "requests=20", "limit=6", "batch=1,2"],
     "bench": ["engine=eager", "gammas=[2]", "parts=a", "repeats=1"],
     "bench beam": ["gamma=[1]", "width=2", "u=[2]"],
 }
@@ -129,8 +130,8 @@ def filled(command: commands.Command) -> list[str]:
 
 def mode(words: list[str]) -> str:
     """The verb of a command line, with what makes it another measurement: 'recommend --validate', 'bench beam'."""
-    if words[0] == "recommend" and "--validate" in words:
-        return "recommend --validate"
+    if words[0] == "recommend" and (modes := [word for word in ("--validate", "--load") if word in words]):
+        return f"recommend {modes[0]}"
     return "bench beam" if words[:2] == ["bench", "beam"] else words[0]
 
 

@@ -9,13 +9,14 @@ from specbench.cli import main
 from specbench.cli.usage import usage
 from specbench.config.keys import fresh, key, keys_of
 from specbench.config.schema import RunConfig
-from specbench.config.verbs import UNUSED, BeamConfig, BenchConfig, ChooseConfig
+from specbench.config.verbs import UNUSED, BeamConfig, BenchConfig, ChooseConfig, LoadConfig
 from specbench.train.schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 SCHEMAS: dict[str, type[Any]] = {
     "run": RunConfig, "sweep": RunConfig, "alpha": ChooseConfig, "recommend": ChooseConfig,
-    "recommend --validate": ChooseConfig, "bench": BenchConfig, "bench beam": BeamConfig, "train": Recipe,
+    "recommend --validate": ChooseConfig, "recommend --load": LoadConfig, "bench": BenchConfig,
+    "bench beam": BeamConfig, "train": Recipe,
 }  # fmt: skip
 
 

@@ -1,24 +1,42 @@
 """Fill README and docs with numbers from records: `make docs-numbers`; `--check` only says which page differs.
 
-A page names the source of a number in a comment, and this tool writes what follows it:
+A page names the source of a number in a comment, and this tool writes what follows it. A fenced block:
 
-- `<!-- from: specbench explain RUN -->`: the fenced block below is what the command prints (a verb that only reads);
-- `<!-- from: run RUN -->`: the fenced block below is the screen of that run;
-- `<!-- from: artifact readme -->`, `artifact paper`: the table below is that of tools/artifact.py;
-- `<!-- from: FILE -->`: the fenced block below is this file, a transcript;
-- `<!-- from: FILE § HEADING -->`: the table below is the one under that heading of a Markdown file;
-- `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a table, with columns that `NAMED` has;
-- `<!--RUN name-->1.06 [1.01, 1.11]<!---->`: one value of a record's summary, with its interval if it has one.
+- `<!-- from: specbench explain RUN -->`: what the command prints (a command that only reads);
+- `<!-- from: run RUN -->`: the screen of that run; with ` | α, c` the line of its models and these lines alone;
+- `<!-- from: FILE -->`: this file, a transcript.
 
-RUN is the end of a run's name, or all of it; records are those of results/kept.
+A table:
+
+- `<!-- from: score -->`, `artifact readme`, `artifact paper`: the paper's numbers and README's claims;
+- `<!-- from: records column=value … | title, title, … -->`: records with these values, a row each; the word `fastest`
+  keeps of records that differ in γ alone the fastest, `sorted` puts the fastest first;
+- `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a file, or of the document of a bench (.json);
+  `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
+  column;
+- `<!-- from: FILE § HEADING -->`: the table under that heading of a Markdown file; with ` | title, …` these columns
+  of it, and with ` § ` alone its first table.
+
+A value in a sentence, with its interval if it has one:
+
+- `<!--RUN: alpha-->0.83 [0.81, 0.85]<!---->`: of a record's summary; `alpha.3` has three decimals, `identical%` is a
+  share in percent;
+- `<!--score: formulas reproduced-->28<!---->`; `<!--FILE.json ROW: ratio-->`: of a row of a bench.
+
+RUN is the end of a run's name (a digest of its config, the same after each measurement), or words of its config: those
+that are not given are the default run's, and of several records the one with the most prompts counts. `default` is the
+default run. Records are those of results/kept. `--check` also fails where a value with an interval is in no block.
 """
 
 import contextlib
 import io
+import json
 import re
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import artifact
@@ -26,22 +44,48 @@ import pandas as pd
 
 from specbench.cli import main as specbench
 from specbench.errors import UserError
-from specbench.records.catalog import Catalog
+from specbench.formatting import markdown_table
+from specbench.records.frame import Records
 from specbench.records.store import Result
+from specbench.report import score
 from specbench.report.console import Screen
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(?m)^(<!-- from: (.+?) -->\n+)(```\w*\n(?s:.*?)\n```|(?:\|.*\n)+)")
-VALUE = re.compile(r"<!--([\w-]+) ([\w.]+)-->.*?<!---->")
-# title of a column: the columns of a CSV file that it shows, and decimals
-NAMED: Mapping[str, tuple[str, int]] = {
-    "draft": ("draft", 0), "γ": ("policy gamma_said", 0), "T": ("temperature", 0), "α": ("alpha", 2), "c": ("c", 2),
-    "v": ("verify_cost", 2), "tokens a pass": ("tokens_per_pass", 2), "measured": ("speedup_measured", 2),
-    "batch": ("batch", 0), "expected": ("expected", 2), "rule": ("accept", 0),
-    "pair": ("pair", 0), "speedup": ("speedup", 2), "one process (±%)": ("own", 1), "over processes (±%)": ("over", 1),
-    "wider (times)": ("wider", 2), "between processes (%)": ("between", 2),
-    "alone (tokens/s)": ("tokens_per_second_baseline", 0), "with the draft (tokens/s)": ("tokens_per_second", 0),
+VALUE = re.compile(r"(<!--([^<>\n]+): ([\w. %]+)-->).*?<!---->")
+# A value with its interval, as in '1.06 [1.01, 1.11]' or '0.78 [.71–.80]'.
+TYPED = re.compile(r"\d*\.?\d+%?×?[*_]* ?\[[+−-]?\d*\.?\d+%?(?:, ?|–| to )[+−-]?\d*\.?\d+%?\]")
+# title of a column: the columns that it shows (the first that has a value), decimals, and whether with its interval
+NAMED: Mapping[str, tuple[str, int, bool]] = {
+    "target": ("target", 0, False), "draft": ("draft", 0, False), "task": ("task", 0, False),
+    "γ": ("policy gamma_said gamma", 0, False), "T": ("temperature", 0, False), "rule": ("accept", 0, False),
+    "tree": ("tree", 0, False), "batch": ("batch", 0, False), "prompts": ("prompts", 0, False),
+    "α": ("alpha", 2, True), "α of the rule": ("alpha_rule alpha", 2, True), "c": ("c", 2, False),
+    "v": ("verify_cost v", 2, False), "tokens per pass (τ)": ("tokens_per_pass", 2, False),
+    "predicted tokens per pass": ("tokens_per_pass_predicted", 2, False),
+    "predicted": ("speedup_predicted predicted", 2, False), "calibrated": ("speedup_calibrated expected", 2, False),
+    "measured": ("speedup_measured measured", 2, True), "speedup": ("speedup", 2, True),
+    "end to end": ("speedup_end_to_end", 2, True), "identical": ("identical", 2, False),
+    "learning rate": ("learning_rate", 4, False), "α of the first third": ("alpha_first", 2, False),
+    "α of the last third": ("alpha_last", 2, False), "change of score": ("quality_difference", 1, True),
+    "total variation": ("total_variation", 3, False),
+    "proof z": ("proof_z", 1, False), "estimated": ("estimated", 2, True),
+    "tokens": ("tokens", 0, False), "tokens read": ("tokens_read", 0, False),
+    "tokens with the draft": ("tokens_with_draft", 0, False),
+    "alone (tokens/s)": ("tokens_per_second_baseline", 0, False),
+    "with the draft (tokens/s)": ("tokens_per_second", 0, False),
+    "one process (±%)": ("own", 1, False), "over processes (±%)": ("over", 1, False),
+    "times faster": ("ratio", 1, True), "floor": ("theirs", 2, False), "ours (ms)": ("ours", 3, False),
+    "same completions": ("note", 0, False), "v and its roofline": ("note", 0, False),
+    "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
+    "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
 }  # fmt: skip
+DEFAULT = {"target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}
+OF_TARGET = {
+    "t5-mini": {"draft": "t5-nano-top1000", "task": "ende-mini"},
+    "gpt-mini": {"draft": "gpt-nano", "task": "lm-mini"},
+}
+COLUMNS = {"gamma": "gamma_said", "T": "temperature", "rule": "accept"}  # words of a config: columns of records
 
 
 class Source:
@@ -49,49 +93,151 @@ class Source:
 
     def __init__(self, kept: Path) -> None:
         """`kept` is a results folder with nothing else in it, so that a page is the same on every machine."""
-        self._kept, self._catalog = kept, Catalog(kept)
+        self._kept, self._records = kept, Records(kept)
+        self._catalog, self._runs = self._records.catalog, self._records.all_runs
 
     def filled(self, page: str) -> str:
         """The text of a page, every named number and block written anew.
 
         Raises:
             ValueError: a comment names what is not there.
+            UserError: it names a record that is not there.
         """
         page = BLOCK.sub(lambda found: found[1] + self._block(found[2], fenced=found[3].startswith("`")), page)
-        return VALUE.sub(lambda found: f"<!--{found[1]} {found[2]}-->{self._value(found[1], found[2])}<!---->", page)
+        return VALUE.sub(lambda found: f"{found[1]}{self._value(found[2], found[3])}<!---->", page)
 
     def _block(self, source: str, fenced: bool) -> str:
         first, _, rest = source.partition(" ")
         if first == "specbench":
-            return _fence(_printed(lambda: specbench([*rest.split(), "--results", str(self._kept)])))
+            return _fence(_printed(lambda: specbench([*shlex.split(rest), "--results", str(self._kept)])))
         if first == "run":
-            return _fence(_printed(lambda: Screen(sys.stderr).show(self._result(rest))))
+            return self._screen(rest)
         if first == "artifact" and rest in artifact.TABLES:
             return artifact.TABLES[rest](self._kept) + "\n"
+        if first == "score":
+            shown = score.overview(self._cells).shown
+            return markdown_table(shown.columns, shown.itertuples(index=False)) + "\n"
+        if first == "records":
+            conditions, _, titles = rest.partition(" | ")
+            words = shlex.split(conditions)
+            chosen = self._matching(_pairs([word for word in words if "=" in word]), source)
+            chosen = _fastest(chosen) if "fastest" in words else chosen
+            if "sorted" in words:
+                chosen = chosen.sort_values("speedup_measured", ascending=False, kind="stable")
+            return _rows(chosen, titles.split(", "))
         return _from_file(source, fenced)
 
-    def _result(self, run: str) -> Result:
-        record = self._catalog.whole(self._catalog.find(run))
+    @cached_property
+    def _cells(self) -> Sequence[score.Cell]:
+        return score.cells(self._records)
+
+    def _screen(self, rest: str) -> str:
+        words, _, names = rest.partition(" | ")
+        text = _printed(lambda: Screen(sys.stderr).show(self._result(self.run(words))))
+        head, *lines = text.splitlines()
+        wanted = names.split(", ") if names else []
+        if unknown := [name for name in wanted if not any(_begins(line, name) for line in lines)]:
+            raise ValueError(f"run {rest}: the screen has no line {', '.join(unknown)}")
+        return _fence("\n".join([head, *(one for one in lines if not wanted or any(_begins(one, n) for n in wanted))]))
+
+    def run(self, words: str) -> str:
+        """The id of the record that `words` name."""
+        if "=" not in words and words != "default":
+            return self._catalog.find(words)
+        given = {} if words == "default" else _pairs(shlex.split(words))
+        target = given.get("target", DEFAULT["target"])
+        gamma = {} if given.get("tree", "none") != "none" else {"gamma": "3"}
+        found = self._matching({**DEFAULT, **OF_TARGET.get(target, {}), **gamma, **given}, words)
+        return str(found.sort_values(["prompts", "created"], kind="stable")["run_id"].iloc[-1])
+
+    def _matching(self, conditions: Mapping[str, str], source: str) -> pd.DataFrame:
+        found = _where(self._runs, {COLUMNS.get(column, column): value for column, value in conditions.items()})
+        if found.empty:
+            raise ValueError(f"{source}: results/kept has no such record")
+        return found
+
+    def _result(self, run_id: str) -> Result:
+        record = self._catalog.whole(run_id)
         return Result(Path("results/runs", f"{record['run_id']}.json"), record, reused=False)
 
-    def _value(self, run: str, name: str) -> str:
-        summary: Mapping[str, object] = dict(self._catalog.whole(self._catalog.find(run))["summary"])
-        column = name if name in summary else f"{name}_measured"
-        if summary.get(column) is None:
-            raise ValueError(f"{run} {name}: the record has no such value")
-        ends = (summary[f"{name}_low"], summary[f"{name}_high"]) if summary.get(f"{name}_low") is not None else None
-        return _number(summary[column], 0 if "tokens_per_second" in name else 2, ends)
+    def _value(self, source: str, name: str) -> str:
+        name, percent = name.removesuffix("%"), name.endswith("%")
+        if source == "score":
+            kind, _, verdict = name.partition(" ")
+            counted = score.counts(self._cells)[kind]
+            return str(sum(counted.values()) if verdict == "all" else counted[verdict])  # type: ignore[index]
+        name, _, digits = name.partition(".")
+        file, _, row = source.partition(" ")
+        if file.endswith(".json"):
+            values = _row_of_bench(file, row)
+            ends = (values["low"], values["high"]) if name == "ratio" and values.get("low") is not None else None
+            return _number(values[name], int(digits or 1), ends)
+        values = dict(self._catalog.whole(self.run(source))["summary"])
+        column = name if name in values else f"{name}_measured"
+        if values.get(column) is None:
+            raise ValueError(f"{source} {name}: the record has no such value")
+        ends = (values[f"{name}_low"], values[f"{name}_high"]) if values.get(f"{name}_low") is not None else None
+        decimals = int(digits) if digits else 0 if "tokens_per_second" in name or name in ("prompts", "tokens") else 2
+        value = values[column]
+        return f"{value:.0%}" if percent and isinstance(value, float) else _number(value, decimals, ends)
+
+
+def _begins(line: str, name: str) -> bool:
+    return line.strip().startswith(f"{name} ")
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
+
+
+def _where(table: pd.DataFrame, conditions: Mapping[str, str]) -> pd.DataFrame:
+    for column, value in conditions.items():
+        cells, allowed = table[column.rstrip("~!")], value.split(",")
+        if column.endswith("~"):
+            held = [value in str(cell) for cell in cells]
+        else:
+            held = [(_plain(cell) in allowed) != column.endswith("!") for cell in cells]
+        table = table[pd.Series(held, table.index, dtype=bool)]
+    return table
+
+
+def _fastest(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of runs that differ in a constant γ alone the fastest; policies for γ are left out."""
+    runs = runs[runs["gamma"].notna() | runs["tree"].notna()]
+    same = ["target", "draft", "task", "temperature", "accept", "tree", "batch"]
+    kept = runs.sort_values("speedup_measured", kind="stable").drop_duplicates(same, keep="last")
+    return runs.loc[kept.index.sort_values()]
+
+
+def _of_bench(file: str) -> pd.DataFrame:
+    """The rows of a document of `specbench bench`."""
+    table = pd.DataFrame(json.loads((ROOT / file).read_text(encoding="utf-8"))["rows"])
+    return table.rename(columns={"low": "ratio_low", "high": "ratio_high"})
+
+
+def _row_of_bench(file: str, row: str) -> Mapping[str, object]:
+    for values in json.loads((ROOT / file).read_text(encoding="utf-8"))["rows"]:
+        if values["what"] == row:
+            return dict(values)
+    raise ValueError(f"{file}: has no row {row!r}")
 
 
 def _from_file(source: str, fenced: bool) -> str:
-    name, _, heading = source.partition(" § ")
-    if heading:
-        return _table_below((ROOT / name).read_text(encoding="utf-8"), heading, source)
+    chosen, _, titles = source.partition(" | ")
+    name, below, heading = chosen.partition(" § ")
+    if below or name.endswith("§"):
+        text = (ROOT / name.removesuffix(" §")).read_text(encoding="utf-8")
+        return _table_below(text, heading, source, titles.split(", ") if titles else [])
     if fenced:
         return _fence((ROOT / name).read_text(encoding="utf-8"))
-    chosen, _, titles = source.partition(" | ")
-    name, *conditions = chosen.split()
-    return _rows(pd.read_csv(ROOT / name), dict(part.split("=", 1) for part in conditions), titles.split(", "), source)
+    name, *conditions = shlex.split(name)
+    table = _of_bench(name) if name.endswith(".json") else pd.read_csv(ROOT / name)
+    if table.empty:  # a file of titles alone, to be measured
+        return _markdown([titles.split(", "), ["–"] * len(titles.split(", "))])
+    table = _where(table, _pairs(conditions))
+    if table.empty:
+        raise ValueError(f"{source}: no such rows")
+    return _rows(table, titles.split(", "))
 
 
 def _printed(work: Callable[[], object]) -> str:
@@ -107,51 +253,59 @@ def _fence(text: str) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n```"
 
 
-def _table_below(text: str, heading: str, source: str) -> str:
-    _, found, below = text.partition(f"# {heading}\n")
-    lines = [line for line in below.partition("\n#")[0].splitlines() if line.startswith("|")]
-    if not found or not lines:
+def _table_below(text: str, heading: str, source: str, titles: Sequence[str]) -> str:
+    below = text.partition(f"# {heading}\n")[2].partition("\n#")[0] if heading else text
+    lines = [line for line in below.splitlines() if line.startswith("|")]
+    if not lines:
         raise ValueError(f"{source}: no such heading, or no table under it")
-    return _markdown(
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if set(line) - set("|-: ")]
-    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if set(line) - set("|-: ")]
+    if titles:
+        places = [rows[0].index(title) for title in titles]
+        rows = [[row[place] for place in places] for row in rows]
+    return _markdown(rows)
 
 
-def _rows(table: pd.DataFrame, conditions: Mapping[str, str], titles: list[str], source: str) -> str:
-    for column, value in conditions.items():
-        allowed = value.split(",")
-        table = table[table[column].map(lambda cell, allowed=allowed: _plain(cell) in allowed)]
-    if table.empty and conditions:
-        raise ValueError(f"{source}: no such rows")
-    if table.empty:  # a file of titles alone, to be measured
-        return _markdown([titles, ["–"] * len(titles)])
-    rows = [[_cell(row, *NAMED[title]) for title in titles] for _, row in table.iterrows()]
-    return _markdown([titles, *rows])
+def _rows(table: pd.DataFrame, titles: list[str]) -> str:
+    named = [NAMED.get(title, (title, 2, False)) for title in titles]
+    for title, (columns, _, _) in zip(titles, named, strict=True):
+        if not {columns, *columns.split()} & set(table.columns):
+            raise ValueError(f"{title}: no such column")
+    return _markdown([titles, *([_cell(row, *one) for one in named] for _, row in table.iterrows())])
 
 
-def _cell(row: "pd.Series[object]", columns: str, decimals: int) -> str:
-    for column in columns.split():
-        if not pd.isna(row[column]):
+def _cell(row: "pd.Series[object]", columns: str, decimals: int, with_interval: bool) -> str:
+    for column in columns.split() if columns not in row.index else [columns]:
+        if column in row.index and not pd.isna(row[column]):
             low = column.removesuffix("_measured") + "_low"
-            ends = (row[low], row[low[: -len("low")] + "high"]) if low in row.index else None
-            return _number(row[column], decimals, ends)
+            has = with_interval and low in row.index and not pd.isna(row[low])
+            return _number(row[column], decimals, (row[low], row[low[: -len("low")] + "high"]) if has else None)
     return "–"
 
 
 def _number(value: object, decimals: int, ends: tuple[object, object] | None) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return str(value)
+    if isinstance(value, int):
+        decimals = 0
     written: Callable[[object], str] = lambda number: f"{number:,.{decimals}f}"  # noqa: E731
     return written(value) + (f" [{written(ends[0])}, {written(ends[1])}]" if ends else "")
 
 
 def _plain(cell: object) -> str:
+    if cell is None or cell != cell:
+        return "none"
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
 
 
 def _markdown(rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]) + "\n"
+
+
+def typed(page: str) -> list[str]:
+    """Values with an interval that no record writes."""
+    page = VALUE.sub("", BLOCK.sub("", page))
+    return [found[0] for found in TYPED.finditer(page)]
 
 
 def pages() -> list[Path]:
@@ -161,24 +315,25 @@ def pages() -> list[Path]:
 
 def main(check: bool) -> int:
     """Write the pages that differ; with `check` name them and exit with 1 instead."""
-    different = 0
+    wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kept").symlink_to(ROOT / "results" / "kept")
         source = Source(Path(folder))
         for page in pages():
-            text = page.read_text(encoding="utf-8")
+            text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT)
             try:
                 written = source.filled(text)
-            except (ValueError, UserError) as error:
-                raise SystemExit(f"{page.relative_to(ROOT)}: {error}") from error
+            except (ValueError, KeyError, UserError) as error:
+                raise SystemExit(f"{name}: {error}") from error
             if written != text:
-                different += 1
-                print(
-                    f"{page.relative_to(ROOT)}: {'differs from its records: make docs-numbers' if check else 'written'}"
-                )
+                wrong += check
+                print(f"{name}: {'differs from its records: make docs-numbers' if check else 'written'}")
                 if not check:
                     page.write_text(written, encoding="utf-8")
-    return int(check and bool(different))
+            for value in typed(text):
+                wrong += check
+                print(f"{name}: {value!r} is of no record: name its source (tools/docs_numbers.py), or leave it out")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Hooks of the documentation site: what pages link to outside `docs/` becomes part of the site."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ MOVED = {
     "public-models": "results/", "python": "reference/#python", "rules": "acceptance-rules/#rules-of-engines",
     "sweeps": "reference/#sweeps", "vocabularies": "models/#vocabularies",
 }  # fmt: skip
+
+
+def on_config(config: Any) -> Any:
+    """The link to the repository: of the workflow that builds the site, or of this clone's origin."""
+    name = os.environ.get("GITHUB_REPOSITORY")
+    origin = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True).stdout
+    found = re.fullmatch(r"(?:git@|https?://)([^/:]+)[:/](.+?)(?:\.git)?", origin.strip())
+    config["repo_url"] = f"https://github.com/{name}" if name else found and f"https://{found[1]}/{found[2]}"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

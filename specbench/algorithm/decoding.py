@@ -16,11 +16,12 @@ import torch
 
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
-from specbench.engine.session import Model, Prompt, Read, get_ready, marking
-from specbench.sampling import Sampling, draw_next
+from specbench.engine.experts import Counting
+from specbench.engine.session import Model, Prompt, Read, get_ready, marking, repeating
+from specbench.sampling import Sampling
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
@@ -67,6 +68,7 @@ class Pass:
     draft_operations: float | None = None
     parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
     path: list[int] | None = None  # of a tree: the accepted tokens, by index
+    experts: list[int] | None = None  # distinct experts that the target read, by layer; of all rows of a batch
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Trace:
     passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
     draft_start_s: float = 0.0  # the draft's part of `start_s`
     rows: list[int] | None = None  # of a batch: how many rows each step or pass had; `decode_s` is then a share
+    step_experts: list[int] | None = None  # autoregressive: distinct experts of each step, summed over layers
 
 
 class Moment(Enum):
@@ -98,19 +101,23 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     """Standard decoding: one target run a token. Each is a pass."""
     get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
-    session = target.start(prompt)
+    session, repeat = target.start(prompt), repeating(target)
     tokens = list(prompt.prefix)
     start_s = target.now() - began
+    counting = Counting(target)
     marks = [(yield READY)]
     for _ in range(spec.max_new_tokens):
+        counting.begin()
         logits_LV = yield Read(session, tokens[session.length :])
-        token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
+        counting.end()
+        token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat)
         tokens.append(token)
         marks.append((yield OVER))
         if token in target.eos_ids:
             break
     steps_s = [after - before for before, after in pairwise(marks)]
-    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s)
+    experts = [sum(layers) for layers in counting.counts() if layers is not None] or None
+    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts)
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -126,7 +133,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     session = target.start(prompt)
     target_started = target.now()
     drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
-    gamma, verification = spec.gamma.start(), spec.verification
+    gamma, verification, repeat = spec.gamma.start(), spec.verification, repeating(target)
+    counting = Counting(target)
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
@@ -137,11 +145,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
         # Verify: p at each of the draft tokens and after the last, in one run of the target.
+        counting.begin()
         logits_LV = yield drafting.read(tokens, proposal)
-        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
+        counting.end()
+        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
         verified_at = yield WITHIN
         # Accept, and draw the token that follows.
-        proposal, verdict = verdict_on_host(rows, proposal, verification, generator)
+        proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
         # Roll back what was rejected.
         emitted = drafting.commit(tokens, proposal, verdict, logits_LV)
         gamma.learn(len(proposal.tokens), verdict.accepted)
@@ -155,12 +165,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         tokens[len(prompt.prefix) :],
         start_s=ready - began,
         decode_s=before - started,
-        passes=[_pass(*values) for values in passes],
+        passes=[_pass(experts, *values) for experts, values in zip(counting.counts(), passes, strict=True)],
         draft_start_s=ready - target_started,
     )
 
 
 def _pass(
+    experts: list[int] | None,
     marks: Sequence[Any],
     drafted: list[int],
     path: Sequence[int],
@@ -170,8 +181,11 @@ def _pass(
 ) -> Pass:
     """A pass; tokens drafted after an end of sequence are not part of the completion, and do not count as accepted."""
     draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
-    tree = () if parents is None else (list(parents), list(path))
-    return Pass(len(drafted), min(len(path), emitted), emitted, draft_s, verify_s, accept_s, drafted, operations, *tree)
+    nodes, chosen = (None, None) if parents is None else (list(parents), list(path))
+    accepted = min(len(path), emitted)
+    return Pass(
+        len(drafted), accepted, emitted, draft_s, verify_s, accept_s, drafted, operations, nodes, chosen, experts
+    )
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:

@@ -22,7 +22,7 @@ from specbench.analysis.acceptance.by_position import (
 )
 from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
-from specbench.analysis.costs.verify_cost import verify_cost
+from specbench.analysis.costs.verify_cost import experts_read, verify_cost
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
@@ -131,6 +131,8 @@ def summarise(
             str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
         },
     }
+    if (read := experts_read(prompts, gamma)) is not None:
+        counted["experts_read"] = read
     rates = throughput(prompts, batch, wrong)
     if at_once and drafting:
         counted["c_step"] = median(a_pass["draft_s"] for a_pass in passes if a_pass["drafted"]) / step_s

@@ -18,6 +18,7 @@ from specbench.bench.parts import (
     TooShort,
     batch_decoders,
     bound,
+    experts_over_tokens,
     groups_of,
     over_lengths,
     over_tokens,
@@ -274,12 +275,15 @@ def _growth(setup: Bench) -> list[Row]:
     prompt = setup.prompts[0]
     rows = _start_and_memory(setup)
     least = roofline(setup.target, setup.dtype)
-    seconds_over = over_tokens(setup.target, prompt)
-    rows += [
-        Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * least.of_run(count),
-            note=f"v = {seconds / seconds_over[1]:.2f}; its roofline {least.of_run(count) / least.of_run(1):.2f}")
-        for count, seconds in seconds_over.items()
-    ]  # fmt: skip
+    seconds_over, read = over_tokens(setup.target, prompt), experts_over_tokens(setup.target, prompt)
+    for count, seconds in seconds_over.items():
+        of_run = least.of_run(count, read.get(count, 1.0))
+        more = {"verify_cost": seconds / seconds_over[1]}
+        note = f"v = {more['verify_cost']:.2f}; its roofline {of_run / least.of_run(1):.2f}"
+        if count in read:
+            more |= {"experts": read[count], "predicted": least.verify_cost(count, read[count], seconds_over[1])}
+            note += f"; {more['experts']:.2f} times the experts of a step, so v = {more['predicted']:.2f}"
+        rows.append(Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * of_run, note=note, more=more))
     rows += [
         Row("f", f"target step after {length} tokens", 1000 * seconds)
         for length, seconds in over_lengths(setup.target, prompt).items()

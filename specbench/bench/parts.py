@@ -21,6 +21,7 @@ from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.experts import Experts
 from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling, standardise
@@ -42,6 +43,19 @@ def stepping(session: Session, tokens: int) -> Callable[[], Any]:
         session.rollback(before)
 
     return step
+
+
+def experts_over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
+    """The experts that a run over so many tokens reads over those of a step, at that place; empty without experts."""
+    experts: Experts | None = getattr(model, "experts", None)
+    session, found = model.start(prompt), {}
+    session.extend([5] * 16)
+    for count in TOKENS if experts is not None else ():
+        assert experts is not None
+        experts.begin()
+        stepping(session, count)()
+        found[count] = sum(experts.distinct(experts.taken()))
+    return {count: read / found[1] for count, read in found.items()}
 
 
 def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:

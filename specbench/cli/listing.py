@@ -1,5 +1,6 @@
 """`specbench list`: what can be picked, what of it is usable now, and what the rest needs."""
 
+import csv
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -261,6 +262,12 @@ def _task_is_cached(hub: str) -> bool:
 USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
 
+def architectures() -> list[dict[str, str]]:
+    """The rows of conf/architectures.csv, which tests compare with what decodes."""
+    with (conf_dir() / "architectures.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def main(argv: list[str]) -> int:
     """Run `specbench list` with the words `argv`."""
     parser = options(
@@ -283,6 +290,9 @@ def _draw(found: Sequence[Choice]) -> None:
     for _, members in groupby(found, key=lambda choice: choice.group):
         console.print(_table(list(members)))
         console.print()
+    if {choice.group for choice in found} == {"target"}:
+        console.print(_architectures())
+        console.print()
     for needs in dict.fromkeys(choice.needs for choice in found):
         console.print(f"{needs}: {MEANINGS[needs]}")
     if KEYS in {choice.needs for choice in found if choice.group == "target"}:
@@ -292,6 +302,19 @@ def _draw(found: Sequence[Choice]) -> None:
         )
     if len({choice.group for choice in found}) > 1:
         console.print(f"more: {', '.join(f'specbench list {group}' for group in GROUPS if group not in USUAL)}")
+
+
+def _architectures() -> object:
+    """What decodes each architecture, as tests saw it on a CPU with random weights."""
+    from rich.table import Table
+
+    rows = architectures()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("architecture", "model_type", "engine=auto", "engines", "trees", "batches", "invariance"):
+        table.add_column(column, overflow="fold", no_wrap=column == "model_type")
+    for row in rows:
+        table.add_row(*row.values())
+    return table
 
 
 def _table(members: Sequence[Choice]) -> object:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
+from specbench.cli import load
 from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
-from specbench.config.verbs import UNUSED, VALIDATE, ChooseConfig
+from specbench.config.verbs import LOAD, UNUSED, VALIDATE, ChooseConfig, LoadConfig
 from specbench.errors import UserError, closest_first
 from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
@@ -81,6 +82,7 @@ OPTIONS = LISTS | {
     "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
     "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
+    "--load": "goodput at each load of a server, and the best gamma there: specbench recommend --load --help",
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
@@ -96,12 +98,15 @@ def main(argv: list[str]) -> int:
     """Run `specbench recommend` with the words `argv`."""
     command = read(
         argv,
-        ChooseConfig,
-        partial(_help, validates="--validate" in argv),
+        LoadConfig if "--load" in argv else ChooseConfig,
+        partial(_help, argv),
         valued=("picture", "for", "from", "schedule", "engine"),
-        alone=("validate",),
+        alone=("validate", "load"),
     )
     command, engine = without_engine(command)
+    if "load" in command.options:
+        load.main(command, engine, requested(command.options))
+        return 0
     if "validate" in command.options:
         validate(command, engine)
         return 0
@@ -118,8 +123,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _help(validates: bool) -> str:
-    if validates:
+def _help(argv: Sequence[str]) -> str:
+    if "--load" in argv:
+        return usage(LOAD, load.ABOUT, LoadConfig, line=LINE, options=LISTS | load.OPTIONS, unused=UNUSED[LOAD])
+    if "--validate" in argv:
         return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
     return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
 

@@ -34,6 +34,7 @@ COLUMNS = (
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
     "tokens_per_second", "numerics", "memory_bytes", "memory_baseline_bytes", "memory_ratio", "joules_per_token",
     "joules_per_token_baseline", "processing", "looping", "speedup_without_loops",
+    "context",
 )  # fmt: skip
 # The columns that fit on a screen.
 SHOWN = {
@@ -53,7 +54,7 @@ DIGITS = {
     "tokens_per_second": ".0f",
 }  # else .2f
 # Columns that are shown if rows differ in them.
-TELLING = ("device", "dtype", "engine", "numerics", "processing")
+TELLING = ("device", "dtype", "engine", "numerics", "processing", "context")
 
 
 def main(argv: list[str]) -> int:
@@ -71,8 +72,9 @@ def main(argv: list[str]) -> int:
         "--group-by", metavar="KEY", help="compare runs that differ only in KEY (draft, gamma, ...) with the fastest"
     )
     parser.add_argument(
-        "--by", choices=("category", "length", "position"),
-        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals",
+        "--by", choices=("category", "length", "position", "context"),
+        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals; "
+        "context: compare runs that differ only in context= and gamma=, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
     add_export(parser)
@@ -80,7 +82,7 @@ def main(argv: list[str]) -> int:
     if arguments.kind is not None:
         views = ("forget", "schema", "group_by", "by", "run")
         if other := [name for name in views if getattr(arguments, name)] + ["format"] * (arguments.format != "table"):
-            raise UserError(f"--{other[0].replace('_', '-')}: does not go with --as {arguments.kind}, which is JSON")
+            raise UserError(f"--{other[0].replace('_', '-')}: does not go with --as {arguments.kind}")
         export(arguments)
         return 0
     if other := [name for name in ("draft", "temperature", "output") if getattr(arguments, name) is not None]:
@@ -95,6 +97,12 @@ def main(argv: list[str]) -> int:
         return 0
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
+    if arguments.by == "context":
+        from specbench.report.contexts import draw_runs, rows_by_context
+
+        compared = rows_by_context(Catalog(arguments.results), arguments.run)
+        print_rows(arguments.format, compared, lambda: draw_runs(compared))
+        return 0
     if arguments.by is not None:
         by_stratum(arguments.results, arguments.by, arguments.run, arguments.format)
         return 0
@@ -203,11 +211,14 @@ def _cell(column: str, row: Row) -> str:
 
 # `specbench results --as`: what a run or a document of `specbench alpha` measured, for other programs.
 
+FORMS = ("vllm", "llama.cpp", "sglang", "tensorrt-llm", "speculation-profile", "inferencex")  # of forced acceptance
 PROFILE = (
     "print RUN as JSON for other programs. profile: a draft and its target, α by position and rank, by task, position "
     "in the completion and context length, with intervals and sample sizes, and the measured speedup of each γ by "
     "context length; from runs that differ only in task or γ, or from one draft of a document of specbench alpha. "
-    "'specbench results --schema profile' prints its JSON Schema"
+    "'specbench results --schema profile' prints its JSON Schema. Others: the run's acceptance by position, as "
+    "benchmarks of engines force it (vllm, llama.cpp, sglang, tensorrt-llm), as speculation_profile.json, or as "
+    "InferenceX's lengths by γ"
 )
 
 
@@ -218,7 +229,7 @@ def add_export(parser: Options) -> None:
         "runs, or one document of specbench alpha"
     )
     parser.add_argument("runs", metavar="RUN", nargs="*", help=about)
-    parser.add_argument("--as", dest="kind", choices=("profile",), help=PROFILE)
+    parser.add_argument("--as", dest="kind", choices=("profile", *FORMS), help=PROFILE)
     parser.add_argument("--draft", metavar="NAME", help="with --as: which draft of a document that has several")
     parser.add_argument("--temperature", type=float, metavar="T", help="with --as: which temperature of it")
     parser.add_argument("--output", metavar="FILE", help="with --as: write it there instead of printing it")
@@ -232,11 +243,24 @@ def export(arguments: Namespace) -> None:
     """
     if not arguments.runs:
         raise UserError(f"--as {arguments.kind}: name the runs it is made of: specbench results RUN --as profile")
-    made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
-    if arguments.output is None:
-        print(as_json(made))
+    made: object
+    if arguments.kind == "profile":
+        made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
     else:
-        print(write_atomically(Path(arguments.output), as_json(made) + "\n", "--output FILE"))
+        made = _forced(arguments.kind, arguments.results, arguments.runs)
+    text = made if isinstance(made, str) else as_json(made)
+    if arguments.output is None:
+        print(text)
+    else:
+        print(write_atomically(Path(arguments.output), text + "\n", "--output FILE"))
+
+
+def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object]:
+    """The acceptance of runs as another program is told to have it."""
+    from specbench.interop.readings.forced import written
+
+    catalog = Catalog(results)
+    return written(form, [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))])
 
 
 def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:

@@ -52,13 +52,18 @@ def main(argv: list[str], verb: str = "run") -> int:
     command = read(
         argv, RunConfig, lambda: usage(verb, about, RunConfig, groups=PICKED, options=options), alone=("dry-run",)
     )
-    if verb == "sweep" or "--multirun" in command.switches:
+    if verb == "sweep" or "--multirun" in command.switches or _several_contexts(command.overrides):
         return sweep(command)
     if "dry-run" in command.options:
         raise UserError("--dry-run: lists the jobs of a sweep; --cfg job shows the config of a run")
     sweep_log.begin()
     launch(partial(job, form=command.form), RunConfig, command.argv, verb)
     return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)
+
+
+def _several_contexts(overrides: list[str]) -> bool:
+    """Whether `context=1k,4k` asks for a run at each."""
+    return any(word.startswith("context=") and "," in word for word in overrides)
 
 
 BASIC = "basic"

@@ -26,7 +26,7 @@ PARTS = {
     "model": ("target", "dtype", "device", "engine", "numerics", "threads"),
     "draft": ("draft",),
     "decoding": ("gamma", "batch", "max_new_tokens", "seed", "sampling", "accept", "tree", "simulate"),
-    "task": ("task", "limit", "until"),
+    "task": ("task", "context", "limit", "until"),
     "output": ("results", "force", "warmup", "runs", "resamples", "experiment"),
 }
 HYDRA = {

@@ -11,6 +11,8 @@ from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError
 from specbench.methods.blockwise.config import BlockwiseConfig
 from specbench.methods.cascade.config import CascadeConfig
+from specbench.methods.dflash.config import DflashConfig
+from specbench.methods.dspark.config import DsparkConfig
 from specbench.methods.eagle.config import Eagle3Config, EagleConfig
 from specbench.methods.hydra.config import HydraConfig
 from specbench.methods.lookahead.config import LookaheadConfig
@@ -20,6 +22,8 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.ngram.config import BigramConfig, NgramConfig, RandomConfig, UnigramConfig
 from specbench.methods.parallel_sampling.config import ParallelConfig
+from specbench.methods.pard.config import PardConfig
+from specbench.methods.peagle.config import PEagleConfig
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.methods.router.config import RouterConfig
@@ -27,6 +31,7 @@ from specbench.methods.several.config import HorizontalConfig, MergedConfig
 from specbench.methods.specdec.config import SpecDecConfig
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
+from specbench.methods.window.config import WindowConfig
 
 KINDS: tuple[type[DraftConfig], ...] = (
     ModelDraftConfig,
@@ -43,6 +48,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     RouterConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    WindowConfig,
     QuantisedConfig,
     LookaheadConfig,
     BlockwiseConfig,
@@ -51,6 +57,10 @@ KINDS: tuple[type[DraftConfig], ...] = (
     EagleConfig,
     Eagle3Config,
     MtpConfig,
+    PardConfig,
+    DflashConfig,
+    DsparkConfig,
+    PEagleConfig,
     SpecDecConfig,
     ParallelConfig,
 )
@@ -70,18 +80,24 @@ for _name in extensions("drafts"):
 
 
 def _own_keys() -> Iterator[tuple[str, Any, Any]]:
-    """The keys of all kinds that not every draft has, each once: name, type and dataclass field."""
+    """The keys of all kinds that not every draft has, each once: name, type and dataclass field.
+
+    A key that means something else in another kind, with another default, is null here: each kind then has its own.
+    """
     found: dict[str, Field[Any]] = {}
-    for kind in DRAFT_KINDS.values():
+    said: dict[str, dict[str, list[str]]] = {}  # by key: what is said of it, and of which kinds
+    for name, kind in DRAFT_KINDS.items():
         for one in fields(kind):
             before = found.setdefault(one.name, one)
-            assert _default(before) == _default(one), f"{kind.__name__}.{one.name}: another kind has another default"
+            said.setdefault(one.name, {}).setdefault(one.metadata.get(HELP, ""), []).append(name)
+            another = _default(before) is not None and _default(before) != _default(one)
+            assert not another, f"{kind.__name__}.{one.name}: another kind has another default"
     for name, one in found.items():
         if name in {shared.name for shared in fields(DraftConfig)}:
             continue
         about = one.metadata.get(HELP, "")
         if name not in {shared.name for shared in fields(ModelConfig)}:
-            about = f"{', '.join(kinds_with(name))}: {about}"
+            about = "; ".join(f"{', '.join(kinds)}: {text}" for text, kinds in said[name].items())
         nested = any(name in kind().parts() for kind in DRAFT_KINDS.values())
         yield name, "DraftKeys | None" if nested else one.type, _again(one, about)
 
@@ -131,6 +147,8 @@ def of_kind(
     values: dict[str, Any] = {}
     for one in fields(keys):
         value, name = getattr(keys, one.name), f"{key}.{one.name}"
+        if one.name in own and value is None and _default(one) is None:
+            continue  # null, or this kind's own default
         if one.name in own:
             values[one.name] = of_kind(value, name, given) if isinstance(value, DraftKeys) else value
         elif name not in spared and (name in given or (value != _default(one) and f"{key}.kind" not in given)):

@@ -74,6 +74,18 @@ def bytes_of(amount: str) -> int | None:
 BYTES = Allowed(bytes_of, "a number above 0 with its unit, as in 24GB or 16GiB, or null")
 
 
+LENGTH = re.compile(r"(\d+)(k?)")
+
+
+def tokens_of(length: str) -> int | None:
+    """The tokens of '4096' and '4k' (1,024 each); None for another text."""
+    found = LENGTH.fullmatch(length)
+    return int(found[1]) * (1024 if found[2] else 1) if found else None
+
+
+CONTEXT = Allowed(lambda length: (tokens_of(str(length)) or 0) >= 16, "16 tokens or more, such as 4096 or 4k, or null")
+
+
 def key(default: T, about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:
     """A dataclass field with `default` and its help. `verbs` are those that read the key, where not all do."""
     return field(default=default, metadata={HELP: about, VERBS: verbs, ALLOWED: allowed})

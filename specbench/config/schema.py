@@ -13,7 +13,19 @@ from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import EXISTS, MAX_BATCH, SHARE, Allowed, at_least, between, fresh, key, one_of
+from specbench.config.keys import (
+    CONTEXT,
+    EXISTS,
+    MAX_BATCH,
+    SHARE,
+    Allowed,
+    at_least,
+    between,
+    fresh,
+    key,
+    one_of,
+    tokens_of,
+)
 from specbench.config.model import ModelConfig
 from specbench.config.rule import AcceptConfig
 from specbench.config.rules import AcceptKeys
@@ -177,6 +189,12 @@ class RunConfig:
         "completion | heuristic: the schedule of transformers",
     )
     batch: int = key(1, "prompts decoded at once, with continuous batching", between(1, MAX_BATCH))
+    context: str | None = key(
+        None,
+        "put each prompt after other whole rows of the task, up to so many tokens in all: 4096, 4k (4 x 1024); with "
+        "commas in run, sweep, alpha and recommend; unset: prompts as they are (docs/context.md)",
+        CONTEXT,
+    )
     max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))
     limit: int | None = key(None, "number of prompts; unset: all of the task", at_least(1, ", or null for all"))
     until: str | None = key(
@@ -218,6 +236,11 @@ class RunConfig:
     resamples: int = key(2000, "bootstrap resamples over prompts", at_least(100))
     results: str = key("results", "the folder of the records")
     force: bool = key(False, "run even if a record of this config exists")
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The most tokens of a prompt with the rows before it; None where prompts are as they are."""
+        return None if self.context is None else tokens_of(self.context)
 
 
 def task_label(name: str, path: str | None) -> str:

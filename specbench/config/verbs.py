@@ -10,6 +10,7 @@ from specbench.config.draft import DraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import (
     BYTES,
+    EXISTS,
     MAX_BATCH,
     MAX_GAMMA,
     Allowed,
@@ -29,8 +30,9 @@ from specbench.errors import UserError
 
 # Other engines that `bench` times: the extra that installs each, and its packages. `bench.peers` has their functions.
 PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
-VALIDATE = "recommend --validate"  # the mode has keys of its own
+VALIDATE, LOAD = "recommend --validate", "recommend --load"  # these modes have keys of their own
 GAMMAS = list_between(1, MAX_GAMMA)
+POSITIVE = Allowed(lambda value: value > 0, "above 0, or null")
 MAX_WIDTH = 64
 MAX_U = 256
 
@@ -45,6 +47,7 @@ class ChooseConfig(RunConfig):
         None,
         "tokens of the target's completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
         at_least(1, ", or null"),
+        ("alpha", "recommend", VALIDATE),
     )
     leniences: list[float] = fresh(
         lambda: [1.0, 0.5, 0.3, 0.1],
@@ -52,16 +55,24 @@ class ChooseConfig(RunConfig):
         Allowed(lambda values: all(0 < one <= 1 for one in values), "above 0 and at most 1"),
         ("alpha",),
     )
-    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", GAMMAS, ("recommend", VALIDATE))
-    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", at_least(2), ("recommend", VALIDATE))
-    verify: int = key(0, "number of best candidates to check by real runs", at_least(0), ("recommend",))
+    gammas: list[int] = fresh(
+        lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", GAMMAS, ("recommend", VALIDATE, LOAD)
+    )
+    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", at_least(2), ("recommend", VALIDATE, LOAD))
+    verify: int = key(
+        0, "number of best candidates (--load: of loads) to check by real runs", at_least(0), ("recommend", LOAD)
+    )
     searches: int = key(
         200, "draft.skip=[auto]: the most sets of sublayers that the search tries", at_least(1), ("alpha", "recommend")
     )
     search_tokens: int = key(
         300, "draft.skip=[auto]: tokens of the target's completions for the search", at_least(1), ("alpha", "recommend")
     )
-    batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", verbs=("recommend",))
+    batches: list[int] = fresh(
+        lambda: [1],
+        "batch=1,4,16: a ranking for each batch; --load: rows at which costs are timed, the server's as the last",
+        verbs=("recommend", LOAD),
+    )
     repeats: int = key(2, "times that each candidate decodes each prompt", at_least(1), (VALIDATE,))
     memory: str | None = key(
         None, "24GB: leave out candidates that need more with the target, at the largest batch", BYTES, ("recommend",)
@@ -86,12 +97,38 @@ def check_choose(config: ChooseConfig) -> None:
         check(replace(config, batch=batch))
 
 
+@dataclass
+class LoadConfig(ChooseConfig):
+    """The keys of `specbench recommend --load`."""
+
+    requests: int = key(200, "requests at each load", at_least(20))
+    rates: list[float] = fresh(
+        list, "requests a second; unset: .3 to 1.2 of what the target alone serves",
+        Allowed(lambda rates: all(0 < one < math.inf for one in rates), "a list of numbers above 0"),
+    )  # fmt: skip
+    arrivals: str | None = key(
+        None, "a file of recorded arrivals, seconds, a line each; rates= stretches them; unset: Poisson", EXISTS
+    )
+    ttft: float | None = key(
+        None, "ms to the first token that are promised; unset: 20 steps of the target alone, all rows at work", POSITIVE
+    )
+    tpot: float | None = key(None, "ms a token after the first that are promised; unset: 2 such steps", POSITIVE)
+
+
+def check_load(config: LoadConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    check_choose(config)
+    require(config.tree.shape == "none", "tree", config.tree.shape, "none: loads are simulated for chains")
+    require(len(config.batches) > 1, "batch", config.batches, "a list of rows, as in batch=1,2,4,8")
+
+
 # Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
 UNUSED = {
     "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=[…]"},
+    LOAD: {"gamma": "gammas=[…]", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
     VALIDATE: {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
 }

@@ -10,6 +10,7 @@ Shapes: B rows of a run, L tokens of the longest read, V logits.
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,7 @@ from specbench.engine.buffers import Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
 from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
+from specbench.errors import UserError
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this
@@ -45,6 +47,7 @@ class Batch:
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
         self.mark: Marking | None = getattr(model, "mark", None)
+        self.experts = getattr(model, "experts", None)
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
@@ -54,6 +57,8 @@ class Batch:
             UserError: its network cannot read rows of several lengths.
         """
         at_once = isinstance(model, ReadsAtOnce) and model.reads_at_once
+        if not at_once and getattr(model, "window", None) is not None:
+            raise UserError(f"batch={rows}: a draft with a window is batched by engine=native alone; use batch=1")
         return (BatchOfSessions if at_once else Batch)(cast(BatchableModel, model), rows)
 
     @torch.inference_mode()
@@ -144,11 +149,8 @@ class Batch:
                 # A tree has grown already; a sequence grows once it is read.
                 end = one.end if one.tree else one.end + read
                 layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), end, count))
-        slots_BL, positions_BC, visible_BLC = (
-            torch.cat(tensors) for tensors in zip(*(layout.tensors for layout in layouts), strict=True)
-        )
-        most = None if self.longest is None else self.longest - 1
-        return Layout(slots_BL, positions_BC.clamp(max=most) if most else positions_BC, visible_BLC)
+        found, most = Layout.of_rows(layouts), None if self.longest is None else self.longest - 1
+        return replace(found, positions_BC=found.positions_BC.clamp(max=most)) if most else found
 
     def _session(self, row: int) -> "RowSession | None":
         found = self._sessions[row]
@@ -223,6 +225,11 @@ def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = Fals
     In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
     """
     own = cast(Any, model)
+    if (window := getattr(model, "window", None)) is not None:
+        shapes, size = own.steps_of_rows(1).shapes["self"], own.steps_of_rows(1).cache_dtype.itemsize
+        return int(window.slots * size * sum(heads * channels for heads, channels in shapes))
+    if getattr(own, "recurrence", None) is not None:
+        return int(own.bytes_of_session(tokens))
     program = None if in_batch else getattr(model, "program", None)
     cached = own.steps_of_rows(1) if program is None else program
     slots = {"self": tokens, "cross": source}

@@ -67,6 +67,11 @@ class Buffers:
         for mine, theirs in zip(self.stacks, others.stacks, strict=True):
             mine[..., :count, :] = theirs[..., :count, :]
 
+    def copy_range(self, others: "Buffers", first: int, stop: int, to: int) -> None:
+        """Copy the slots `first` to `stop` - 1 of `others` to those from `to` on."""
+        for mine, theirs in zip(self.stacks, others.stacks, strict=True):
+            mine[..., to : to + stop - first, :] = theirs[..., first:stop, :]
+
     def move_slots(self, slots: list[int], start: int) -> None:
         """Copy the content of `slots` to the slots from `start` on; everything is read before anything is written."""
         while slots and slots[0] == start:

@@ -24,6 +24,8 @@ from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.capture.static import CompiledModel, NativeModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.recurrence import Recurrence
+from specbench.engine.experts import Experts
 from specbench.engine.session import Prompt, get_ready
 from specbench.errors import UserError, first_line
 
@@ -110,6 +112,11 @@ def with_engine(
     if engine == "native" and device != "cpu":
         raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
     fell_back = None
+    if engine != "eager" and Recurrence.of(network) is not None:
+        reason = "recurrent states, which only engine=eager rolls back"
+        if engine != "auto":
+            raise UserError(f"engine={engine}: {type(network).__name__} has {reason}; use engine=auto or engine=eager")
+        engine, fell_back = "eager", reason
     for name in AUTO.get(device, ()) if engine == "auto" else () if engine == "eager" else (engine,):
         try:
             model: EagerModel = _with_numerics(KINDS[name], network, vocabulary_size, eos_ids, numerics)
@@ -122,6 +129,7 @@ def with_engine(
             return model
     model = EagerModel(network, vocabulary_size, eos_ids)
     model.fell_back = fell_back
+    model.experts = Experts.noted(network)
     if numerics == "invariant":
         model.not_invariant = "engine=eager does not control its kernels"
     return model

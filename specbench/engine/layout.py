@@ -43,6 +43,11 @@ class Layout:
         """Positions of the new tokens."""
         return self.positions_BC.gather(1, self.slots_BL)
 
+    @staticmethod
+    def of_rows(rows: Sequence["Layout"]) -> "Layout":
+        """One layout of several, each of one row, over equally many slots and new tokens."""
+        return Layout(*(torch.cat(tensors) for tensors in zip(*(row.tensors for row in rows), strict=True)))
+
     def of_row(self, row: int) -> "Layout":
         """The layout of one row of the batch."""
         return Layout(*(tensor[row : row + 1] for tensor in self.tensors))

@@ -42,6 +42,7 @@ class ProcessedModel:
         self.model, self.processors = model, processors
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now = model.operations, model.now
+        self.experts = getattr(model, "experts", None)
         self.mark = getattr(model, "mark", None)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
 

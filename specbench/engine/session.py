@@ -99,6 +99,29 @@ def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
         model.get_ready(prompt, tokens)
 
 
+class Repeat(Protocol):
+    """Runs a function of tensors, which is hashable and equal to itself in later passes."""
+
+    def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor: ...
+
+
+def as_it_is(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """A `Repeat` that calls the function."""
+    return function(*inputs)
+
+
+@runtime_checkable
+class Repeats(Protocol):
+    """A model whose engine runs small functions of its logits as one launch."""
+
+    repeat: Repeat
+
+
+def repeating(model: Model) -> Repeat:
+    """How `model` runs functions of its logits."""
+    return model.repeat if isinstance(model, Repeats) else as_it_is
+
+
 def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Callable[[], object]]) -> None:
     """Run each of `steps` of `model` once, untimed, and capture what they asked for, before any of them is timed.
 

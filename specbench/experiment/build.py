@@ -87,7 +87,13 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
     dtype = _dtype(config, device, note or (lambda _: None))
     accept = AcceptKeys() if rule_of(config.accept).is_exact else config.accept  # so that both are one run
     until = config.until and f"{100 * (as_share(config.until) or 0):g}%"  # 2% and 0.02 are one run
-    return replace(config, device=str(device), dtype=dtype, task=task, accept=accept, until=until)
+    context = None if (length := config.context_tokens) is None else _as_length(length)
+    return replace(config, device=str(device), dtype=dtype, task=task, accept=accept, until=until, context=context)
+
+
+def _as_length(tokens: int) -> str:
+    """4096 and 4k are one run."""
+    return str(tokens) if tokens % 1024 else f"{tokens // 1024}k"
 
 
 def _device(name: str) -> torch.device:
@@ -173,8 +179,9 @@ def build_each(
             not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
         found.append(Parts(
-            config, *task, vocabulary, processed(target, config.sampling, vocabulary), draft, device, models,
-            target.invariant, not_invariant, spec, making.vocabulary,
+            config, task.examples, task.prompts, task.probe_prompts, vocabulary,
+            processed(target, config.sampling, vocabulary), draft, device, models, target.invariant, not_invariant,
+            spec, making.vocabulary,
         ))  # fmt: skip
     return found
 

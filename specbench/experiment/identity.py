@@ -26,7 +26,7 @@ def identify(config: RunConfig) -> str:
         del frozen["tree"]
     if config.batch == 1:  # or batches
         del frozen["batch"]
-    for key, value in (("runs", 1), ("until", None)):  # or repetitions and looks
+    for key, value in (("runs", 1), ("until", None), ("context", None)):  # or repetitions, looks and contexts
         if frozen[key] == value:
             del frozen[key]
     if config.numerics == "auto":  # and before this could be chosen
@@ -39,12 +39,15 @@ def identify(config: RunConfig) -> str:
     for draft in list(_dictionaries(frozen["draft"])):  # as runs were called before drafts had, or lost, these keys
         if draft.get("top_tokens", 0) is None:
             del draft["top_tokens"]
+        if draft.get("kind") == ModelDraftConfig.kind and draft["window"] is None:
+            del draft["window"], draft["sinks"]
         if not config.draft.learns:
             for key in [key for key in draft if key.startswith(ONLINE)]:
                 del draft[key]
         draft.update(REMOVED_DEFAULTS.get(draft.get("kind", ""), {}))
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
+    batch += "" if config.context is None else f"-c{config.context}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
     setting = f"T{config.sampling.temperature:g}-g{_gamma(config)}{rule_of(config.accept).slug()}{batch}"
     return file_name(names, f"-{setting}-{json_digest(frozen)}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -235,9 +235,13 @@ def generator_for(seed: int, index: int, stream: str, device: torch.device) -> t
 
 
 def _raw(trace: Trace, parts: Parts) -> TraceRecord:
-    raw = {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
-    if trace.rows is None:
-        del raw["rows"]
+    raw: dict[str, Any] = {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
+    for name in ("rows", "step_experts"):
+        if raw[name] is None:
+            del raw[name]
+    for one in raw["passes"]:
+        if one["experts"] is None:
+            del one["experts"]
     return cast(TraceRecord, raw)
 
 

@@ -1,6 +1,8 @@
 """Encode a task's examples as prompts of the target, and report facts about them before measuring."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from jinja2 import TemplateError
@@ -10,6 +12,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
+from specbench.experiment.context import in_context
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt, shuffled
 from specbench.tasks.rows import interleaved
@@ -21,6 +24,7 @@ from specbench.tasks.rows import interleaved
 
 
 MOST = 64
+UNLIMITED = 10**9
 SHARE = 8  # where rows are short, one in so many is probed on
 
 
@@ -63,6 +67,7 @@ class EncodedTask(NamedTuple):
     examples: list[Example]
     prompts: list[Prompt]
     probe_prompts: list[Prompt]
+    too_long: int = 0  # rows left out because they are longer than the context asked for
 
 
 def encode_tasks(
@@ -79,11 +84,15 @@ def encode_tasks(
     encoded = []
     for config in configs:
         read = Task(config.task).examples(rows_to_read(config), later_turns)
+        too_long = 0
+        if config.context is not None:
+            length = partial(prompt_tokens, config, vocabulary)
+            read, too_long = in_context(config, vocabulary, read, length)
         examples, probed = split_examples(config, read)
         if config.task.shuffle is not None:
             examples = shuffled(examples, config.task.shuffle)
         prompts, probe_prompts = ([encode(config, vocabulary, one) for one in part] for part in (examples, probed))
-        encoded.append(EncodedTask(examples, prompts, probe_prompts))
+        encoded.append(EncodedTask(examples, prompts, probe_prompts, too_long))
     described = (_describe(config, vocabulary, one, later_turns) for config, one in zip(configs, encoded, strict=True))
     for number, line in enumerate(dict.fromkeys(line for lines in described for line in lines)):
         note(line if number else heading + line)
@@ -116,6 +125,12 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
     if encoded.probe_prompts:
         asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
         yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"
+    if config.context is not None:
+        lengths = [len(prompt.source) + len(prompt.prefix) for prompt in encoded.prompts]
+        yield (
+            f"context={config.context}: whole rows of the task before each prompt, {min(lengths)} to {max(lengths)} "
+            "tokens in all" + (f"; {encoded.too_long} longer rows are left out" if encoded.too_long else "")
+        )
     if cut := sum(prompt.truncated for prompt in encoded.prompts):
         beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
         yield (
@@ -142,13 +157,20 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
         )
 
 
+def prompt_tokens(config: RunConfig, vocabulary: Vocabulary, example: Example) -> int:
+    """The tokens of `example` as a prompt, of any length."""
+    unlimited = replace(config, context=None, task=replace(config.task, max_source_tokens=UNLIMITED))
+    prompt = encode(unlimited, vocabulary, example)
+    return len(prompt.source) + len(prompt.prefix)
+
+
 def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers: Sequence[str] = ()) -> Prompt:
     """`example` in the target's tokens; `answers` are to its turns but the last.
 
     Raises:
         UserError: it cannot be a prompt.
     """
-    task = config.task
+    task, most = config.task, config.context_tokens or config.task.max_source_tokens
     where = f"task={task.name}, row {example.index + 1}"
     require_prompt(task, example)
     messages = example.messages
@@ -156,7 +178,7 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
         messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
     if not messages:
         text = transcript_of(example, answers) if example.turns else example.prompt
-        return vocabulary.prompt(text, task.suffix, task.max_source_tokens)
+        return vocabulary.prompt(text, task.suffix, most)
     if not vocabulary.has_chat_template:
         raise UserError(
             f"target={name_of(config.target)}: its tokenizer has no chat template, which "
@@ -164,7 +186,7 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
             + "; use plain prompts, or a chat model"
         )
     try:
-        return vocabulary.chat(messages, task.max_source_tokens)
+        return vocabulary.chat(messages, most)
     except TemplateError as error:
         raise UserError(f"{where}: the chat template of {name_of(config.target)} rejects it: {error}") from error
 

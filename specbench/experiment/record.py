@@ -160,6 +160,8 @@ def _names(config: RunConfig) -> Names:
     }
     if (processing := config.sampling.processing()) is not None:
         names["processing"] = processing
+    if (context := config.context_tokens) is not None:
+        names["context"] = context
     return names
 
 
@@ -168,7 +170,8 @@ def _roofline(parts: Parts) -> Limits:
     if parts.config.target.device_map or parts.config.target.tp_plan:
         return {}
     least = roofline(parts.target, getattr(torch, parts.config.dtype))
-    return {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
+    limits: Limits = {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
+    return limits | {"expert_share": least.expert_share} if least.expert_share else limits
 
 
 def _learning(config: RunConfig) -> Learnt:

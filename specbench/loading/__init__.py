@@ -48,9 +48,10 @@ def require_room(config: RunConfig, longest: int | None, prompts: Sequence[Promp
     """
     needed = max(len(prompt.prefix) for prompt in prompts) + config.max_new_tokens
     if longest is not None and needed > longest:
+        lower = "task.max_source_tokens" if config.context is None else f"context={config.context}"
         raise UserError(
             f"max_new_tokens={config.max_new_tokens}: with the longest prompt this makes {needed} tokens, and the "
-            f"model has positions for {longest}; lower max_new_tokens or task.max_source_tokens"
+            f"model has positions for {longest}; lower max_new_tokens or {lower}"
         )
 
 

@@ -15,6 +15,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
+from specbench.errors import UserError
 from specbench.hub import hub_is_reachable
 from specbench.loading import VocabularyChoice, require_room
 from specbench.loading.model_loader import ModelLoader, Say
@@ -74,6 +75,12 @@ def source_of(model: ModelConfig) -> tuple[str, dict[str, Any]]:
     if model.hub is not None:
         return model.hub, {"revision": model.revision, **({} if hub_is_reachable() else {"local_files_only": True})}
     return str(shipped("models", model.shipped or "")), {}
+
+
+def require_decoder(vocabulary: Vocabulary, key: str) -> None:
+    """Raise UserError where a draft of the config's `key` cannot have a window."""
+    if vocabulary.is_encoder_decoder:
+        raise UserError(f"{key}: the target is an encoder-decoder, whose long text is its source; leave the window out")
 
 
 Needed = tuple[bool, tuple[int, ...], bool, tuple[Path, ...]]

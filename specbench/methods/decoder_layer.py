@@ -143,12 +143,12 @@ class DraftLayer(nn.Module):
     ) -> Tensor:
         """States after the layer. Self-attention reads `read`; the residual stream is `states_BLD`."""
         attention = self.self_attn
-        query, key, value = (self._heads(part(read)) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
+        query = self._heads(attention.q_proj(read))
         if self.shape.head_norms:
-            query, key = attention.q_norm(query), attention.k_norm(key)
+            query = attention.q_norm(query)
         if self.shape.positions == "rotary":
-            query, key = self._turned(query, positions_BL), self._turned(key, positions_BL)
-        states_BLD = states_BLD + attention.o_proj(_joined(attend(query, key, value)))
+            query = self._turned(query, positions_BL)
+        states_BLD = states_BLD + attention.o_proj(_joined(attend(query, *self.keys_values(read, positions_BL))))
         if self.shape.crosses:
             assert source is not None
             query = self._heads(self.cross_attn.q_proj(self.cross_layernorm(states_BLD)))
@@ -156,6 +156,13 @@ class DraftLayer(nn.Module):
             states_BLD = states_BLD + self.cross_attn.o_proj(_joined(mixed))
         out: Tensor = states_BLD + self.mlp(self.post_attention_layernorm(states_BLD))
         return out
+
+    def keys_values(self, read: Tensor, positions_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Self-attention's keys and values [B, K, L, E] of entries that it reads."""
+        key, value = self._heads(self.self_attn.k_proj(read)), self._heads(self.self_attn.v_proj(read))
+        if self.shape.head_norms:
+            key = self.self_attn.k_norm(key)
+        return self._turned(key, positions_BL) if self.shape.positions == "rotary" else key, value
 
     def bias_by_distance(self, distances: Tensor) -> Tensor | None:
         """[H, *distances.shape], added to the scores of keys so far before their query; None without such a bias."""
@@ -174,11 +181,10 @@ class DraftLayer(nn.Module):
     def _turned(self, heads_BHLE: Tensor, positions_BL: Tensor) -> Tensor:
         """Rotary positions, by halves as Llama pairs its channels."""
         half = self.shape.head_width // 2
-        angles = positions_BL[:, None, :, None].float() * self._angles(heads_BHLE.device)
-        cosine, sine = angles.cos(), angles.sin()
-        first, second = heads_BHLE.float().split(half, -1)
-        turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-        return turned.to(heads_BHLE.dtype)
+        angles = positions_BL[:, None, :, None].float() * self._angles(heads_BHLE.device).repeat(2)
+        cosine, sine = (part.to(heads_BHLE.dtype) for part in (angles.cos(), angles.sin()))
+        across = torch.cat([-heads_BHLE[..., half:], heads_BHLE[..., :half]], -1)  # as kernels know it
+        return heads_BHLE * cosine + across * sine
 
     def _angles(self, device: torch.device) -> Tensor:
         """[E / 2]: by how much one position turns each pair of channels."""
@@ -221,10 +227,15 @@ class LayerCache:
 
         `bias` [1, 1 or H, L, end] is added to the scores.
         """
-        keys, values = self._buffers.pair(layer)
-        for buffer, states in ((keys, key), (values, value)):
-            buffer[:, :, end - states.shape[2] : end] = states
+        keys, values = self.write(layer, end, key, value)
         return attend(query, keys[:, :, :end], values[:, :, :end], bias, self._scale)
+
+    def write(self, layer: int, end: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values to the slots before `end`; the layer's buffers."""
+        buffers = self._buffers.pair(layer)
+        for buffer, states in zip(buffers, (key, value), strict=True):
+            buffer[:, :, end - states.shape[2] : end] = states
+        return buffers
 
     def _zeros(self, slots: int) -> Buffers:
         return Buffers.zeros(self._shapes, slots, self.dtype, self._device)

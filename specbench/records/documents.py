@@ -1,4 +1,4 @@
-"""The types of the documents of `alpha`, `recommend`, `validate`, `bench` and `beam`, of profiles, and their writer.
+"""The types of the documents of `alpha`, `recommend`, `load`, `validate`, `bench`, `beam`, of profiles; their writer.
 
 Each is a JSON file, written atomically. `specbench results --schema NAME` prints its JSON Schema.
 """
@@ -241,6 +241,90 @@ class RecommendDocument(Choosing):
     asked: NotRequired[Annotated[str, "digest of the keys and files, known before models are loaded"]]
 
 
+class ServiceRecord(TypedDict):
+    """What a server did at one load: `analysis.load.Service`."""
+
+    goodput: Annotated[float, "requests a second within the promise, over the time until the last completion"]
+    kept: Annotated[float, "share of the requests within the promise"]
+    throughput: Annotated[float, "requests a second"]
+    tokens_per_second: float
+    ttft_s: Annotated[dict[str, float], "p50, p95, p99 of the time to first token, the wait included"]
+    tpot_s: Annotated[dict[str, float], "p50, p95, p99 of the time per output token after the first"]
+
+
+class LoadRow(ServiceRecord):
+    """A candidate with a gamma at one load, simulated."""
+
+    candidate: Annotated[str, "'none': the target alone"]
+    gamma: int
+    rate: Annotated[float, "requests a second that arrive"]
+    load: Annotated[float, "rate over what the target alone serves when requests always wait"]
+    goodput_low: Annotated[float, "95% of the simulated arrivals are above"]
+    goodput_high: Annotated[float, "95% of the simulated arrivals are below"]
+
+
+class TurnCostRow(TypedDict):
+    """What turns of a real batch cost with one candidate and gamma: `analysis.load.Costs`."""
+
+    candidate: str
+    gamma: int
+    tokens_per_pass: float
+    turns: int
+    join_s: Annotated[float, "seconds to start a request"]
+    token_s: Annotated[float, "seconds a token of its prompt"]
+    pass_s: Annotated[dict[str, float], "seconds of a pass, by rows"]
+    first_s: Annotated[float, "seconds more for each row that has just joined"]
+    held_s: Annotated[float, "seconds more for each token that rows hold"]
+    c: Annotated[dict[str, float], "c(B), by rows"]
+    verify_cost: Annotated[dict[str, float], "v(B, gamma), by rows"]
+
+
+class LoadSpan(TypedDict):
+    """Batch sizes, from `first` to `last` (null: and above), and the gamma with the most tokens a second there."""
+
+    first: int
+    last: int | None
+    gamma: Annotated[int, "0: no draft"]
+
+
+class ServedRow(TypedDict):
+    """A load that our batching served for real, beside the simulation of the same arrivals."""
+
+    candidate: str
+    gamma: int
+    rate: float
+    load: float
+    simulated: ServiceRecord
+    measured: ServiceRecord
+    errors: Annotated[dict[str, float | None], "simulated over measured, less 1: goodput, ttft_p95, tpot_p95"]
+    disturbed_by: str | None
+
+
+class LoadDocument(Document):
+    """The document of `specbench recommend --load`."""
+
+    load_id: str
+    target: str
+    task: str
+    temperature: float
+    dtype: str
+    hardware: str
+    engine: str
+    requests: int
+    arrivals: Annotated[str, "'Poisson', or the file of recorded arrivals"]
+    server_rows: Annotated[int, "the most requests that decode at a time"]
+    promise: Annotated[dict[str, float], "ttft_s, tpot_s"]
+    rows: list[LoadRow]
+    costs: list[TurnCostRow]
+    best: Annotated[list[LoadRow], "of each load"]
+    schedules: Annotated[dict[str, list[LoadSpan]], "by candidate: gamma by batch size"]
+    reasons: list[str]
+    verified: list[ServedRow]
+    alpha_rows: Annotated[list[Row], "draft and accept of each config"]
+    configs: list[Config]
+    disturbed_by: str | None
+
+
 class ErrorRow(CandidateRow):
     """Estimated and measured speedup of one candidate and gamma."""
 
@@ -360,6 +444,7 @@ class BeamDocument(TimedDocument):
 DOCUMENTS: dict[str, type] = {
     "alpha": AlphaDocument,
     "recommend": RecommendDocument,
+    "load": LoadDocument,
     "validate": ValidateDocument,
     "bench": BenchDocument,
     "beam": BeamDocument,

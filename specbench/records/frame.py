@@ -30,7 +30,7 @@ EXPECTED = [
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "proof_tokens", "proof_power", "disturbed", "created", "batch",
-    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls", "processing",
+    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls", "processing", "context",
 ]  # fmt: skip
 
 
@@ -40,11 +40,11 @@ class Records:
     `paper_runs` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
     batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
-    (penalties and the like) only in `processed`, so that no table mixes them with chains of single prompts. All are
-    empty without records. The column `config` is a digest of every key of the run, `setting` of all but gamma;
-    `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little power),
-    `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first token,
-    predicts no speed.
+    (penalties and the like) or with a `context` only in `processed`, so that no table mixes them with chains of single
+    prompts. All are empty without records. The column `config` is a digest of every key of the run, `setting` of all
+    but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little
+    power), `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first
+    token, predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
@@ -61,8 +61,9 @@ class Records:
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
-        self.processed = large[large["processing"].notna()].reset_index(drop=True)
-        large = large[large["processing"].isna()]
+        own_way = large["processing"].notna() | large["context"].notna()
+        self.processed = large[own_way].reset_index(drop=True)
+        large = large[~own_way]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
         own_draft |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
         learns = large["learnt_positions"].notna()

@@ -65,6 +65,9 @@ class PassRecord(TypedDict):
     draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
     parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"]]
     path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]
+    experts: NotRequired[
+        Annotated[list[int], "distinct experts that the target read, by layer; in a batch those of all rows"]
+    ]
 
 
 class TraceRecord(TypedDict):
@@ -78,6 +81,7 @@ class TraceRecord(TypedDict):
     passes: Annotated[list[PassRecord], "speculative decoding: the passes of the target"]
     draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
     rows: NotRequired[Annotated[list[int], "in a batch: how many rows each step or pass had"]]
+    step_experts: NotRequired[Annotated[list[int], "distinct experts that each step read, summed over layers"]]
 
 
 class DifferenceRecord(TypedDict):
@@ -283,6 +287,9 @@ class Names(TypedDict):
     processing: NotRequired[
         Annotated[str, "what else is done to logits (min_p, penalties, bad words ...), as keys; absent: nothing"]
     ]
+    context: NotRequired[
+        Annotated[int, "tokens of a prompt with the rows before it, at most (context=); absent: unset"]
+    ]
 
 
 class Predicted(TypedDict):
@@ -361,6 +368,9 @@ class Counted(TypedDict):
     verify_cost: Annotated[float | None, "v: median seconds of a pass over gamma + 1 tokens over those of a step"]
     verify_cost_low: NotRequired[Annotated[float | None, "95% interval of v over prompts"]]
     verify_cost_high: NotRequired[float | None]
+    experts_read: NotRequired[
+        Annotated[float, "of a target with experts: those that the mean full pass reads over those of a step"]
+    ]
     overhead: Annotated[float, "median seconds of accepting over those of a target step"]
     target_step_s: Annotated[float, "seconds, median"]
     drafting_per_pass: NotRequired[Steps]
@@ -530,6 +540,7 @@ class Limits(TypedDict, total=False):
 
     reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
+    expert_share: NotRequired[Annotated[float, "of a step's weights: those of the experts of one token"]]
 
 
 class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):

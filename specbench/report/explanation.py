@@ -42,6 +42,8 @@ def sentences(found: Waterfall) -> list[str]:
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
         lines.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
+    if (read := found.sample.experts_read) is not None:
+        lines.append(_experts(read, found))
     return lines + found.sample.missing
 
 
@@ -108,6 +110,19 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
     return f"unexplained: {change}; without it {alone}"
 
 
+def _experts(read: float, found: Waterfall) -> str:
+    """How many experts a pass reads, and what v would be if only their bytes cost more than a step."""
+    line, least, gamma = f"verification reads {read:.1f} times the experts of a step", found.sample.roofline, None
+    if not found.sample.tree:
+        gamma = found.sample.gamma
+    if least is None or gamma is None:
+        return line
+    step_ms = float(found.levels.step_ms)
+    return (
+        f"{line}; by their bytes and a step's time v({gamma + 1}) = {least.verify_cost(gamma + 1, read, step_ms):.2f}"
+    )
+
+
 def _least(found: Waterfall) -> str:
     """What the run over a pass's tokens takes at least on this device, and which of the two bounds binds."""
     least, totals = found.sample.roofline, found.sample.totals
@@ -117,7 +132,8 @@ def _least(found: Waterfall) -> str:
     binds = f"up to Ω = {least.turning:.1f} tokens, reading the weights takes longer than multiplying"
     if tokens > least.turning:
         binds = f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
-    return f". They take at least {least.of_run(tokens):.2f} ms here, and one token {least.of_run(1):.2f}: {binds}"
+    run = least.of_run(tokens, found.sample.experts_read or 1.0)
+    return f". They take at least {run:.2f} ms here, and one token {least.of_run(1):.2f}: {binds}"
 
 
 def _longer(found: Waterfall) -> float:

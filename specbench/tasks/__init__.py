@@ -117,6 +117,14 @@ class Task:
             raise UserError(f"{self.origin()}: it has no rows")
         return examples
 
+    def beyond(self, count: int) -> Iterator[Example]:
+        """The examples after the first `count`, of each row its first turn."""
+        return (one for one in itertools.islice(self._examples(), count, None) if len(one.turns) < 2)
+
+    def spare_text(self) -> Iterator[str]:
+        """The training text, where it is in a file; else none."""
+        return self.training_text() if self.config.train_path or self.config.train_shipped else iter(())
+
     def _examples(self) -> Iterator[Example]:
         config = self.config
         rows = self._rows(config.path, config.shipped, config.split)

@@ -84,15 +84,22 @@ class Roofline:
     """What a run of a model over n tokens takes at least: it reads all weights once, and multiplies each with n rows.
 
     `reading` is the time in which the weights are read, `multiplying` that of one token's multiply-adds, both at a
-    device's fastest (Williams et al. 2009, "Roofline").
+    device's fastest (Williams et al. 2009, "Roofline"). Of a mixture of experts these are a step's weights, of which
+    `expert_share` are those of the experts of one token.
     """
 
     reading: float
     multiplying: float
+    expert_share: float = 0.0
 
-    def of_run(self, tokens: float) -> float:
-        """The least time of a run over so many tokens."""
-        return max(self.reading, tokens * self.multiplying)
+    def of_run(self, tokens: float, experts: float = 1.0) -> float:
+        """The least time of a run over so many tokens that reads so many times the experts of a step."""
+        reading = self.reading * (1 + self.expert_share * (experts - 1))
+        return max(reading, tokens * self.multiplying)
+
+    def verify_cost(self, tokens: float, experts: float, step: float) -> float:
+        """v(tokens) where a step takes `step`: what it takes beyond its least time is taken once, whatever it reads."""
+        return 1 + (self.of_run(tokens, experts) - self.of_run(1)) / step
 
     @property
     def turning(self) -> float:

@@ -1,4 +1,4 @@
-"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and EAGLE-3's depths.
+"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and the depths of taps.
 
 The general recipes (`medusa`, `eagle`, …) are written for an encoder-decoder target that translates. With a
 decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.
@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from specbench.errors import UserError
 from specbench.train.rows import read
-from specbench.train.schema import SHIPPED, DataPlan, EaglePlan, Recipe, resolve
+from specbench.train.schema import SHIPPED, BlockPlan, DataPlan, EaglePlan, Recipe, resolve
 
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained
@@ -48,7 +48,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     if kind is not None and recipe.model.start_from is None:
         recipe = replace(recipe, model=replace(recipe.model, family="gpt2" if kind == "lm" else "t5"))
     if config is not None:
-        recipe = replace(recipe, eagle=_with_taps(recipe.eagle, config))
+        recipe = replace(recipe, eagle=_with_taps(recipe.eagle, config), block=_with_block_taps(recipe.block, config))
     if recipe.task != "lm":
         return recipe
     data = _text_plan(recipe.data, given)
@@ -75,6 +75,14 @@ def _with_taps(plan: EaglePlan, config: Any) -> EaglePlan:
             f"eagle.taps={usual_taps(layers)}"
         )
     return replace(plan, taps=usual_taps(layers)) if plan.fused and not plan.taps else plan
+
+
+def _with_block_taps(plan: BlockPlan, config: Any) -> BlockPlan:
+    """`plan` with the usual depths where it names none; never the last, whose state is the head's."""
+    if not plan.size or plan.taps:
+        return plan
+    layers = config.num_hidden_layers
+    return replace(plan, taps=sorted({min(depth, layers - 1) for depth in usual_taps(layers)}))
 
 
 def _config_of(recipe: Recipe) -> Any:

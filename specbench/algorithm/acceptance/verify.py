@@ -5,12 +5,14 @@ At T = 0 a lossless rule compares one-hot rows, so its verdict only depends on w
 verification, and `verify` computes the verdict from these tokens. A test compares both with the rule on the rows.
 
 A proposal that is still on the device is verified there (`verdict_on_host`): the drafted tokens and the verdict come to
-the host in one copy.
+the host in one copy. What computes them there are functions of tensors (`ArgmaxTokens`, `StandardisedRows`,
+`PendingVerdict`), which an engine may capture: dozens of small operations become one launch (`engine.session.Repeat`).
 
 Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,7 +27,8 @@ from specbench.algorithm.acceptance.base import (
     leading,
 )
 from specbench.algorithm.acceptance.tree_rules import Uniforms
-from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
+from specbench.engine.session import Repeat, as_it_is
+from specbench.sampling import Choice, DrawnNumbers, Sampling, argmax, checked, draw_next, most_likely, standardise
 from specbench.theory.trees import ROOT
 
 
@@ -45,11 +48,16 @@ TargetRows = Tensor | NodeDistributions | list[int]
 
 
 def target_rows(
-    logits_LV: Tensor, proposal: Proposal | PendingProposal, verification: Verification, vocabulary_size: int
+    logits_LV: Tensor,
+    proposal: Proposal | PendingProposal,
+    verification: Verification,
+    vocabulary_size: int,
+    repeat: Repeat = as_it_is,
 ) -> TargetRows:
     """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
-    `logits_LV` are those of the run, with tokens that were read beside the proposal at its end.
+    `logits_LV` are those of the run, with tokens that were read beside the proposal at its end. `repeat` runs functions
+    of tensors.
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
     """
     rows = proposal.size + 1
@@ -57,33 +65,113 @@ def target_rows(
         logits_LV = logits_LV[: len(logits_LV) - len(proposal.unverified.tokens)]
     if verification.argmax_only:
         if isinstance(proposal, PendingProposal):
-            return argmax(logits_LV[-rows:], vocabulary_size)
+            return repeat(ArgmaxTokens(vocabulary_size), logits_LV[-rows:])
         return most_likely(logits_LV, vocabulary_size, rows)
     if proposal.parents is not None:
         return NodeDistributions(logits_LV[-rows:], verification.sampling, vocabulary_size)
+    if isinstance(proposal, PendingProposal):
+        return repeat(StandardisedRows(verification.sampling, vocabulary_size), logits_LV[-rows:])
     return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
 
 
+@dataclass(frozen=True)
+class ChosenToken:
+    """The token [1] that `choice` takes from a row, and its uniform number where it draws."""
+
+    choice: Choice
+
+    def __call__(self, logits_1V: Tensor, uniform_1: Tensor | None = None) -> Tensor:
+        return self.choice.on_device(logits_1V, uniform_1)[0]
+
+
+def next_token(
+    logits_LV: Tensor, sampling: Sampling, vocabulary_size: int, generator: torch.Generator, repeat: Repeat = as_it_is
+) -> int:
+    """The token that follows the last position in standard decoding; on a device by `repeat`.
+
+    Raises FloatingPointError where the distribution is not finite.
+    """
+    if logits_LV.is_cpu:
+        return draw_next(logits_LV, sampling, vocabulary_size, generator)[0]
+    choice = Choice(sampling, vocabulary_size)
+    uniform_1 = choice.uniforms(1, generator)
+    token_1 = repeat(ChosenToken(choice), logits_LV[-1:], *(() if uniform_1 is None else (uniform_1,)))
+    return checked(token_1.tolist())[0]
+
+
+@dataclass(frozen=True)
+class ArgmaxTokens:
+    """The target's tokens [L] at T = 0."""
+
+    vocabulary_size: int
+
+    def __call__(self, logits_LV: Tensor) -> Tensor:
+        return argmax(logits_LV, self.vocabulary_size)
+
+
+@dataclass(frozen=True)
+class StandardisedRows:
+    """p [L, V]."""
+
+    sampling: Sampling
+    vocabulary_size: int
+
+    def __call__(self, logits_LV: Tensor) -> Tensor:
+        return standardise(logits_LV, self.sampling, self.vocabulary_size)
+
+
+@dataclass(frozen=True)
+class PendingVerdict:
+    """Drafted tokens [G], how many of them count, how many are accepted, and the next token, as one tensor [G + 3].
+
+    `rule` is None where the argmax tokens decide; `rows` are then those tokens, otherwise p. `numbers` are the tensors
+    of `DrawnNumbers`, and q where the draft has any.
+    """
+
+    rule: ChainRule | None
+
+    def __call__(self, rows: Tensor, tokens_G: Tensor, ends_E: Tensor, *numbers: Tensor) -> Tensor:
+        proposal = PendingProposal(tokens_G, numbers[2] if len(numbers) > 2 else None, ends_E)
+        count_1 = proposal.proposed()
+        if self.rule is None:
+            accepted_1 = leading(rows[:-1] == tokens_G, count_1)
+            token_1 = rows.index_select(0, accepted_1)
+        else:
+            given = DrawnNumbers(*numbers[:2])
+            accepted_1, token_1 = self.rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, given)
+        return torch.cat([tokens_G, count_1, accepted_1, token_1])
+
+
 def verdict_on_host(
-    rows: TargetRows, proposal: Proposal | PendingProposal, verification: Verification, generator: torch.Generator
+    rows: TargetRows,
+    proposal: Proposal | PendingProposal,
+    verification: Verification,
+    generator: torch.Generator,
+    repeat: Repeat = as_it_is,
 ) -> tuple[Proposal, Verdict]:
     """Verify `proposal`, on the device if it is still there, and return it and the verdict on the host.
 
-    `rows` are from `target_rows`. Raises FloatingPointError where p or q is not finite.
+    `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError where p or q is not finite.
     """
     if isinstance(proposal, Proposal):
         return proposal, verify(rows, proposal, verification, generator)
     assert isinstance(rows, Tensor)
-    count_1, rule = proposal.proposed(), verification.rule
+    rule, tokens_G = verification.rule, proposal.tokens_G
     if verification.argmax_only:
-        accepted_1 = leading(rows[:-1] == proposal.tokens_G, count_1)
-        token_1 = rows.index_select(0, accepted_1)
+        verdict = repeat(PendingVerdict(None), rows, tokens_G, proposal.ends_E)
+    elif isinstance(rule, ChainRule) and rule.numbers_beforehand:
+        numbers = DrawnNumbers.of(len(tokens_G), generator, rows.device)
+        q = () if proposal.q_GV is None else (proposal.q_GV,)
+        verdict = repeat(PendingVerdict(rule), rows, tokens_G, proposal.ends_E, numbers.trials_G, numbers.next_1, *q)
     elif isinstance(rule, ChainRule):
-        accepted_1, token_1 = rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, generator)
+        count_1 = proposal.proposed()
+        verdict = torch.cat(
+            [tokens_G, count_1, *rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, generator)]
+        )
     else:  # a rule that reads values on the host
         known = proposal.brought()
         return known, verify(rows[: known.size + 1], known, verification, generator)
-    *tokens, count, accepted, token = torch.cat([proposal.tokens_G, count_1, accepted_1, token_1]).tolist()
+    *tokens, count, accepted, token = verdict.tolist()
     checked([token])
     return proposal.known(tokens, count), Verdict.chain(accepted, token)
 

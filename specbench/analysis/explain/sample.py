@@ -30,6 +30,7 @@ class Sample:
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
         roofline: the least times of a run of the target, in milliseconds; None where they are not known.
+        experts_read: of a target with experts, see `Counted`.
     """
 
     columns: dict[str, Floats]
@@ -42,6 +43,7 @@ class Sample:
     ruled: bool
     missing: list[str]
     roofline: Roofline | None = None
+    experts_read: float | None = None
 
     @property
     def totals(self) -> dict[str, Floats]:
@@ -75,7 +77,10 @@ def sample(record: RunRecord) -> Sample:
         {name: np.array([len(one[name]) * float(np.var(one[name])) for one in parts]) for name in PARTS},
         gamma, depth, lengths, tree, falls_with_position, ruled,
         _missing(record, gamma, tree, falls_with_position, ruled),
-        Roofline(summary["reading_ms"], summary["multiplying_ms"]) if "reading_ms" in summary else None,
+        Roofline(summary["reading_ms"], summary["multiplying_ms"], summary.get("expert_share", 0.0))
+        if "reading_ms" in summary
+        else None,
+        summary.get("experts_read"),
     )  # fmt: skip
 
 

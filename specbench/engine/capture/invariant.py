@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.nn import functional
 
+from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import Kernels, PackedWeights, lower
 from specbench.engine.capture.nodes import copied, finished, inputs_of, value
 from specbench.engine.capture.torch_private import packed_linear
@@ -19,7 +20,7 @@ SLOTS = 128  # that one product of weights and values adds up; longer caches are
 
 def lower_invariant(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
     """`lower`, with kernels whose rows do not depend on their number."""
-    return lower(module, packed, one_token, Kernels(attend, attend, linear_of_rows, large_fp32=(0, 0)))
+    return lower(module, packed, one_token, INVARIANT)
 
 
 def linear_of_rows(input: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
@@ -54,9 +55,14 @@ def with_path_order(module: GraphModule, positions: int, visible: int, buffers: 
         order.meta["val"] = torch.ops.specbench.path_order(value(inputs[positions]), value(inputs[visible]))
     own = {inputs[index] for index in buffers}
     for node in list(module.graph.nodes):
-        if node.target == torch.ops.specbench.attend.default and node.args[1] in own:
-            node.target, node.args = attend, (*node.args, order)
+        if node.target == torch.ops.specbench.attend.default and _reads(node.args[1], own):
+            node.target, node.kwargs = attend, {"order_BLC": order}
     return finished(module)
+
+
+def _reads(node: Any, buffers: set[Node]) -> bool:
+    """Whether keys are one of `buffers`, or made of them, as those of latents are."""
+    return node in buffers or any(_reads(one, buffers) for one in node.all_input_nodes)
 
 
 def attend(
@@ -65,6 +71,7 @@ def attend(
     value_BKCD: Tensor,
     bias: Tensor | None,
     scale: float,
+    sinks_H: Tensor | None = None,
     order_BLC: Tensor | None = None,
 ) -> Tensor:
     """`kernels.attend`, each row of the result the same in any company.
@@ -73,7 +80,7 @@ def attend(
     token's own path, as they would if its path had been read alone.
     """
     if query_BHLD.device.type != "cpu":
-        return attend_one_by_one(query_BHLD, key_BKCD, value_BKCD, bias, scale, order_BLC)
+        return attend_one_by_one(query_BHLD, key_BKCD, value_BKCD, bias, scale, sinks_H, order_BLC)
     rows, heads, length, channels = query_BHLD.shape
     _, key_heads, slots, _ = key_BKCD.shape
     group = heads // key_heads
@@ -85,11 +92,15 @@ def attend(
         scores_NRC = torch.bmm(whole_NRD, key_NCD.mT).mul_(scale)
     else:
         scores_NRC = torch.baddbmm(_bias(bias, rows, key_heads, group, length), whole_NRD, key_NCD.mT, alpha=scale)
+    sinks_NM1 = None
+    if sinks_H is not None:
+        of_tokens = sinks_H.to(scores_NRC.dtype).view(1, key_heads, group, 1).expand(rows, -1, -1, length)
+        sinks_NM1 = of_tokens.reshape(-1, count, 1)
     if order_BLC is None:
-        mixed_NRD = _mix(scores_NRC.softmax(-1), value_NCD)
+        mixed_NRD = _mix(_softmax(scores_NRC, sinks_NM1), value_NCD)
     else:
         order = order_BLC.view(rows, 1, 1, length, slots).expand(-1, key_heads, group, -1, -1)
-        mixed_NRD = _mix_in_order(scores_NRC, value_NCD, order.reshape(-1, count, slots))
+        mixed_NRD = _mix_in_order(scores_NRC, value_NCD, order.reshape(-1, count, slots), sinks_NM1)
     if mixed_NRD.shape[1] > count:
         mixed_NRD = mixed_NRD.narrow(1, 0, count)
     return mixed_NRD.to(query_BHLD.dtype).contiguous().view(rows, heads, length, -1)
@@ -120,6 +131,14 @@ def _bias(bias: Tensor, rows: int, key_heads: int, group: int, length: int) -> T
     return functional.pad(bias_NMC, (0, 0, 0, -count % ROWS)) if count % ROWS else bias_NMC
 
 
+def _softmax(scores_NRC: Tensor, sinks_NM1: Tensor | None) -> Tensor:
+    """The softmax over slots, and over a sink where there is one; rows of filling have any."""
+    if sinks_NM1 is None:
+        return scores_NRC.softmax(-1)
+    filled = functional.pad(sinks_NM1, (0, 0, 0, scores_NRC.shape[1] - sinks_NM1.shape[1]))
+    return torch.cat([scores_NRC, filled], -1).softmax(-1)[..., :-1].contiguous()
+
+
 def _mix(weights_NRC: Tensor, value_NCD: Tensor) -> Tensor:
     """Values added up by weight, slot by slot within blocks, and block by block."""
     slots = value_NCD.shape[1]
@@ -132,10 +151,10 @@ def _mix(weights_NRC: Tensor, value_NCD: Tensor) -> Tensor:
     return mixed_NRD
 
 
-def _mix_in_order(scores_NRC: Tensor, value_NCD: Tensor, order_NMC: Tensor) -> Tensor:
+def _mix_in_order(scores_NRC: Tensor, value_NCD: Tensor, order_NMC: Tensor, sinks_NM1: Tensor | None = None) -> Tensor:
     """Softmax over slots in the order given, and values added up in it; M of the R rows count."""
     batch, count, slots = order_NMC.shape
-    weights_NMC = scores_NRC[:, :count].gather(-1, order_NMC).softmax(-1)
+    weights_NMC = _softmax(scores_NRC[:, :count].gather(-1, order_NMC), sinks_NM1)
     if slots <= SLOTS:
         # A path's slots rise along it: within a block they are added in that order, with zeros between.
         return torch.bmm(torch.zeros_like(scores_NRC).scatter_(-1, order_NMC, weights_NMC), value_NCD)
@@ -152,6 +171,7 @@ def attend_one_by_one(
     value_BKCD: Tensor,
     bias: Tensor | None,
     scale: float,
+    sinks_H: Tensor | None = None,
     order_BLC: Tensor | None = None,
 ) -> Tensor:
     """`attend` with each query a batch row of its own, which a GPU's fused kernels read like a single query.
@@ -179,6 +199,13 @@ def attend_one_by_one(
         bias = bias.reshape(rows * length, -1, 1, slots)
     query = query_BHLD.transpose(1, 2).reshape(rows * length, heads, 1, channels).to(key.dtype)
     shared = {} if heads == key.shape[1] else {"enable_gqa": True}
-    mixed = functional.scaled_dot_product_attention(query, key, states, bias, scale=scale, **shared)
+    mixed = (
+        functional.scaled_dot_product_attention(query, key, states, bias, scale=scale, **shared)
+        if sinks_H is None
+        else kernels.attend(query, key, states, bias, scale, sinks_H)
+    )
     mixed = mixed.view(rows, length, heads, -1).transpose(1, 2)
     return mixed.to(query_BHLD.dtype).contiguous()
+
+
+INVARIANT = Kernels(attend, attend, linear_of_rows, large_fp32=(0, 0))

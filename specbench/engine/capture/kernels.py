@@ -14,11 +14,21 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def attend(query_BHLD: Tensor, key_BKCD: Tensor, value_BKCD: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def attend(
+    query_BHLD: Tensor,
+    key_BKCD: Tensor,
+    value_BKCD: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
     """Softmax attention, [B, H, L, D] in the query's dtype. `bias` [1 or B, 1 or H, L, C] is added to the scores.
 
-    Keys and values may be wider than the query (fp32 beside bf16); then the sums are done in theirs.
+    Keys and values may be wider than the query (fp32 beside bf16); then the sums are done in theirs. A sink is a score
+    that takes part in the softmax, and mixes nothing in.
     """
+    if sinks_H is not None:
+        return _attend_with_sinks(query_BHLD, key_BKCD, value_BKCD, bias, scale, sinks_H)
     dtype = query_BHLD.dtype
     rows, heads, length, channels = query_BHLD.shape
     key_heads = key_BKCD.shape[1]
@@ -37,7 +47,23 @@ def attend(query_BHLD: Tensor, key_BKCD: Tensor, value_BKCD: Tensor, bias: Tenso
     else:  # several tokens of one row: on CPU three plain products beat the fused kernel
         scores = torch.baddbmm(bias.expand(1, key_heads, -1, -1)[0], query[0], key_BKCD[0].transpose(1, 2), alpha=scale)
         mixed = torch.bmm(scores.softmax(-1), value_BKCD[0]).unsqueeze(0)
-    return mixed.to(dtype).view(rows, heads, length, value_BKCD.shape[-1])
+    # A GPU's fused kernels return [B, L, H, D] seen as [B, H, L, D]: no view of merged heads.
+    return mixed.to(dtype).reshape(rows, heads, length, value_BKCD.shape[-1])
+
+
+def _attend_with_sinks(
+    query_BHLD: Tensor, key_BKCD: Tensor, value_BKCD: Tensor, bias: Tensor | None, scale: float, sinks_H: Tensor
+) -> Tensor:
+    rows, heads, length, channels = query_BHLD.shape
+    key_heads = key_BKCD.shape[1]
+    query = query_BHLD.to(key_BKCD.dtype).reshape(rows, key_heads, -1, channels)
+    scores = (query @ key_BKCD.mT).view(rows, heads, length, -1) * scale
+    if bias is not None:
+        scores = scores + bias
+    sinks = sinks_H.to(scores.dtype).view(1, heads, 1, 1).expand(rows, -1, length, -1)
+    weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+    mixed = weights.reshape(rows, key_heads, heads // key_heads * length, -1) @ value_BKCD
+    return mixed.view(rows, heads, length, -1).to(query_BHLD.dtype)
 
 
 def attend_alone(query_BHLD: Tensor, key_BHCD: Tensor, value_BHCD: Tensor, bias: Tensor | None, scale: float) -> Tensor:

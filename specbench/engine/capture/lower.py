@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
+from specbench.engine.capture.experts import ExpertMap, Gate, RoutedExperts, weights_of
 from specbench.engine.capture.nodes import (
     add_constant,
     aten,
@@ -23,6 +24,7 @@ from specbench.engine.capture.nodes import (
 )
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
 from specbench.engine.cuda.fused import fuse
+from specbench.engine.experts import ExpertReads
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class PackedWeights:
 
     def __init__(self) -> None:
         self._made: dict[Any, tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
+        self.reads = ExpertReads()  # of the experts among them
 
     def of(self, weight: Tensor, layout: Callable[[Tensor], Tensor] = lay_out) -> Tensor:
         """`weight` in oneDNN's layout, or in another."""
@@ -130,7 +133,9 @@ def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> Graph
 def with_packed_weights(
     module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST
 ) -> GraphModule:
-    """`module` with its linear maps on weights in oneDNN's layout where that pays, in place."""
+    """`module` with its linear maps on weights in oneDNN's layout where that pays, and its experts ready, in place."""
+    for node in calls(module, torch.ops.specbench.experts.default):
+        _route(module, node, packed, chosen, chosen.large_fp32[0 if one_token else 1])
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
     if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
         for node in calls(module, aten.linear.default):
@@ -158,7 +163,7 @@ def _name_kernels(module: GraphModule, one_token: bool, chosen: Kernels) -> None
         node.target = kernels.write
     for node in calls(module, torch.ops.specbench.attend.default):
         query, key = value(node.args[0]), value(node.args[1])
-        alone = one_token and query.shape[1] == key.shape[1]
+        alone = one_token and query.shape[1] == key.shape[1] and len(node.args) == 5
         node.target = chosen.attend_alone if alone else chosen.attend
 
 
@@ -273,11 +278,34 @@ def _through_torch(node: Node) -> None:
 def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, chosen: Kernels, large_fp32: int) -> None:
     weight = constant(module, node.args[1])
     bias = node.args[2] if len(node.args) > 2 else None
-    if weight is None or value(node.args[0]).dtype != weight.dtype:
-        return
-    bf16 = weight.dtype == torch.bfloat16 and computes_bf16()
-    if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= large_fp32):
+    if weight is None or value(node.args[0]).dtype != weight.dtype or not _pays(weight, large_fp32):
         return
     with module.graph.inserting_before(node):
         laid_out = add_constant(module, packed.of(weight))
     replace_by_call(node, chosen.linear, (node.args[0], laid_out, bias))
+
+
+def _pays(weight: Tensor, large_fp32: int) -> bool:
+    """Whether a map on `weight` is faster in oneDNN's own layout."""
+    if weight.dtype == torch.bfloat16:
+        return computes_bf16()
+    return weight.dtype == torch.float32 and weight.numel() >= large_fp32
+
+
+def _route(module: GraphModule, node: Node, packed: PackedWeights, chosen: Kernels, large_fp32: int) -> None:
+    states, index, weights, *held, transposed, gate, alpha, limit = node.args
+    weight_up, weight_down, bias_up, bias_down = (constant(module, one) for one in held)
+
+    def each(weight: Tensor | None, bias: Tensor | None) -> ExpertMap:
+        assert weight is not None
+        all_of_them = weights_of(weight.detach(), bool(transposed))
+        if weight.device.type != "cpu":
+            return ExpertMap(all_of_them, bias, torch.nn.functional.linear)
+        alone = all_of_them.unbind()
+        if torch.backends.mkldnn.is_available() and _pays(alone[0], large_fp32):
+            return ExpertMap([packed.of(one) for one in alone], bias, chosen.linear)
+        return ExpertMap(alone, bias, torch.nn.functional.linear)
+
+    kind = Gate(str(gate), float(cast(float, alpha)), float(cast(float, limit)))
+    routed = RoutedExperts(each(weight_up, bias_up), each(weight_down, bias_down), kind, packed.reads)
+    replace_by_call(node, routed, (states, index, weights))

@@ -23,7 +23,7 @@ from transformers import AttentionInterface, Cache, PretrainedConfig, masking_ut
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from specbench.engine.capture import kernels
+from specbench.engine.capture import experts, kernels
 from specbench.engine.layout import Layout
 
 NAME = "specbench"  # of the attention function, in transformers' registry
@@ -65,6 +65,11 @@ class Placement:
     def _attention(self) -> str:
         name: str = self._network.get_decoder().config._attn_implementation
         return name
+
+    def in_a_row(self, first: int, count: int) -> dict[str, Tensor]:
+        """The keyword argument that says where `count` tokens stand: networks differ in what they assume without."""
+        positions_1L = torch.arange(first, first + count, device=self._network.device).unsqueeze(0)
+        return {self._argument: positions_1L} if self._argument else {}
 
     def has_followed(self, masked: bool) -> None:
         """A capture of the network followed a layout, and did or did not ask for a mask."""
@@ -129,14 +134,18 @@ def write(buffer: Tensor, at: Tensor, states: Tensor) -> None:
 
 
 @torch.library.custom_op("specbench::attend", mutates_args=())
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, sinks: Tensor | None = None
+) -> Tensor:
     """Attention with an additive bias: an operation that the rewrites find in a captured graph."""
-    return kernels.attend(query, key, value, bias, scale).clone()
+    return kernels.attend(query, key, value, bias, scale, sinks).clone()
 
 
 @attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
+def _(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, sinks: Tensor | None = None
+) -> Tensor:
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
 def attention(
@@ -152,8 +161,8 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention function as `transformers` calls it."""
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        raise NotImplementedError("attention with capped scores or sinks")
+    if kwargs.get("softcap") is not None:
+        raise NotImplementedError("attention with capped scores")
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     if attention_mask is None and causal and key.shape[-2] != 1:
         raise NotImplementedError("causal attention without a mask")
@@ -167,7 +176,8 @@ def attention(
         bias = attention_mask if bias is None else bias + attention_mask
     bias = None if bias is None else bias.to(key.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(query, key, value, bias, scale).transpose(1, 2).contiguous(), None
+    sinks = () if kwargs.get("s_aux") is None else (kwargs["s_aux"],)
+    return attend(query, key, value, bias, scale, *sinks).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, attention)
@@ -176,7 +186,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 @contextmanager
 def marked(network: Any) -> Iterator[None]:
-    """`network` with its attention marked, for as long as it is being captured.
+    """`network` with its attention and its experts marked, for as long as it is being captured.
 
     T5's encoder and decoder have copies of its config; in early releases `set_attn_implementation` leaves them alone.
     """
@@ -184,14 +194,26 @@ def marked(network: Any) -> Iterator[None]:
         module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)
     ]
     configs = {id(config): config for config in own}.values()
-    before = [config._attn_implementation for config in configs]
+    before = [(config._attn_implementation, config._experts_implementation) for config in configs]
+    latents = [module for module in network.modules() if hasattr(module, "expand_kv")]
     for config in configs:
-        config._attn_implementation = NAME
+        config._attn_implementation, config._experts_implementation = NAME, experts.NAME
+    for module in latents:
+        module.expand_kv = partial(_expanded, module)
     try:
         yield
     finally:
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation = implementation
+        for config, implementations in zip(configs, before, strict=True):
+            config._attn_implementation, config._experts_implementation = implementations
+        for module in latents:
+            del module.expand_kv
+
+
+def _expanded(module: Any, latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values from DeepSeek's latents [B, 1, C, R], as its own function makes them, with no write in place."""
+    both = module.kv_b_proj(latent).unflatten(-1, (-1, module.qk_nope_head_dim + module.v_head_dim))
+    keys, values = both[:, 0].transpose(1, 2).split([module.qk_nope_head_dim, module.v_head_dim], -1)
+    return torch.cat([keys, rotated.expand(-1, keys.shape[1], -1, -1)], -1), values
 
 
 class _Layer(CacheLayerMixin):

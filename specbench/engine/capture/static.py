@@ -18,7 +18,9 @@ from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lo
 from specbench.engine.capture.program import Program, Step, captured_function, rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
+from specbench.engine.capture.windowed import WindowedStatic
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.experts import Experts
 from specbench.engine.native.segments import (
     Call,
     LoweredPrompt,
@@ -26,6 +28,7 @@ from specbench.engine.native.segments import (
     Rollout,
     WholeStep,
     lower_native,
+    lower_native_invariant,
     run_at_once,
 )
 from specbench.engine.session import Prompt, Read, Tokens
@@ -69,6 +72,8 @@ class StaticModel(EagerModel):
             network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
         )
         self.placement = self.program.placement
+        if self.engine not in ("compile", "cudagraph"):  # whose runs are none of Python's
+            self.experts = Experts.of(network, self.packed.reads)
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self._numbers: dict[int, Tensor] = {}
@@ -132,7 +137,7 @@ class StaticModel(EagerModel):
         return torch.promote_types(dtype, torch.float32) if network.device.type == "cpu" else dtype
 
     def start(self, prompt: Prompt) -> StaticSession:
-        return StaticSession(self, prompt)
+        return StaticSession(self, prompt) if self.window is None else WindowedStatic(self, prompt, self.window)
 
     def capacity(self, needed: int) -> int:
         """Slots of self-attention buffers with room for `needed` tokens: the next power of two."""
@@ -161,7 +166,7 @@ class NativeModel(StaticModel):
 
     engine = "native"
     lowering: Lowering = staticmethod(lower_native)
-    invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
+    invariant_lowering: Lowering = staticmethod(lower_native_invariant)
     prompt_lowering: Lowering = LoweredPrompt
     most_rows: int | None = None
 
@@ -170,7 +175,7 @@ class NativeModel(StaticModel):
         return {}
 
     def start(self, prompt: Prompt) -> "NativeSession":
-        return NativeSession(self, prompt)
+        return NativeSession(self, prompt) if self.window is None else WindowedNative(self, prompt, self.window)
 
     @cached_property
     def torch_is_slow(self) -> bool:
@@ -248,9 +253,9 @@ class NativeSession(StaticSession):
         count, model = len(tokens), self.model
         step = model.program.one if count == 1 else model.program.several
         plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
-        room = self.length + count <= self._capacity and model.rows <= count
-        if not (plain and room and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
+        if not (plain and model.rows <= count and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
             return super().extend(tokens, parents)
+        self._make_room(self.length + count)
         call = self._call_on(step, tokens)
         logits_LV = torch.empty(count, call.program.widths[0], dtype=call.program.dtype)
         call.run((logits_LV,))
@@ -334,9 +339,7 @@ class NativeSession(StaticSession):
         if end > (model.longest or end) or self._tree:
             return None
         self.drop_ahead()
-        if end > self._capacity:
-            with torch.inference_mode():
-                self.reserve(end)
+        self._make_room(end)
         began, calls = self.length, [self._call_on(first, tokens)]
         for self.length in range(began + count, end):
             calls.append(self._call(one, 1, len(calls)))
@@ -346,3 +349,21 @@ class NativeSession(StaticSession):
         chosen, rows_GV = rollout(uniform_G)
         self.length = began + count + len(chosen) - 1
         return chosen, rows_GV
+
+
+class WindowedNative(WindowedStatic, NativeSession):
+    """A native session with a window."""
+
+    model: NativeModel
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        return StaticSession.extend(self, tokens, parents)  # in blocks that the window has room for
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], Tensor | None] | None:
+        began = self.length
+        found = super().rollout(tokens, choice, steps, uniform_G)
+        if found is not None:
+            self.text[began:] = [*tokens, *found[0]][: self.length - began]
+        return found

@@ -21,6 +21,8 @@ from specbench.engine.eager.sessions import NetworkSession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Prompt, Tokens
 
+MOST_OF_MASK = 2**24  # tokens of a prompt that are read at once, times slots: a mask of 64 MB
+MOST_CACHED_MASK = 2**20
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 
 
@@ -123,6 +125,7 @@ class StaticSession(NetworkSession):
         for buffer, state in zip(self._held["cross"].layers, states, strict=True):
             buffer[:, :, : len(source)] = state
 
+    @torch.inference_mode()
     def reserve(self, needed: int) -> None:
         """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them."""
         old, self._capacity = self._held.get("self"), self.model.capacity(needed)
@@ -149,7 +152,9 @@ class StaticSession(NetworkSession):
         if parents is not None and not self._tree:
             self.model.require_trees()
         most = self.model.most_rows if self.model.invariant and not last_row else None
-        most = most or len(tokens)
+        most = most or (
+            max(1, MOST_OF_MASK // self.model.capacity(self.length + len(tokens))) if last_row else len(tokens)
+        )
         blocks = [
             self._read(
                 tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
@@ -209,7 +214,7 @@ class StaticSession(NetworkSession):
         return self.model.ids([*tokens, *[tokens[-1]] * missing] if missing else tokens)
 
     def _looked_up(
-        self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]
+        self, what: tuple[object, ...], count: int, compute: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only.
 
@@ -219,7 +224,7 @@ class StaticSession(NetworkSession):
         shape = () if self._tree.is_chain else nodes
         cached = self.model.tree_positions if shape else self.model.positions
         key = (what, self.length + (len(nodes) - count if nodes else 0), count, self._capacity, shape)
-        return cached.once(key, compute)
+        return cached.once(key, compute) if count * self._capacity <= MOST_CACHED_MASK else compute()
 
     def _layout(self, count: int) -> Layout:
         return self._tree.layout(self.length, count, self.model.numbers(self._capacity))

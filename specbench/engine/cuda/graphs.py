@@ -22,6 +22,7 @@ from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.cuda.replayed import (
     Capture,
     CudaCapture,
+    FunctionGraph,
     NotCaptured,
     Rollout,
     RolloutGraph,
@@ -37,6 +38,7 @@ COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer rows is fill
 READY_FOR = 8  # tokens of a step that is captured before anything has asked for it
 FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes, so few graphs
 MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
+MOST_FUNCTIONS = 64  # of logits, for the sizes of proposals; they are small
 MOST_ROLLOUTS = 4  # numbers of steps of one choice
 FIRST_READS = 1, 2  # tokens that a draft has not read: after a block that was accepted whole two
 
@@ -49,6 +51,7 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
+    no_windows = "replays graphs over whole caches (engine=cudagraph)"
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class CudaGraphModel(StaticModel):
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
         self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
+        self._functions: dict[Key, FunctionGraph | Callable[[Capture], FunctionGraph]] = {}
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
         self._choice: Choice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
@@ -113,6 +117,17 @@ class CudaGraphModel(StaticModel):
             self.ask_rollout(choice, count, steps, buffers)
         assert not isinstance(found, StepGraph)
         return found
+
+    @torch.inference_mode()
+    def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """See `session.Repeat`: a graph from the second completion on; the first one asks for it."""
+        key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
+        if isinstance(found := self._functions.get(key), FunctionGraph):
+            return found.run(inputs)
+        if key not in self._functions and len(self._functions) < MOST_FUNCTIONS:
+            self._functions[key] = lambda capture: FunctionGraph(capture, function, examples)
+            examples = [tensor.clone() for tensor in inputs]
+        return function(*inputs)
 
     def _found(self, key: Key) -> Made | None:
         if found := self._graphs.get(key):
@@ -194,6 +209,9 @@ class CudaGraphModel(StaticModel):
                 continue
             self.captures += 1
         self._asked.clear()
+        for name, function in self._functions.items():
+            if not isinstance(function, FunctionGraph):
+                self._functions[name] = function(self.capture)
 
 
 def _grown(size: int, needed: int) -> int:

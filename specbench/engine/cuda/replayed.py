@@ -90,6 +90,9 @@ class CudaCapture:
     """`work` as a CUDA graph. All graphs share one pool of memory: they never run at the same time."""
 
     pool: Any = None
+    anchor: Any = (
+        None  # a graph that lives as long as the process: a pool whose graphs are all gone cannot be used again
+    )
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         stream = torch.cuda.Stream()
@@ -100,6 +103,9 @@ class CudaCapture:
         torch.cuda.current_stream().wait_stream(stream)
         if CudaCapture.pool is None:
             CudaCapture.pool = torch.cuda.graph_pool_handle()
+            CudaCapture.anchor = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(CudaCapture.anchor, pool=CudaCapture.pool):
+                torch.zeros(1, device="cuda")
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=CudaCapture.pool):
             self._result = work()
@@ -163,6 +169,19 @@ class RolloutGraph:
             inputs.uniform_G[:steps].copy_(uniform_G)
         tokens_G, rows_GV = self._captured.replay()[:steps].clone(), inputs.rows_GV  # the next replay writes over both
         return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
+
+
+class FunctionGraph:
+    """A captured function of tensors, and the tensors that it reads."""
+
+    def __init__(self, capture: Capture, function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+        self._inputs = inputs = [tensor.clone() for tensor in inputs]
+        self._captured = capture(lambda: function(*inputs))
+
+    def run(self, inputs: Sequence[Tensor]) -> Tensor:
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own.copy_(given)
+        return self._captured.replay().clone()  # the next replay writes over it
 
 
 class NotCaptured(RuntimeError):

@@ -3,6 +3,7 @@
 Shapes: N hypotheses to read, R rows in the cache, L new positions, M hypotheses asked for, V logits of the head.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
@@ -16,9 +17,12 @@ from transformers import DynamicCache, EncoderDecoderCache
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
-from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
+from specbench.engine.eager.recurrence import Recurrence
+from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
+from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions
-from specbench.engine.session import LayeredSession, Prompt, Tokens, clock_of
+from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of
+from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
 # Keys and values of cross-attention, as T5 and the families after BART name them.
@@ -40,7 +44,11 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
+    experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
+
+    window: Window | None = None  # what its sessions attend to; None: to everything
+    no_windows: str | None = None  # why its sessions cannot have one
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -52,6 +60,7 @@ class EagerModel:
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
+        self.recurrence = Recurrence.of(network)
         self._shallow: dict[Part, EagerModel] = {}
         # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         self.now, self.mark = clock_of(network)
@@ -65,6 +74,19 @@ class EagerModel:
         if part not in self._shallow:
             self._shallow[part] = self._same_engine(reduced(self.network, part))
         return self._shallow[part]
+
+    def windowed(self, window: Window, key: str) -> "EagerModel":
+        """This model, its weights shared, with sessions that attend to `window` alone.
+
+        Raises:
+            UserError: its sessions cannot; the message names `key`.
+        """
+        recurrent = None if self.recurrence is None else "has recurrent layers, whose states are of the whole text"
+        if reason := self.no_windows or recurrent or self.placement.no_trees:
+            raise UserError(f"{key}: {type(self.network).__name__} {reason}; use engine=eager, or no window")
+        made = copy.copy(self)
+        made.window = window
+        return made
 
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, for a network that returns the input of its head."""
@@ -88,7 +110,9 @@ class EagerModel:
             if len(prompt.prefix) > 1:
                 session.extend(prompt.prefix[:-1])
             return session
-        return DecoderOnlySession(self, prompt.prefix[:-1])
+        if self.window is not None:
+            return WindowedEager(self, prompt, self.window)
+        return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt.prefix[:-1])
 
     def require_trees(self) -> None:
         """Check that sessions of this model can read a tree.
@@ -96,18 +120,39 @@ class EagerModel:
         Raises:
             UserError: they cannot.
         """
-        if reason := self.no_trees or self.placement.no_trees:
+        if reason := self.no_trees or (None if self._only_recurrent else self.placement.no_trees):
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
+
+    @property
+    def _only_recurrent(self) -> bool:
+        """Whether no layer has an attention, so that nothing depends on positions or masks."""
+        return self.recurrence is not None and not self.recurrence.attends
 
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the network cannot run over `rows` rows at once."""
-        if reason := self.no_batches or self.placement.no_trees:
+        if reason := self.no_batches or (None if self._only_recurrent else self.placement.no_trees):
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
+
+    @property
+    def reads_at_once(self) -> bool:
+        """See `ReadsAtOnce`: recurrent states are of sessions, and in no buffers."""
+        return self.recurrence is not None
+
+    def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
+        """See `ReadsAtOnce`; equal to rounding."""
+        if len(reads) == 1:
+            return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
+        return RecurrentSession.read_rows(self, reads)
+
+    def bytes_of_session(self, tokens: int) -> int:
+        """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
+        session = RecurrentSession(self, [0])
+        return session.bytes_of(tokens)
 
     def weights_changed(self) -> None:
         """The network's weights have been changed in place: drop or renew all that was computed from them."""
@@ -129,7 +174,9 @@ def _weights_per_step(network: Any) -> int:
     skipped = {id(parameter) for module in left_out for parameter in module.parameters()}
     head = network.get_output_embeddings().weight
     counted = {id(p): p.numel() for p in network.parameters() if id(p) not in skipped}
-    return sum((counted | {id(head): head.numel()}).values())
+    experts = Experts.of(network)
+    unread = 0 if experts is None else experts.unread
+    return int(sum((counted | {id(head): head.numel()}).values())) - unread
 
 
 TokenSequence = tuple[int, ...]
@@ -144,7 +191,14 @@ class PrefixBatch:
     """
 
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
-        """The encoder runs once; a decoder-only model reads all of the prompt but its last token."""
+        """The encoder runs once; a decoder-only model reads all of the prompt but its last token.
+
+        Raises:
+            UserError: the model has recurrent states, into which padding would be read.
+        """
+        if model.recurrence is not None:
+            name = type(model.network).__name__
+            raise UserError(f"bench beam: {name} has recurrent states, which it does not support; use specbench run")
         self._model = model
         self._encoded: Tensor | None = None
         self._forget()

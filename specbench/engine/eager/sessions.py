@@ -8,16 +8,19 @@ another session.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache
+from torch.nn.utils.rnn import pad_sequence
+from transformers import EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
+from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
-from specbench.engine.layout import OpenTree
-from specbench.engine.session import Tokens
+from specbench.engine.eager.recurrence import Recurrence
+from specbench.engine.layout import Layout, OpenTree
+from specbench.engine.session import Read, Tokens
 
 
 class SessionModel(Protocol):
@@ -29,6 +32,7 @@ class SessionModel(Protocol):
     state_width: int  # columns after the logits that hold what the head read, and taps
     tap_width: int  # of these the last, which hold taps
     states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
+    recurrence: Recurrence | None
 
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
@@ -146,12 +150,16 @@ class EagerSession(NetworkSession):
         self.drop_ahead()
         surplus = max(0, self.length - length)
         if surplus or self._tree:
-            # A negative count removes that many tokens in every supported release; the meaning of a positive
-            # one changed within transformers 5.
-            self._cache.crop(-surplus - len(self._tree))
+            self._drop(surplus + len(self._tree), surplus)
             self.length -= surplus
             self._tree.close()
             self._last.select([], self.length)
+
+    def _drop(self, tokens: int, of_sequence: int) -> None:
+        """Forget the last `tokens` cached, of which the first `of_sequence` are of the sequence, the rest of a tree."""
+        # A negative count removes that many tokens in every supported release; the meaning of a positive one changed
+        # within transformers 5.
+        self._cache.crop(-tokens)
 
     def drop_ahead(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
@@ -177,17 +185,22 @@ class EagerSession(NetworkSession):
         return None
 
     def _caches(self, part: Part | None) -> list[Any]:
-        """The self-attention caches of the layers whose attention runs in `part`, or of all layers."""
+        """What the layers cache whose attention runs in `part`, or all layers: of the sequence, not of the source."""
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
-        return layers if part is None else [layers[number] for number in part.caching]
+        running = layers if part is None else [layers[number] for number in part.caching]
+        return [layer for layer in running if isinstance(layer, KeyValueLayer | RecurrentLayer)]
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
         self.drop_ahead()
         logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
+        self._has_read(tokens, parents, logits_LV)
+        return logits_LV
+
+    def _has_read(self, tokens: Tokens, parents: Sequence[int] | None, logits_LV: Tensor) -> None:
+        """Count what all layers have read, and hold its states."""
         if parents is None:
             self.length += len(tokens)
         self._keep_states(logits_LV, parents is not None)
-        return logits_LV
 
     def _forward(
         self,
@@ -203,16 +216,28 @@ class EagerSession(NetworkSession):
             model.require_trees()
         tree.grow(tokens, parents)
         with torch.inference_mode(), ExitStack() as contexts:
-            # A chain is what the module arranges itself, with kernels that need no mask.
-            if not tree.is_chain:
-                numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
-                layout = tree.layout(length, len(tokens), numbers_1C)
+            if (recurrence := model.recurrence) is not None:
+                new = Arrangement.of(tree, len(tokens))
+                contexts.enter_context(recurrence.reading(self._cache.layers, [new]))
+                options |= model.placement.in_a_row(length + new.earlier, new.tokens)
+            if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
-            output = model.network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
+            options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
+            output = model.network(use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
         logits_LV: Tensor = output.logits[0]
         return logits_LV
+
+    def _layout(self, tree: OpenTree, length: int, count: int) -> Layout | None:
+        """Of the newest `count` tokens or nodes after `length` tokens.
+
+        None for a chain, which the module arranges itself, with kernels that need no mask.
+        """
+        recurrence = self.model.recurrence
+        if tree.is_chain or (recurrence is not None and not recurrence.attends):
+            return None
+        return tree.layout(length, count, torch.arange(length + len(tree), device=self.model.device).unsqueeze(0))
 
     @abstractmethod
     def _inputs(self, tokens: Tokens) -> dict[str, object]:
@@ -220,15 +245,9 @@ class EagerSession(NetworkSession):
 
     @torch.inference_mode()
     def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
-        surplus = len(tree) - len(path)
-        nodes = tree.select(path)
+        count, nodes = len(tree), tree.select(path)
         for layer in self._caches(part):
-            if nodes != list(range(len(nodes))):
-                slots = torch.tensor(nodes, device=layer.keys.device) + length
-                for states in (layer.keys, layer.values):
-                    states[..., length : length + len(nodes), :] = states.index_select(-2, slots)
-            if surplus:
-                layer.crop(-surplus)
+            layer.keep(nodes, count)
 
 
 class EncoderDecoderSession(EagerSession):
@@ -236,7 +255,7 @@ class EncoderDecoderSession(EagerSession):
 
     def __init__(self, model: SessionModel, source: Sequence[int]) -> None:
         # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
-        super().__init__(model, EncoderDecoderCache(DynamicCache(), DynamicCache()))
+        super().__init__(model, EncoderDecoderCache(new_cache(), new_cache()))
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
 
@@ -260,13 +279,94 @@ class DecoderOnlySession(EagerSession):
     """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
 
     def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
-        # Without the config every layer caches all it read: layers that attend to a window only would drop what a
-        # rollback needs. Their masks hold them to the window all the same.
-        super().__init__(model, DynamicCache())
+        super().__init__(model, self._empty(model))
         if read_first:
             # The head's logits of the prompt are of no use, and large.
             options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
             self._read(read_first, **options)
 
+    @staticmethod
+    def _empty(model: SessionModel) -> Any:
+        return new_cache() if model.recurrence is None else model.recurrence.cache()
+
     def _inputs(self, tokens: Tokens) -> dict[str, object]:
         return {"input_ids": self.model.ids(tokens)}
+
+
+class RecurrentSession(DecoderOnlySession):
+    """A session of a network with recurrent layers, whose states can be dropped as far as they are held.
+
+    Beyond that it reads its text again.
+    """
+
+    batch: object = None  # that it is a row of
+
+    def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
+        self._text: list[int] = []
+        self._nodes: list[int] = []
+        super().__init__(model, read_first)
+
+    @staticmethod
+    @torch.inference_mode()
+    def read_rows(model: SessionModel, reads: Sequence[Read]) -> list[Tensor]:
+        """The results of `extend` for each of `reads`, of several sessions of `model`, from one run."""
+        sessions = [cast(RecurrentSession, read.session) for read in reads]
+        counts = [len(read.tokens) for read in reads]
+        for session, (_, tokens, parents) in zip(sessions, reads, strict=True):
+            session.drop_ahead()
+            if parents is not None:
+                model.require_trees()
+            session._tree.grow(tokens, parents)
+        new = [Arrangement.of(one._tree, count) for one, count in zip(sessions, counts, strict=True)]
+        most = max(counts)
+        slots = max(one.length + of.earlier + of.tokens for one, of in zip(sessions, new, strict=True))
+        numbers_1C = torch.arange(slots, device=model.device).unsqueeze(0)
+        layout = Layout.of_rows(
+            [
+                one._tree.layout(one.length, count, numbers_1C).filled(most)
+                for one, count in zip(sessions, counts, strict=True)
+            ]
+        )
+        recurrence = model.recurrence
+        assert recurrence is not None
+        cache = new_cache()
+        cache.layers = [
+            rows_of(same, new, slots) for same in zip(*(one._cache.layers for one in sessions), strict=True)
+        ]
+        ids = pad_sequence([model.ids(read.tokens)[0] for read in reads], batch_first=True)
+        with ExitStack() as contexts:
+            contexts.enter_context(recurrence.reading(cache.layers, new))
+            options = contexts.enter_context(model.placement.applying(layout)) if recurrence.attends else {}
+            output = model.network(input_ids=ids, use_cache=True, **(options | {recurrence.argument: cache}))
+        found = [logits_LV[:count] for logits_LV, count in zip(output.logits, counts, strict=True)]
+        for session, (_, tokens, parents), logits_LV in zip(sessions, reads, found, strict=True):
+            session._has_read(tokens, parents, logits_LV)
+        return found
+
+    def bytes_of(self, tokens: int) -> int:
+        """The most bytes that its layers hold after so many tokens; one was read so far."""
+        return sum(layer.bytes_of(tokens) for layer in self._caches(None))
+
+    def select(self, path: Sequence[int]) -> None:
+        super().select(path)
+        self._text += [self._nodes[node] for node in path]
+        self._nodes.clear()
+
+    def rollback(self, length: int) -> None:
+        super().rollback(length)
+        self._nodes.clear()
+        del self._text[self.length :]
+
+    def _has_read(self, tokens: Tokens, parents: Sequence[int] | None, logits_LV: Tensor) -> None:
+        super()._has_read(tokens, parents, logits_LV)
+        read = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        (self._text if parents is None else self._nodes).extend(read)
+
+    def _drop(self, tokens: int, of_sequence: int) -> None:
+        if tokens <= min(layer.held for layer in self._cache.layers if isinstance(layer, RecurrentLayer)):
+            for layer in self._caches(None):
+                layer.crop(-tokens)
+            return
+        self._cache = self._empty(self.model)
+        if left := self._text[: self.length - of_sequence]:
+            self._forward(self.model, left, None, 0, OpenTree(), logits_to_keep=1)

@@ -456,7 +456,9 @@ class Assembly:
         ))  # fmt: skip
 
     def _attend(self, node: Node) -> None:
-        query, keys, values, bias, scale = node.args[:5]
+        query, keys, values, bias, scale, *sinks = node.args
+        if sinks:
+            raise Unknown
         form = self._form(query)  # type: ignore[arg-type]
         self._require_buffers(keys, values)
         if not form.heads_first or form.heads is None:

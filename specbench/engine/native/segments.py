@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture.lower import PackedWeights, direct, lower, named, with_packed_weights
-from specbench.engine.capture.nodes import finished, value
+from specbench.engine.capture import kernels
+from specbench.engine.capture.invariant import INVARIANT
+from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct, lower, named, with_packed_weights
+from specbench.engine.capture.nodes import calls, finished, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.native.assemble import Assembly, Sizes
 from specbench.engine.native.instructions import Op, encoded, fused
@@ -23,8 +25,13 @@ from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
 
 
-def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
-    """`module` with as much as possible of it in native programs, in place, ready to run. Raises NotCompiled."""
+def lower_native(
+    module: GraphModule, packed: PackedWeights, one_token: bool, others: Kernels = FAST
+) -> Callable[..., Any]:
+    """`module` with as much as possible of it in native programs, in place, ready to run. Raises NotCompiled.
+
+    What is left runs in the kernels `others`.
+    """
     library()
     finished(named(module, one_token))
     ids = next(node for node in module.graph.nodes if node.op == "placeholder")
@@ -34,7 +41,14 @@ def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) ->
             raise NotImplementedError("a step without a linear map that the native kernels know")
         if (whole := _whole(module)) is not None:
             return whole
-    return direct(with_packed_weights(module, packed, one_token))
+    for node in calls(module, kernels.attend, kernels.attend_alone):
+        node.target = others.attend
+    return direct(with_packed_weights(module, packed, one_token, others))
+
+
+def lower_native_invariant(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
+    """`lower_native`; what is left has rows that do not depend on their number, as our kernels' sums run in order."""
+    return lower_native(module, packed, one_token, INVARIANT)
 
 
 class LoweredPrompt:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from specbench.errors import UserError
-from specbench.interop.readings import bench, llamacpp, passes, prometheus, sglang, tensorrt, vllm
+from specbench.interop.readings import bench, forced, llamacpp, passes, prometheus, sglang, tensorrt, vllm
 from specbench.interop.readings.base import PASSES, Format, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
@@ -31,12 +31,41 @@ __all__ = [
 _VLLM = "https://docs.vllm.ai/en/stable"
 _LLAMACPP = "https://github.com/ggml-org/llama.cpp/blob/master"
 _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt"
+_GOLDEN = "https://github.com/SemiAnalysisAI/InferenceX/blob/main/golden_al_distribution"
 _TENSORRT = "https://github.com/NVIDIA/TensorRT-LLM/blob/main"
 # The first that fits is taken, so that the narrower come first.
 FORMATS = (
     Format(
         "specbench", "specbench", "a record of specbench run", "docs/reference.md#sweeps", "0.1",
         lambda file: file.holds_all("run_id", "speculative"), passes.read,
+    ),
+    Format(
+        "speculation-profile", "Model Optimizer", "speculation_profile.json",
+        "https://github.com/NVIDIA/Model-Optimizer/pull/2247", "1.0", lambda file: file.holds_all(*forced.PROFILE),
+        forced.read_profile,
+    ),
+    Format(
+        "vllm-forced", "vLLM", "a speculative config with synthetic acceptance, JSON",
+        "https://github.com/vllm-project/vllm/pull/40662", "main of 2026",
+        lambda file: file.holds(forced.VLLM_RATES, forced.VLLM_LENGTH), forced.read_vllm,
+    ),
+    Format(
+        "llamacpp-forced", "llama.cpp", "a command line with --spec-synth-len or --spec-synth-rates",
+        "https://github.com/ggml-org/llama.cpp/pull/27711", "main of 2026",
+        lambda file: not file.is_json and file.has("--spec-synth-"), forced.read_llamacpp,
+    ),
+    Format(
+        "sglang-forced", "SGLang", "lines that set SGLANG_SIMULATE_ACC_LEN", f"{_GOLDEN}/README.md", "main of 2026",
+        lambda file: not file.is_json and file.has("SGLANG_SIMULATE_ACC_LEN"), forced.read_sglang,
+    ),
+    Format(
+        "tensorrt-forced", "TensorRT-LLM", "lines that set TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS",
+        f"{_GOLDEN}/README.md", "main of 2026",
+        lambda file: not file.is_json and file.has("TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"), forced.read_tensorrt,
+    ),
+    Format(
+        "inferencex", "InferenceX", "golden acceptance lengths, YAML", f"{_GOLDEN}/README.md", "main of 2026",
+        lambda file: not file.is_json and file.has(*(f"{mode}:" for mode in forced.MODES)), forced.read_golden,
     ),
     Format(
         "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",

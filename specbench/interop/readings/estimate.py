@@ -178,9 +178,9 @@ def _alpha(
         columns = [(one.accepted, one.accepted + (one.rejections or 0)) for one in requests]
     elif gamma is not None and tally.passes:
         mean = tally.accepted / tally.passes
-        alpha, method = _alpha_of(mean, gamma), MOMENTS
+        alpha, method = alpha_of(mean, gamma), MOMENTS
         half = NORMAL_95 * math.sqrt(_variance(alpha, gamma) / tally.passes)
-        bounds.append((_alpha_of(mean - half, gamma), _alpha_of(mean + half, gamma)))
+        bounds.append((alpha_of(mean - half, gamma), alpha_of(mean + half, gamma)))
         columns = [(one.accepted, one.passes or 0) for one in requests]
     else:
         return None, None, None, None, None
@@ -190,7 +190,7 @@ def _alpha(
         if method == LIKELIHOOD or gamma is None:
             bounds.append((found.low, found.high))
         else:
-            bounds.append((_alpha_of(found.low, gamma), _alpha_of(found.high, gamma)))
+            bounds.append((alpha_of(found.low, gamma), alpha_of(found.high, gamma)))
         if len(requests) >= FEW_PROMPTS:
             del bounds[0]
     return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, interval
@@ -212,7 +212,7 @@ def _without_ends(tally: Tally, requests: int, ends: Ends) -> float | None:
     return tally.accepted / (tally.accepted + max(0, tally.rejections - requests))
 
 
-def _alpha_of(mean: float, gamma: float) -> float:
+def alpha_of(mean: float, gamma: float) -> float:
     """The alpha at which a pass is expected to accept `mean` tokens; 0 or 1 where none is."""
     if mean <= 0:
         return 0.0

@@ -47,7 +47,7 @@ def read(document: Document) -> Reading:
         summary = record["summary"]
         if summary.get("tree"):
             raise UserError(f"{where}: a record of token trees, whose passes are no chains; read one of tree=none")
-        requests = [Tally.of_passes(map(_pass, prompt["speculative"]["passes"]), where) for prompt in record["prompts"]]
+        requests = tallies(record, where)
         printed = [
             Printed(name, float(value), meaning, ends="out")
             for name, meaning in PRINTED.items()
@@ -56,6 +56,11 @@ def read(document: Document) -> Reading:
     except (KeyError, TypeError) as error:
         raise UserError(f"{where}: not a record of specbench, or damaged ({error})") from error
     return Reading(printed, [one for one in requests if one.passes], by_request=True, ends="censored")
+
+
+def tallies(record: Mapping[str, Any], where: str) -> list[Tally]:
+    """The passes of each prompt of a record."""
+    return [Tally.of_passes(map(_pass, prompt["speculative"]["passes"]), where) for prompt in record["prompts"]]
 
 
 def _pass(one: Mapping[str, Any]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import OURS, Eagle, unrolled
+from specbench.methods.eagle.network import Eagle, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
@@ -210,17 +210,18 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
     """Weights of our own recipes, in a folder or shipped, or a published checkpoint, in a folder or on the hub."""
 
     needs_states = needs_prompt_states = True
+    network: ClassVar[type[Eagle]] = Eagle
 
     def __init__(self, request: DraftRequest[EagleConfig]) -> None:
         super().__init__(request)
         draft, key, target = self.draft, request.key, request.run.target
         self.source, pinned = source_of(draft)
         require_weights(request, Path(self.source), f", or {key}.hub=OWNER/NAME of a published checkpoint")
-        self.published = published_eagle(self.source, pinned, key, OURS)
+        self.published = published_eagle(self.source, pinned, key, self.network.FIELD)
         if self.published is None and draft.hub is not None and draft.path is None:
             raise UserError(f"{key}.hub={draft.hub}: its config.json is none of an EAGLE checkpoint")
         if self.published is None:
-            shape = Eagle.shape_of(Eagle.facts(Path(self.source), key, draft.recipe))[0]
+            shape = self.network.shape_of(self.network.facts(Path(self.source), key, draft.recipe))[0]
             kind, self.taps = shape.kind, shape.taps
         else:
             kind = self.published.kind

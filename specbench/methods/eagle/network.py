@@ -18,7 +18,7 @@ Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +80,7 @@ class Eagle(SavedHeads):
     """The layer with its input and output modules. `bind` connects it to the target's head and embeddings."""
 
     KIND, RECIPE, CALLED, FILE = "EAGLE", "eagle", "weights", "eagle.safetensors"
+    FIELD: ClassVar[str] = OURS
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()

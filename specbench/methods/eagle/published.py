@@ -10,7 +10,7 @@ docs/checkpoints.md has all fields. Shapes: N tokens of the draft vocabulary.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,8 @@ from specbench.methods.decoder_layer import ROTATIONS, LayerShape, llama_shape, 
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 SPECULATORS = "speculators_model_type"
-KINDS = ("eagle", "eagle3")
+KINDS = ("eagle", "eagle3", "peagle")
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")  # fields of P-EAGLE: the token for tokens not known yet
 LAYERS = ("llama", "qwen3")  # whose decoder layers speculators' EAGLE-3 is made of
 FIELDS = (  # that are read of a layer; others, copied from the target's config, need not go together with them
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -57,11 +58,19 @@ class PublishedEagle:
 
     @property
     def kind(self) -> str:
-        """eagle, or eagle3."""
+        """eagle, eagle3, or peagle."""
         if self.is_speculators:
             return str(self.config[SPECULATORS])
+        if self.mask[1] is not None:
+            return "peagle"
         names = " ".join(self.config.get("architectures") or [])
         return "eagle3" if "draft_vocab_size" in self.config or "eagle3" in names.lower() else "eagle"
+
+    @property
+    def mask(self) -> tuple[str, Any]:
+        """P-EAGLE's token for tokens not known yet: the field that says it, and what it says."""
+        given = [name for name in MASKS if self.config.get(name) is not None] or [MASKS[0]]
+        return given[0], self.config.get(given[0])
 
     @property
     def made_for(self) -> str:
@@ -143,7 +152,7 @@ def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str)
     model_type = str(told.get("model_type", "qwen3")) if is_speculators else "llama"
     made = PublishedEagle(source, pinned, key, config, LlamaConfig())
     if made.kind not in KINDS:
-        made.refuse(SPECULATORS, made.kind, "only eagle and eagle3 are supported")
+        made.refuse(SPECULATORS, made.kind, f"only {', '.join(KINDS)} are supported")
     if model_type not in LAYERS:
         made.refuse("transformer_layer_config.model_type", model_type, f"only {' and '.join(LAYERS)} are supported")
     try:
@@ -160,14 +169,17 @@ def _require_supported(made: PublishedEagle) -> None:
     config, layer = made.config, made.layer
     if layer.hidden_act not in ACT2FN:
         made.refuse("hidden_act", layer.hidden_act, "transformers has no such activation")
+    name, mask = made.mask
+    if made.kind == "peagle" and not (type(mask) is int and 0 <= mask < layer.vocab_size):
+        made.refuse(name, mask, "P-EAGLE's token for tokens not known yet must be a number of one")
     if made.is_speculators:
-        if layer.num_hidden_layers != 1:  # EAGLE's own configs say anything here, and mean one
+        if layer.num_hidden_layers != 1 and made.kind != "peagle":  # EAGLE's own configs say anything, and mean one
             made.refuse("num_hidden_layers", layer.num_hidden_layers, "only one decoder layer is supported")
         if "sliding_attention" in (config["transformer_layer_config"].get("layer_types") or []):
             made.refuse("layer_types", "sliding_attention", "only full attention is supported")
         if config.get("layernorms"):
             made.refuse("layernorms", True, "which of its norms comes before what is fed back is not documented")
-        if made.kind == "eagle3" and "norm_before_residual" not in config:
+        if made.kind != "eagle" and "norm_before_residual" not in config:
             made.refuse("norm_before_residual", None, "speculators reads false, vLLM true: write one into the file")
     elif (config.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
         made.refuse("use_aux_hidden_state", False, "EAGLE-3 without states of three depths is not supported")
@@ -193,6 +205,12 @@ def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ..
     Raises UserError where a tensor is missing, not known, damaged, or of another shape than the config and the target
     say.
     """
+    shape, tensors = published_state(made, network, taps)
+    return filled(made, Eagle(shape), tensors, network)
+
+
+def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -> tuple[EagleShape, dict[str, Tensor]]:
+    """The shape of the first layer, and the state dict with this package's parameter names."""
     head = network.get_output_embeddings()
     rows, width = head.weight.shape
     tensors = _tensors(made, head.weight.device)
@@ -213,12 +231,20 @@ def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ..
         state_width=made.state_width, fuse_norm=next((name for name, on in norms.items() if on), "none"),
         norm_before_residual=bool(config.get("norm_before_residual")), norm_output=bool(config.get("norm_output")),
     )  # fmt: skip
-    eagle = Eagle(shape)
     if kept is not None:
         tensors["draft_vocabulary"] = kept
+    return shape, tensors
+
+
+Layer = TypeVar("Layer", bound=Eagle)
+
+
+def filled(made: PublishedEagle, eagle: Layer, tensors: dict[str, Tensor], network: Any) -> Layer:
+    """`eagle` with these tensors, bound to `network`. Raises UserError at one that does not fit."""
     _require_all(made, eagle, tensors)
     eagle.load_state_dict(tensors)
-    return eagle.to(head.weight.device, head.weight.dtype).eval().requires_grad_(False).bind(network)
+    weight = network.get_output_embeddings().weight
+    return eagle.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
 
 
 def _tensors(made: PublishedEagle, device: torch.device) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specbench.engine.eager.parts import Taps, layer_list
-from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias, t5_weights
+from specbench.methods.decoder_layer import DraftLayer, Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.losses import distillation_loss
@@ -66,9 +66,13 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
             layer, tuple(plan.taps), layer.width**0.5 if scaled else 1.0,
             None if kept is None else len(kept), kept is not None and plan.own_head,
         )  # fmt: skip
-        eagle = Eagle(shape)
+        eagle = self.made(shape, target, recipe)
         borrow_layer(eagle, target, kept)
         return eagle
+
+    def made(self, shape: EagleShape, target: PreTrainedModel, recipe: Recipe) -> Eagle:
+        """The module of this shape, with new weights."""
+        return Eagle(shape)
 
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
@@ -147,17 +151,39 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     What the linear layer before it does with the embedding begins near zero, so that the layer first works on the
     feature alone, which is what the target's layers end with.
     """
-    layer, width = eagle.layer, eagle.shape.layer.width
+    width = eagle.shape.layer.width
+    borrow_weights(eagle.layer, target)
+    nn.init.normal_(eagle.fc.weight, std=SMALL * width**-0.5)
+    eagle.fc.weight[:, -width:] += torch.eye(width)
+    if eagle.fc.bias is not None:
+        nn.init.zeros_(eagle.fc.bias)
+    if not eagle.shape.taps:
+        return
+    final, scale = final_norm(target)
+    eagle.norm.load_state_dict({name: weight * scale for name, weight in final.state_dict().items()})
+    if kept is not None:
+        eagle.draft_vocabulary.copy_(torch.tensor(kept))
+        if eagle.shape.own_head:
+            eagle.lm_head.weight.copy_(target.get_output_embeddings().weight[kept])
+
+
+@torch.no_grad()
+def borrow_weights(layer: DraftLayer, target: Any) -> None:
+    """Fill `layer` from the target's last decoder layer, with the weights of the norm before it.
+
+    Where its self-attention reads more than the state, what it does with the rest begins near zero.
+    """
+    width = layer.shape.width
     layers: list[Any] = list(layer_list(target))
     last = layers[-1]
     biases: dict[str, torch.Tensor] = {}
-    if eagle.shape.layer.positions == "relative":
+    if layer.shape.positions == "relative":
         own = last.layer[0]
         named, before = {name: getattr(own.SelfAttention, name).weight for name in "qkvo"}, own.layer_norm
         layer.relative_bias.weight.copy_(layers[0].layer[0].SelfAttention.relative_attention_bias.weight)
         for ours, theirs in t5_weights(layer, last):
             ours.copy_(theirs)
-    elif eagle.shape.layer.positions == "learned":
+    elif layer.shape.positions == "learned":
         attention, before = last.attn, last.ln_1
         named = dict(zip("qkv", attention.c_attn.weight.T.split(width), strict=True)) | {"o": attention.c_proj.weight.T}
         biases = dict(zip("qkv", attention.c_attn.bias.split(width), strict=True)) | {"o": attention.c_proj.bias}
@@ -181,15 +207,3 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
             projection.weight.mul_(SMALL)[:, -width:].copy_(named[name] * before.weight)
         if name in biases and projection.bias is not None:
             projection.bias.copy_(biases[name])
-    nn.init.normal_(eagle.fc.weight, std=SMALL * width**-0.5)
-    eagle.fc.weight[:, -width:] += torch.eye(width)
-    if eagle.fc.bias is not None:
-        nn.init.zeros_(eagle.fc.bias)
-    if not eagle.shape.taps:
-        return
-    final, scale = final_norm(target)
-    eagle.norm.load_state_dict({name: weight * scale for name, weight in final.state_dict().items()})
-    if kept is not None:
-        eagle.draft_vocabulary.copy_(torch.tensor(kept))
-        if eagle.shape.own_head:
-            eagle.lm_head.weight.copy_(target.get_output_embeddings().weight[kept])

@@ -9,10 +9,11 @@ from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt
 from specbench.engine.translation import TranslatedModel
 from specbench.engine.weights.load import load_tokenizer
+from specbench.engine.window import Window
 from specbench.errors import UserError
 from specbench.loading import choose_vocabulary, require_a_pair, require_range
 from specbench.loading.model_loader import ModelRequest, Say
-from specbench.methods.build import DraftBuilder, DraftRequest, Needed
+from specbench.methods.build import DraftBuilder, DraftRequest, Needed, require_decoder
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft, TextDraft
@@ -36,6 +37,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
                 f"{request.key}.online=true: the vocabulary of {name_of(self.draft)} differs from the target's, whose "
                 "distribution is learnt token by token; use a draft with the target's tokenizer"
             )
+        if self.draft.window is not None:
+            require_decoder(request.vocabulary, f"{request.key}.window={self.draft.window}")
         require_range(request.run, self.own_vocabulary, name_of(self.draft))
 
     def fit(self, say: Say) -> None:
@@ -45,7 +48,11 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
             self.kept_tokens = tuple(kept)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        self.models.append(self.load_model(say))
+        loaded = self.load_model(say)
+        if self.draft.window is not None:
+            window = Window(self.draft.window, self.draft.sinks)
+            loaded = loaded.windowed(window, f"{self.request.key}.window={window.tokens}")
+        self.models.append(loaded)
         model, translation = self.models[0], self.choice.translation
         if self.draft.online:
             return self._learning(model)

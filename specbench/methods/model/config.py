@@ -6,6 +6,7 @@ from typing import ClassVar
 from specbench.config.draft import DraftConfig
 from specbench.config.keys import key, require
 from specbench.config.model import ModelConfig, check_model, name_of
+from specbench.config.window import SINKS, WindowKeys
 from specbench.errors import UserError
 
 VOCABULARIES = ("auto", "same", "tli", "slem")
@@ -15,12 +16,16 @@ ONLINE = "online"  # what its keys begin with, and its label ends with
 
 
 @dataclass
-class ModelDraftConfig(DraftConfig, ModelConfig):
+class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     """A model, whose vocabulary may differ from the target's."""
 
     kind: str = "model"
     builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
-    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
+    confidence: float | None = key(
+        None,
+        "a proposal ends after the first token whose q is below this; dspark: before the first whose predicted "
+        "acceptance is",
+    )
     vocabulary: str = key(
         "auto",
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
@@ -54,6 +59,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         """The model's name, how it drafts for another vocabulary where that was chosen, and that it learns."""
         name = name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
         name += "" if self.top_tokens is None else f"-top{self.top_tokens}"
+        name += "" if self.window is None else f"-window{self.window_label(self.window)}"
         return f"{name.removesuffix(f'-{ONLINE}')}-{ONLINE}" if self.online else name
 
     @property
@@ -89,6 +95,11 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         in_range("top_tokens", top is None or top >= 2, "at least 2, or null for all")
         if top is not None and self.online:
             raise UserError(f"{key}.top_tokens={top}: not together with {key}.online=true, which learns all tokens")
+        self.check_window(key)
+        if self.window is None and self.sinks != SINKS:
+            raise UserError(f"{key}.sinks={self.sinks}: is for a draft with a window; set {key}.window, too")
+        if self.window is not None and self.online:
+            raise UserError(f"{key}.window={self.window}: not together with {key}.online=true")
         if top is not None and self.weights == "random":
             raise UserError(f"{key}.top_tokens={top}: random weights have no likeliest tokens; leave it unset")
         for one in fields(self):

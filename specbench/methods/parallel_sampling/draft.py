@@ -19,20 +19,19 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
+from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.processed import processed
 from specbench.engine.saved_heads import LookAheadEmbeddings
-from specbench.engine.session import Model, Prompt, Session, up_to_end
+from specbench.engine.session import Model, Prompt, up_to_end
 from specbench.errors import UserError
+from specbench.methods.at_once import RowsAlong, positions_after, room
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
 from specbench.sampling import Sampling, draw, most_likely, standardise
 from specbench.theory.trees import ROOT
-
-TOKENS_AT_ONCE = 16  # of a text that is scored
 
 
 class ParallelDraft:
@@ -47,15 +46,6 @@ class ParallelDraft:
         return ParallelSession(self, prompt, sampling)
 
 
-def positions_after(ids: Sequence[int], nodes: Sequence[int], first: int) -> UnverifiedTokens:
-    """The look-ahead positions `ids` after each of `nodes`, numbered from `first`."""
-    parents = list[int]()
-    for node in nodes:
-        number = first + len(parents)
-        parents += [node, *range(number, number + len(ids) - 1)]
-    return UnverifiedTokens([*ids] * len(nodes), parents)
-
-
 class ParallelSession(ScoresAhead):
     """The predictions of the look-ahead positions after the last token read, for one sequence."""
 
@@ -65,9 +55,7 @@ class ParallelSession(ScoresAhead):
         self.draft, self.prompt, self.sampling = draft, prompt, sampling
         self._ahead_KV: Tensor | None = None  # logits
         self._positions = 0  # that are read after each token of the proposal at work
-        self._scoring: Session | None = None
-        self._scored: list[Tensor] = []  # [K, V] of the tokens of the text from number `_first` on
-        self._first = len(prompt.prefix) - 1
+        self._scored = RowsAlong(draft.target, prompt, draft.ids, draft.device)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         if gamma == 0:
@@ -75,7 +63,7 @@ class ParallelSession(ScoresAhead):
             return Proposal([])
         drafted, q_GV = self._drafted(gamma, generator)
         nodes = range(ROOT, len(drafted))
-        self._positions = min(gamma, self._room(len(tokens) + len(drafted)))
+        self._positions = room(self.draft.target, self.draft.ids, len(tokens) + len(drafted), gamma)
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
@@ -93,11 +81,6 @@ class ParallelSession(ScoresAhead):
         drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], target.eos_ids)
         return drafted, q_GV[: len(drafted)]
 
-    def _room(self, length: int) -> int:
-        """How many look-ahead positions can follow a text of so many tokens."""
-        most, longest = len(self.draft.ids), self.draft.target.longest
-        return most if longest is None else max(0, min(most, longest - length))
-
     def after_unverified(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         first = len(path) * self._positions
         self._ahead_KV = logits_LV[first : first + self._positions]
@@ -107,43 +90,7 @@ class ParallelSession(ScoresAhead):
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """The target reads the look-ahead positions after each token of the text, in a session of its own."""
-        most = min(most, len(self.draft.ids))
-        self._read(tokens[: len(tokens) - 2], most)
-        size = self.draft.target.vocabulary_size
-        # Position k after token t is about token t + k + 1.
-        places = range(prefix_length - 2 - self._first, len(tokens) - 2 - self._first)
-        scored, self._scored = self._scored, self._scored[-most:]
-        self._first += len(scored) - len(self._scored)
-        return (self._q_ahead(scored, places, ahead, size) for ahead in range(most))
-
-    def _q_ahead(self, scored: Sequence[Tensor], places: range, ahead: int, size: int) -> Tensor:
-        """Rows [L, V] of position `ahead` + 1 after each of `scored` at `places`, less `ahead`; zeros where none is."""
-        rows_LV = torch.zeros(len(places), size, device=self.draft.device)
-        found = [
-            (row, scored[place - ahead])
-            for row, place in enumerate(places)
-            if place >= ahead and len(scored[place - ahead]) > ahead
-        ]
-        if found:
-            logits_NV = torch.stack([ahead_KV[ahead] for _, ahead_KV in found])
-            rows_LV[[row for row, _ in found]] = standardise(logits_NV, self.sampling, size)
-        return rows_LV
-
-    def _read(self, tokens: Sequence[int], most: int) -> None:
-        """Have the target read the rest of `tokens`, and after each of them `most` look-ahead positions."""
-        session = self._scoring = self._scoring or self.draft.target.start(self.prompt)
-        while session.length < len(tokens):
-            unread = list(tokens[session.length :][:TOKENS_AT_ONCE])
-            count = min(most, self._room(session.length + len(unread)))
-            if not count:
-                session.extend(unread)
-                self._scored += [torch.empty(0)] * len(unread)
-                continue
-            positions = positions_after(self.draft.ids[:count], range(len(unread)), len(unread))
-            parents = [*range(ROOT, len(unread) - 1), *positions.parents]
-            logits_LV = session.extend(unread + positions.tokens, parents)
-            self._scored += logits_LV[len(unread) :].split(count)
-            session.select(range(len(unread)))
+        return self._scored.q_ahead(tokens, prefix_length, most, self.sampling)
 
 
 class ParallelBuilder(HeadsBuilder):

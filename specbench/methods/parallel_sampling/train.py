@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from specbench.engine.capture.placement import Placement
 from specbench.engine.layout import tree
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
-from specbench.methods.parallel_sampling.draft import positions_after
+from specbench.methods.at_once import positions_after
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss

@@ -21,11 +21,12 @@ from specbench.algorithm.acceptance.base import (
 )
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
+from specbench.sampling import trials
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal, Verdict
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Numbers, Proposal, Verdict
     from specbench.sampling import Sampling
 
 
@@ -54,11 +55,12 @@ class AcceptBlock(ChainRule):
 
     by_argmax: ClassVar[bool] = True
     as_a_whole: ClassVar[bool] = True
+    numbers_beforehand: ClassVar[bool] = True
 
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
-        uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
+        uniform_G = trials(len(drafted_G), generator, p_GV.device)
         h_G, w_G = chances(p_GV, q_GV, drafted_G, count)
         accepted_1 = last_passed(uniform_G < h_G, count) if len(drafted_G) else drafted_G.new_zeros(1)
         weight_1 = torch.cat([w_G.new_ones(1), w_G]).index_select(0, accepted_1)

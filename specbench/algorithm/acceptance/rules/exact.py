@@ -21,12 +21,12 @@ from specbench.algorithm.acceptance.base import (
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
 from specbench.kernels import rows as kernels
-from specbench.sampling import checked, uniforms
+from specbench.sampling import checked, trials, uniforms
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Proposal
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Numbers, Proposal
     from specbench.sampling import Sampling
 
 
@@ -55,14 +55,15 @@ class AcceptExact(ChainRule):
     """
 
     by_argmax: ClassVar[bool] = True
+    numbers_beforehand: ClassVar[bool] = True
 
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
         index_G1 = drafted_G.unsqueeze(-1)
         p_of_drafted_G = p_GV[: len(drafted_G)].gather(-1, index_G1).squeeze(-1)
         q_of_drafted_G = q_GV.gather(-1, index_G1).squeeze(-1)
-        uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
+        uniform_G = trials(len(drafted_G), generator, p_GV.device)
         accepted_1 = leading(uniform_G * q_of_drafted_G < p_of_drafted_G, count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
 
@@ -96,11 +97,12 @@ class AcceptByChance(ChainRule):
     Otherwise as Algorithm 1. The completions are not the target's.
     """
 
+    numbers_beforehand: ClassVar[bool] = True
     alpha: float
 
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
-        uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
+        uniform_G = trials(len(drafted_G), generator, p_GV.device)
         accepted_1 = leading(uniform_G < self.alpha, count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)

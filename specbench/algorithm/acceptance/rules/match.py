@@ -19,7 +19,7 @@ from specbench.sampling import drawn, uniforms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.deferred import torch
+    from specbench.algorithm.acceptance.base import Numbers
     from specbench.sampling import Sampling
 
 
@@ -51,7 +51,7 @@ class AcceptMatch(ChainRule):
         return q_LV
 
     def decide(
-        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers
     ) -> tuple[Tensor, Tensor]:
         rows_GV = p_GV[: len(drafted_G) + 1]
         drawn_G = drawn(rows_GV, uniforms(len(rows_GV), generator, p_GV.device))

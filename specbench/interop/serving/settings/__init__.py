@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
-from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Span, Weights
+from specbench.interop.serving.settings.engines import EAGLE, ENGINES, NotExpressible, Recommended, Span, Weights
 from specbench.records.schema import Row
 
 SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
@@ -86,7 +86,7 @@ def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] 
     return Recommended(
         target=_weights(config["target"]),
         kind=draft["kind"],
-        draft=_weights(draft) if draft["kind"] == "model" else None,
+        draft=_draft_weights(draft),
         options=draft,
         gamma=row["gamma"],
         rule=row["accept"],
@@ -118,6 +118,12 @@ def parse_schedule(text: str) -> tuple[Span, ...]:
     if not any(span.gamma for span in spans):
         raise UserError(f"--schedule {text}: drafts at no batch size; give a γ above 0, or serve without a draft")
     return tuple(spans)
+
+
+def _draft_weights(draft: Mapping[str, Any]) -> Weights | None:
+    """The weights of a draft, of kinds that engines read; of EAGLE those that do not ship."""
+    own = draft["kind"] == "model" or (draft["kind"] in EAGLE and bool(draft.get("path") or draft.get("hub")))
+    return _weights(draft) if own else None
 
 
 def _weights(model: Mapping[str, Any]) -> Weights:

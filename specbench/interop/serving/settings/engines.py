@@ -23,6 +23,10 @@ ENCODER_DECODER = (
 )
 
 
+EAGLE = {"eagle": "EAGLE", "eagle3": "EAGLE3"}  # kinds of drafts that engines read in their authors' layout
+LAYOUT = "the draft's folder must have the layout of its authors; engines do not read what specbench train writes"
+
+
 class NotExpressible(Exception):
     """This engine has no setting for the recommendation; the message is the reason."""
 
@@ -48,7 +52,7 @@ class Weights:
 class Recommended:
     """One candidate of a recommendation, in plain values.
 
-    kind: of the draft (`config.drafts`); `draft` are its weights if it is a model, `options` its keys.
+    kind: of the draft (`config.drafts`); `draft` are its weights if it has some that engines read, `options` its keys.
     rule: the acceptance rule, as tables name it.
     top_k, top_p: None where they are off.
     processing: what else is done to logits, as keys of `sampling`; None where nothing is.
@@ -97,9 +101,9 @@ class ServingEngine:
     Attributes:
         checked: the version that the names were checked against.
         page: its documentation.
-        make: the settings for a draft model (`Recommended.draft`) or for prompt lookup.
+        make: the settings for a draft with weights (`Recommended.draft`) or for prompt lookup.
         rules: the acceptance rules that it has, as tables name them.
-        has_schedule: whether gamma may depend on the batch size.
+        kinds: of drafts that are known to be read; `schedules`: those whose gamma may depend on the batch size.
         decoder_only: what documents these settings for decoder-only models alone; '' if they hold for encoder-decoders.
     """
 
@@ -109,18 +113,25 @@ class ServingEngine:
     page: str
     make: Callable[[Recommended], Settings]
     rules: Collection[str] = ("exact",)
-    has_schedule: bool = False
+    kinds: Collection[str] = ("model", "lookup")
+    schedules: Collection[str] = ()
     decoder_only: str = ""
 
     def settings(self, wanted: Recommended) -> Settings:
         """The settings for a candidate. Raises NotExpressible where this engine has none."""
         if wanted.rule not in self.rules:
             raise NotExpressible(f"{self.title} has no accept={wanted.rule}")
-        if wanted.kind not in ("model", "lookup"):
+        if wanted.kind in EAGLE and wanted.kind not in self.kinds:
+            raise NotExpressible(f"no settings of {self.title} are known here for {wanted.kind}")
+        if wanted.kind not in self.kinds:
             raise NotExpressible(f"{self.title} has no draft like {wanted.kind}")
+        if wanted.kind in EAGLE and wanted.draft is None:
+            raise NotExpressible(f"{self.title} does not read the weights of {wanted.kind} that ship with specbench")
         made = self.make(wanted)
         notes = list(made.notes)
-        if wanted.schedule and not self.has_schedule:
+        if wanted.kind in EAGLE:
+            notes.append(LAYOUT)
+        if wanted.schedule and wanted.kind not in self.schedules:
             all_sizes = f"this is γ={wanted.gamma} at every size"
             notes.insert(0, f"{self.title} has no schedule by batch size for such a draft: {all_sizes}")
         if wanted.encoder_decoder and self.decoder_only:
@@ -204,7 +215,7 @@ def vllm(wanted: Recommended) -> Settings:
         config |= {"method": "ngram", "prompt_lookup_max": wanted.options.get("match", 3), "prompt_lookup_min": 1}
         notes.append(LOOKUP_DIFFERS)
     else:
-        config |= {"method": "draft_model", "model": draft.place}
+        config |= {"method": "draft_model" if wanted.kind == "model" else wanted.kind, "model": draft.place}
         if draft.revision:
             config["revision"] = draft.revision
         if wanted.temperature > 0 and wanted.rule == "onehot":
@@ -219,7 +230,8 @@ def vllm(wanted: Recommended) -> Settings:
         config["num_speculative_tokens_per_batch_size"] = [
             [span.first, span.last or MOST_SEQUENCES, span.gamma] for span in wanted.schedule
         ]
-        notes.append("the schedule is off under data parallelism, and documented for EAGLE drafts and DFlash")
+        eagle = "" if wanted.kind in EAGLE else ", and documented for EAGLE drafts and DFlash"
+        notes.append(f"the schedule is off under data parallelism{eagle}")
     command = [["vllm", "serve", wanted.target.place]]
     if wanted.target.revision:
         command.append(["--revision", wanted.target.revision])
@@ -228,9 +240,18 @@ def vllm(wanted: Recommended) -> Settings:
 
 
 # SGLang: flags of `sglang.launch_server`.
+ADAPTIVE = "adaptive.json"
+
+
 def sglang(wanted: Recommended) -> Settings:
-    """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
-    verified = wanted.gamma + 1  # the newest token is read with the drafted tokens
+    """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1).
+
+    With EAGLE drafts --speculative-adaptive-config holds steps by the smallest batch size that they are for
+    (sgl-project/sglang#24055, srt/speculative/adaptive_spec_params.py): one candidate each is a schedule, 0 drafts
+    nothing.
+    """
+    gamma = wanted.longest if wanted.kind in EAGLE else wanted.gamma
+    verified = gamma + 1  # the newest token is read with the drafted tokens
     values: dict[str, object]
     notes = []
     if (draft := wanted.draft) is None:
@@ -245,15 +266,16 @@ def sglang(wanted: Recommended) -> Settings:
             "(--speculative-ngram-max-trie-depth), and its cache holds earlier requests too",
         ]
     else:
-        values = {"--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": draft.place}
+        algorithm = EAGLE.get(wanted.kind, "STANDALONE")
+        values = {"--speculative-algorithm": algorithm, "--speculative-draft-model-path": draft.place}
         if draft.revision:
             values["--speculative-draft-model-revision"] = draft.revision
         values |= {
-            "--speculative-num-steps": wanted.gamma,
+            "--speculative-num-steps": gamma,
             "--speculative-eagle-topk": 1,
             "--speculative-num-draft-tokens": verified,
         }
-        if wanted.temperature > 0 and wanted.rule == "exact":
+        if wanted.temperature > 0 and wanted.rule == "exact" and wanted.kind == "model":
             notes.append(
                 "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
                 "drafts alone); lossless, but its α is that of accept=onehot"
@@ -261,9 +283,17 @@ def sglang(wanted: Recommended) -> Settings:
     target = {"--model-path": wanted.target.place}
     if wanted.target.revision:
         target["--revision"] = wanted.target.revision
-    return Settings(
-        shell(["python3", "-m", "sglang.launch_server"], *flags(target), *flags(values)), values, notes=notes
-    )
+    more, file = list[list[str]](), None
+    if wanted.schedule and wanted.kind in EAGLE:
+        more = [["--speculative-adaptive"]]
+        slots = ",\n".join(f'{INDENT}"{one.first}": {{"candidate_steps": [{one.gamma}]}}' for one in wanted.schedule)
+        file = (ADAPTIVE, f"{{\n{slots}\n}}")
+        values["--speculative-adaptive-config"] = ADAPTIVE
+        notes.append("the schedule is off under attention data parallelism; batch sizes are those of its CUDA graphs")
+        if not all(span.gamma for span in wanted.schedule):
+            notes.append("0 steps draft nothing; releases whose steps must be at least 1 refuse them")
+    launch = shell(["python3", "-m", "sglang.launch_server"], *flags(target), *more, *flags(values))
+    return Settings(launch, values, file, notes=notes)
 
 
 # llama.cpp: flags of `llama-server`. Models are GGUF files.
@@ -356,12 +386,14 @@ ENGINES = {engine.name: engine for engine in (
     ),
     ServingEngine(
         "vllm", "vLLM", "main at 002e77c1f (vllm/config/speculative.py)",
-        "https://docs.vllm.ai/en/latest/features/speculative_decoding/", vllm, VLLM_RULES, has_schedule=True,
+        "https://docs.vllm.ai/en/latest/features/speculative_decoding/", vllm, VLLM_RULES,
+        kinds=("model", "lookup", *EAGLE), schedules=("model", "lookup", *EAGLE),
         decoder_only="vLLM",
     ),
     ServingEngine(
         "sglang", "SGLang", "main of 2026 (srt/arg_groups/speculative_hook.py, srt/server_args.py)",
         "https://docs.sglang.io/advanced_features/speculative_decoding.html", sglang, ("exact", "onehot"),
+        kinds=("model", "lookup", *EAGLE), schedules=tuple(EAGLE),
         decoder_only="SGLang",
     ),
     ServingEngine(
@@ -371,7 +403,8 @@ ENGINES = {engine.name: engine for engine in (
     ),
     ServingEngine(
         "tensorrt-llm", "TensorRT-LLM", "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",
-        "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html", tensorrt_llm, has_schedule=True,
+        "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html", tensorrt_llm,
+        schedules=("model", "lookup"),
         decoder_only="TensorRT-LLM",
     ),
 )}  # fmt: skip

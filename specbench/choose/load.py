@@ -1,0 +1,433 @@
+"""Goodput under load: turns of our batching are timed, a simulation serves arrivals at each load, real runs check it.
+
+The costs of turns come from closed loops: a fixed number of rows, in which each completion is replaced at once by the
+next request, so that starts, joins and passes are timed as they happen in a server (`analysis.load.fit`). What each
+request emits in its passes comes from the same completions. Half of the rounds run before the real runs and half after
+them, so that a machine that slows down does so for both.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from specbench.algorithm.batching import Arrivals, Turn, together
+from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
+from specbench.algorithm.draft import Draft, in_batch
+from specbench.algorithm.gamma import Constant
+from specbench.analysis.costs.probe import already_collected
+from specbench.analysis.load import (
+    Costs,
+    Promise,
+    Request,
+    SeenTurn,
+    Served,
+    Service,
+    fit,
+    poisson,
+    quantiles,
+    seen,
+    served,
+    service,
+    simulate,
+)
+from specbench.choose.alpha import prepare
+from specbench.choose.candidates import LoadedCandidate
+from specbench.config.model import name_of
+from specbench.config.schema import task_label
+from specbench.config.verbs import LoadConfig, as_run
+from specbench.engine.batch import Batch
+from specbench.engine.session import Prompt
+from specbench.environment import environment, hardware
+from specbench.errors import UserError
+from specbench.escaping import file_name
+from specbench.experiment.build import resolve
+from specbench.experiment.core_time import disturbed_by, least_disturbed
+from specbench.experiment.identity import identify
+from specbench.experiment.measure import generator_for
+from specbench.experiment.runner import Progress, require_memory, translated_errors
+from specbench.files import json_digest
+from specbench.loading.model_loader import locked_device
+from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
+from specbench.records.schema import SCHEMA_VERSION
+
+ALONE = "none"
+LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves
+DRAWS = 20  # simulated arrivals of each load
+TTFT, TPOT = 20.0, 2.0  # the promise where none is given, in steps of the target alone with all rows at work
+Key = tuple[str, int]  # a candidate's name, and gamma; ALONE and 0 without a draft
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How requests are decoded: without a draft, or with one and a constant gamma."""
+
+    spec: DecodingSpec
+    draft: Draft | None = None
+
+
+@dataclass(frozen=True)
+class Server:
+    """Our batching of one target: prompts, and the settings that they are decoded with."""
+
+    target: Batch
+    prompts: Sequence[Prompt]
+    settings: Mapping[Key, Setting]
+    seed: int
+
+    def serve(
+        self, key: Key, places: Sequence[int], rows: int, times: Sequence[float] | None = None
+    ) -> tuple[list[Turn], list[Request], list[Trace]]:
+        """Decode the prompts at `places`, which arrive at `times`, or each as soon as a row is free."""
+        turns = list[Turn]()
+        decodings = (self._decoding(self.settings[key], place) for place in places)
+        arriving = decodings if times is None else Arrivals(decodings, times, self.target.now)
+        traces = together(arriving, rows, self.target, turns.append)
+        return turns, [self._request(place, trace) for place, trace in zip(places, traces, strict=True)], traces
+
+    def _decoding(self, setting: Setting, place: int) -> Decoding:
+        stream = "baseline" if setting.draft is None else "speculative"
+        generator = generator_for(self.seed, place, stream, self.target.device)
+        if setting.draft is None:
+            return autoregress(self.target, self.prompts[place], setting.spec, generator)
+        return speculate(self.target, setting.draft, self.prompts[place], setting.spec, generator)
+
+    def _request(self, place: int, trace: Trace) -> Request:
+        prompt = self.prompts[place]
+        emitted = [one.emitted for one in trace.passes] or [1] * len(trace.tokens)
+        return Request(len(prompt.source) + len(prompt.prefix), emitted)
+
+
+@dataclass
+class Timed:
+    """What closed loops of one setting showed: turns, requests by place, and costs of passes by rows."""
+
+    turns: list[SeenTurn]
+    requests: dict[int, Request]
+    parts_s: dict[int, list[tuple[float, float]]]  # by rows: drafting, verifying
+
+    def part_s(self, rows: int, which: int) -> float | None:
+        found = self.parts_s.get(rows)
+        return sum(one[which] for one in found) / len(found) if found else None
+
+
+def _timed_round(server: Server, nodes: Sequence[int], number: int) -> dict[Key, Timed]:
+    """A closed loop at each number of rows, for each setting in random order; every prompt decodes once a setting."""
+    draw, timed = random.Random(f"{server.seed}, {number}"), dict[Key, Timed]()
+    for key in draw.sample(list(server.settings), len(server.settings)):
+        timed[key] = Timed([], {}, defaultdict(list))
+        places = draw.sample(range(len(server.prompts)), len(server.prompts))
+        for share, rows in enumerate(draw.sample(list(nodes), len(nodes))):
+            these = places[share :: len(nodes)]
+            turns, requests, traces = server.serve(key, these, rows)
+            timed[key].turns += seen(turns, requests)
+            timed[key].requests |= dict(zip(these, requests, strict=True))
+            for trace in traces:
+                for one, at in zip(trace.passes, trace.rows or (), strict=False):  # a target alone has steps
+                    if one.drafted == key[1]:
+                        timed[key].parts_s[at].append((one.draft_s / key[1], one.verify_s))
+    return timed
+
+
+def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[Path, LoadDocument]:
+    """Goodput of every (draft, gamma) of `configs` and of the target alone at each load, and the best at each.
+
+    Returns:
+        The record's file, and the record.
+
+    Raises:
+        UserError: several temperatures, too few prompts, or a config that cannot be batched or measured.
+        MachineError: the device, memory, disk or hub does not suffice.
+    """
+    if len({config.sampling.temperature for config in configs}) > 1:
+        raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
+    recorded = _recorded(configs[0])
+    resolved = resolve(configs[0])
+    with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
+        candidates = prepare([replace(config, device=str(device)) for config in configs], progress)
+        config = cast(LoadConfig, candidates[0].config)
+        server, nodes = _server(candidates), sorted(set(config.batches))
+        if len(server.prompts) < 2 * sum(nodes):
+            raise UserError(
+                f"batch={','.join(map(str, nodes))}: costs of turns are timed over {len(server.prompts)} prompts, and "
+                f"these rows need {2 * sum(nodes)}; give more prompts (limit=) or fewer rows"
+            )
+        timed = {key: Timed([], {}, defaultdict(list)) for key in server.settings}
+        waits = list[float | None]()
+
+        def rounds(first: int, last: int) -> None:
+            for number in range(first, last):
+                progress.say(f"timing turns of our batching, round {number + 1} of {config.rounds}")
+                new, waited = least_disturbed(partial(_timed_round, server, nodes, number))
+                for key, one in new.items():
+                    timed[key].turns += one.turns
+                    timed[key].requests |= one.requests
+                    for rows, values in one.parts_s.items():
+                        timed[key].parts_s[rows] += values
+                waits.append(waited)
+
+        with already_collected():
+            progress.say("warming up")
+            _timed_round(server, nodes, -1)
+            rounds(0, -(-config.rounds // 2))
+            plan = _Plan.of(config, server, timed, nodes, recorded)
+            real = {one: _really(server, plan, *one, progress) for one in plan.checked()}
+            rounds(-(-config.rounds // 2), config.rounds)
+    plan = replace(plan, costs=_costs(timed, nodes))
+    rows = [plan.row(key, rate) for rate in plan.rates for key in server.settings]
+    surroundings = environment()
+    best = [max((row for row in rows if row["rate"] == rate), key=lambda row: row["goodput"]) for rate in plan.rates]
+    schedules = {one.name: plan.schedule(one.name) for one in candidates}
+    known = [one for one in waits if one is not None]
+    digest = json_digest([[identify(as_run(one)) for one in configs], asdict(config)])
+    name = file_name(f"{name_of(config.target)}-{config.task.name}", f"-T{config.sampling.temperature:g}-{digest}")
+    record: LoadDocument = {
+        "schema_version": SCHEMA_VERSION,
+        "load_id": name,
+        "target": name_of(config.target),
+        "task": task_label(config.task.name, config.task.path),
+        "temperature": config.sampling.temperature,
+        "dtype": config.dtype,
+        "hardware": hardware(surroundings, config.device),
+        "engine": candidates[0].parts.engine,
+        "requests": plan.requests,
+        "arrivals": config.arrivals or "Poisson",
+        "server_rows": plan.rows,
+        "promise": asdict(plan.promise),
+        "rows": rows,
+        "costs": [
+            {
+                "candidate": key[0], "gamma": key[1], "turns": len(timed[key].turns),
+                "tokens_per_pass": plan.tokens_per_pass(key), "join_s": costs.join_s, "token_s": costs.token_s,
+                "pass_s": {str(at): seconds for at, seconds in costs.at.items()}, "first_s": costs.first_s,
+                "held_s": costs.held_s, "c": plan.over_step(key, 0), "verify_cost": plan.over_step(key, 1),
+            }
+            for key, costs in plan.costs.items()
+        ],
+        "best": best,
+        "schedules": schedules,
+        "reasons": _reasons(best, schedules, plan),
+        "verified": [plan.checked_row(*one, *found) for one, found in real.items()],
+        "alpha_rows": [{"draft": one.draft, "accept": one.rule, "candidate": one.name} for one in candidates],
+        "configs": [asdict(one.config) for one in candidates],
+        "environment": surroundings,
+        "disturbed_by": disturbed_by([], sum(known) / len(known) if known else None),
+    }  # fmt: skip
+    return write_document(Path(config.results) / "load" / f"{name}.json", record), record
+
+
+def _server(candidates: Sequence[LoadedCandidate]) -> Server:
+    """Our batching with every draft and gamma of `candidates`, which share a target."""
+    first = candidates[0]
+    rows = max(first.config.batches)
+    settings: dict[Key, Setting] = {(ALONE, 0): Setting(first.parts.spec)}
+    for one in candidates:
+        require_memory(replace(one.parts, config=replace(one.parts.config, batch=rows)))
+        draft = in_batch(one.parts.draft, rows)
+        for gamma in sorted(set(one.config.gammas)):
+            settings[one.name, gamma] = Setting(replace(one.parts.spec, gamma=Constant(gamma)), draft)
+    return Server(Batch.of(first.parts.target, rows), first.parts.prompts, settings, first.config.seed)
+
+
+def _costs(timed: Mapping[Key, Timed], nodes: Sequence[int]) -> dict[Key, Costs]:
+    return {key: fit(one.turns, nodes) for key, one in timed.items()}
+
+
+def _really(
+    server: Server, plan: "_Plan", key: Key, rate: float, progress: Progress
+) -> tuple[list[Served], float | None]:
+    """What our batching served at this rate, and the share of its time for which it waited for a core."""
+    progress.say(f"serving {plan.requests} requests at {rate:.3g} a second, {_label(key)}")
+
+    def work() -> list[Served]:
+        times = plan.arrivals(rate, plan.seed)
+        turns, requests, _ = server.serve(key, plan.places, plan.rows, times)
+        return served(turns, times, requests)
+
+    return least_disturbed(work)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The loads, the promise and the costs of a recommendation."""
+
+    timed: Mapping[Key, Timed]
+    costs: Mapping[Key, Costs]
+    rows: int
+    requests: int
+    places: Sequence[int]
+    rates: Sequence[float]
+    capacity: float
+    promise: Promise
+    seed: int
+    verify: int
+    recorded: Sequence[float] | None
+
+    @staticmethod
+    def of(
+        config: LoadConfig,
+        server: Server,
+        timed: Mapping[Key, Timed],
+        nodes: Sequence[int],
+        recorded: Sequence[float] | None,
+    ) -> "_Plan":
+        costs = _costs(timed, nodes)
+        requests = config.requests if recorded is None else min(config.requests, len(recorded))
+        draw, places = random.Random(config.seed), list[int]()
+        while len(places) < requests:  # every prompt as often
+            places += draw.sample(range(len(server.prompts)), len(server.prompts))
+        places = places[:requests]
+        alone = timed[ALONE, 0].requests
+        held = sum(one.prompt + sum(one.emitted) / 2 for one in alone.values()) / len(alone)
+        step_s = costs[ALONE, 0].steady_s(nodes[-1], held)
+        promise = Promise(
+            TTFT * step_s if config.ttft is None else config.ttft / 1000,
+            TPOT * step_s if config.tpot is None else config.tpot / 1000,
+        )
+        whole = simulate([0.0] * requests, [alone[place] for place in places], costs[ALONE, 0], nodes[-1], config.seed)
+        capacity = service(whole, promise).throughput
+        rates = list(config.rates) or [load * capacity for load in LOADS]
+        if recorded is not None and not config.rates:
+            rates = [requests / recorded[requests - 1]]
+        return _Plan(
+            timed, costs, nodes[-1], requests, places, rates, capacity, promise, config.seed, config.verify, recorded
+        )
+
+    def arrivals(self, rate: float, seed: int) -> list[float]:
+        if self.recorded is None:
+            return poisson(rate, self.requests, seed)
+        stretch = self.requests / (self.recorded[self.requests - 1] * rate)
+        return [stretch * time for time in self.recorded[: self.requests]]
+
+    def simulated(self, key: Key, rate: float, draw: int = 0) -> list[Served]:
+        """The requests of one setting, which arrive at this rate; draw 0 are the arrivals of the real runs."""
+        requests = [self.timed[key].requests[place] for place in self.places]
+        seed = self.seed + draw
+        return simulate(self.arrivals(rate, seed), requests, self.costs[key], self.rows, seed)
+
+    def row(self, key: Key, rate: float) -> LoadRow:
+        """Means over the simulated arrivals, and quantiles over all their requests."""
+        draws = [self.simulated(key, rate, draw) for draw in range(DRAWS)]
+        each = [service(one, self.promise) for one in draws]
+        low, high = np.quantile([one.goodput for one in each], [0.025, 0.975])
+        every = [one for draw in draws for one in draw]
+        mean = {
+            name: float(np.mean([getattr(one, name) for one in each]))
+            for name in ("goodput", "kept", "throughput", "tokens_per_second")
+        }
+        return cast(LoadRow, {
+            "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity, **mean,
+            "goodput_low": float(low), "goodput_high": float(high),
+            "ttft_s": quantiles([one.ttft_s for one in every]), "tpot_s": quantiles([one.tpot_s for one in every]),
+        })  # fmt: skip
+
+    def checked(self) -> list[tuple[Key, float]]:
+        """Settings and rates to serve for real: at loads spread over all, without a draft and with the best one."""
+        count = min(self.verify, len(self.rates))
+        places = sorted({round(at * (len(self.rates) - 1) / max(1, count - 1)) for at in range(count)})
+        found = list[tuple[Key, float]]()
+        for rate in (self.rates[place] for place in places):
+            drafts = [key for key in self.costs if key[0] != ALONE]
+            best = max(drafts, key=lambda key: service(self.simulated(key, rate), self.promise).goodput)
+            found += [((ALONE, 0), rate), (best, rate)]
+        return found
+
+    def checked_row(self, key: Key, rate: float, real: Sequence[Served], waited: float | None) -> ServedRow:
+        said, was = service(self.simulated(key, rate), self.promise), service(real, self.promise)
+
+        def off(a: float, b: float) -> float | None:
+            return a / b - 1 if b else None
+
+        return {
+            "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity,
+            "simulated": _record(said), "measured": _record(was),
+            "errors": {
+                "goodput": off(said.goodput, was.goodput), "ttft_p95": off(said.ttft_s["p95"], was.ttft_s["p95"]),
+                "tpot_p95": off(said.tpot_s["p95"], was.tpot_s["p95"]),
+            },
+            "disturbed_by": disturbed_by([], waited),
+        }  # fmt: skip
+
+    def tokens_per_pass(self, key: Key) -> float:
+        emitted = [one.emitted for one in self.timed[key].requests.values()]
+        return sum(map(sum, emitted)) / sum(map(len, emitted))
+
+    def held(self) -> float:
+        """Tokens that a row holds in the mean pass of the target alone."""
+        alone = self.timed[ALONE, 0].requests.values()
+        return sum(len(one.emitted) * (one.prompt + len(one.emitted) / 2) for one in alone) / sum(
+            len(one.emitted) for one in alone
+        )
+
+    def over_step(self, key: Key, which: int) -> dict[str, float]:
+        """c or v by rows: what drafting a token, or verifying, takes over a step of the target alone."""
+        held, found = self.held(), dict[str, float]()
+        for rows in self.costs[key].at:
+            if (part := self.timed[key].part_s(rows, which)) is not None:
+                found[str(rows)] = part / self.costs[ALONE, 0].steady_s(rows, held)
+        return found
+
+    def schedule(self, candidate: str) -> list[LoadSpan]:
+        """The gamma of `candidate` with the most tokens a second by number of rows; 0 where none is as fast as none."""
+        keys, held = [(ALONE, 0), *(key for key in self.costs if key[0] == candidate)], self.held()
+        found = list[LoadSpan]()
+        for rows in range(1, self.rows + 1):
+            fastest = max(keys, key=lambda key: self.tokens_per_pass(key) / self.costs[key].steady_s(rows, held))
+            if not found or found[-1]["gamma"] != fastest[1]:
+                found.append({"first": rows, "last": rows, "gamma": fastest[1]})
+            found[-1]["last"] = rows
+        if found[-1]["gamma"] == 0:
+            found[-1]["last"] = None
+        return found
+
+
+def _record(one: Service) -> ServiceRecord:
+    return cast(ServiceRecord, asdict(one))
+
+
+def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: _Plan) -> list[str]:
+    """What to set, in sentences."""
+    lines = [
+        f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves with {plan.rows} rows always "
+        "at work"
+    ]
+    off = [row for row in best if row["candidate"] == ALONE]
+    if not off:
+        lines.append("a draft has the higher goodput at every load here")
+    elif len(off) == len(best):
+        lines.append("no draft has a higher goodput than the target alone at any load here")
+    else:
+        lines.append(f"without a draft from load {min(row['load'] for row in off):.2f} on")
+    for name, spans in schedules.items():
+        said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
+        lines.append(f"{name}, γ with the most tokens a second by requests that decode at a time: {said}")
+    return lines
+
+
+def _sizes(span: LoadSpan) -> str:
+    if span["last"] is None:
+        return f"{span['first']}+:"
+    return f"{span['first']}:" if span["first"] == span["last"] else f"{span['first']}–{span['last']}:"
+
+
+def _label(key: Key) -> str:
+    return "without a draft" if key[0] == ALONE else f"{key[0]}, γ={key[1]}"
+
+
+def _recorded(config: LoadConfig) -> list[float] | None:
+    """The recorded arrivals, from 0 on. Raises UserError where the file has none."""
+    if config.arrivals is None:
+        return None
+    try:
+        lines = Path(config.arrivals).read_text(encoding="utf-8").split()
+        times = sorted(map(float, lines))
+    except (OSError, ValueError) as error:
+        raise UserError(f"arrivals={config.arrivals}: is not a file of seconds, a line each ({error})") from error
+    if len(times) < 2 or not times[-1] > times[0] or not np.isfinite(times).all():
+        raise UserError(f"arrivals={config.arrivals}: needs at least two different times, in seconds")
+    return [time - times[0] for time in times]

@@ -1,0 +1,1 @@
+"""DFlash (Chen et al. 2026), as a draft: a block of tokens in one run of a small network."""

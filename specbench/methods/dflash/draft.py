@@ -1,0 +1,185 @@
+"""DFlash (2602.06036): a block of tokens in one run of a small network, as a draft.
+
+`methods.dflash.network` has the network. A pass reads the target's states of the tokens that the last one accepted,
+which the run that verified them gave, and then a whole block, however many of its tokens are proposed: q does not
+depend on gamma, and neither does the time.
+
+Given the text the tokens are drawn independently, each from its own row, which is its q: Algorithm 1 is exact.
+
+Shapes: A places in a text, L positions, K drafted tokens, F numbers of the target's tapped states, D width, V logits.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
+from specbench.config.draft import TrainedConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.weights.load import shape_of
+from specbench.loading.model_loader import Say
+from specbench.methods.at_once import AtOnceSession
+from specbench.methods.build import DraftBuilder, DraftRequest, source_of
+from specbench.methods.dflash.cache import BlockCache
+from specbench.methods.dflash.captured import CapturedBlockSession, captured
+from specbench.methods.dflash.network import BlockDrafter
+from specbench.methods.dflash.published import published_block
+from specbench.methods.eagle.cache import Prediction
+from specbench.methods.heads import require_weights
+from specbench.sampling import Sampling, standardise
+
+SCORED = 32  # blocks of one run along a text
+
+
+class EntryCache(Protocol):
+    """The context of one text, see `BlockCache`."""
+
+    @property
+    def length(self) -> int: ...
+
+    def read(self, features_LF: Tensor, /) -> None: ...
+
+    def block(self, token: int, most: int) -> Prediction: ...
+
+    def rollback(self, length: int) -> None: ...
+
+
+class BlockDraft(FollowsTarget):
+    """`drafter`, bound to the network of `target`, whose sessions hand over their tapped states, the prompt's too."""
+
+    def __init__(self, target: Model, drafter: BlockDrafter, taps: tuple[int, ...]) -> None:
+        """`taps`: after how many layers the states are that the target hands over."""
+        self.target, self.drafter = target, drafter
+        self.device, self.operations_of_block = drafter.device, drafter.operations
+        self.operations = self.operations_of_block / drafter.shape.drafted
+        self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
+        if taps != drafter.shape.taps:
+            width, places = drafter.shape.layer.width, [taps.index(depth) for depth in drafter.shape.taps]
+            self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
+        self.captured = captured(drafter, target)
+
+    def cache(self) -> EntryCache:
+        """The context of a text."""
+        return BlockCache(self.drafter) if self.captured is None else CapturedBlockSession(self.captured)
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockSession":
+        return BlockSession(self, cast(StatefulSession, session), sampling)
+
+
+class BlockSession(AtOnceSession):
+    """The network at work beside the target's session."""
+
+    draft: BlockDraft
+
+    def __init__(self, draft: BlockDraft, session: StatefulSession, sampling: Sampling) -> None:
+        self.draft, self.session, self.sampling = draft, session, sampling
+        self.cache = draft.cache()
+        self._scored: BlockCache | None = None  # what is scored along the text
+        self._features: list[Tensor] = []  # of the first tokens, a row [1, F] each
+        self._gather(session.length)  # of the prompt, before the target reads on
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        if gamma == 0:
+            self.follow(tokens)
+            return Proposal([])
+        return self.drafted(tokens, gamma, generator)
+
+    def drafted(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        """A proposal of at least a token."""
+        return super().propose(tokens, gamma, generator)._replace(operations=self.draft.operations_of_block)
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Sequence[int], most: int) -> Tensor:
+        return self.block(tokens, most).logits_LV
+
+    @torch.inference_mode()
+    def block(self, tokens: Sequence[int], most: int) -> Prediction:
+        """The first `most` tokens of the block that begins with the last token."""
+        self.follow(tokens)
+        self._read(self.cache)
+        return self.cache.block(tokens[-1], most)
+
+    def _read(self, cache: EntryCache) -> None:
+        """Read the context on."""
+        if unread := self._features[cache.length :]:
+            cache.read(torch.cat(unread))
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Keep the target's states of all but the newest token; a session of the draft's own reads the text itself."""
+        count = len(tokens) - 1
+        if self.session.length < count:
+            self.session.extend(tokens[self.session.length : count])
+        self._gather(count)
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing: accepted tokens are read with the target's states."""
+
+    def rollback(self, length: int) -> None:
+        del self._features[length:]
+        self.cache.rollback(length)
+
+    @torch.inference_mode()
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        self.follow(tokens)
+        cache = self._scored = self._scored or BlockCache(self.draft.drafter)
+        self._read(cache)
+        ahead = min(most, self.draft.drafter.shape.drafted)
+        # Proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
+        first, stop = max(0, prefix_length - ahead), len(tokens) - 1
+        parts = [cache.blocks(tokens[start:stop][:SCORED], start) for start in range(first, stop, SCORED)]
+        states_AKD = torch.cat(parts)
+        return (
+            self._q_ahead(states_AKD[:, place], tokens, place, len(tokens) - prefix_length) for place in range(ahead)
+        )
+
+    @torch.inference_mode()
+    def _q_ahead(self, states_AD: Tensor, tokens: Sequence[int], ahead: int, rows: int) -> Tensor:
+        """q [rows, V] of token `ahead` of a proposal, from 0; zeros where none began so early.
+
+        The last but `ahead` of its states predicts the last token.
+        """
+        states_LD = states_AD[: max(0, len(states_AD) - ahead)][-rows:]
+        logits_LV = self.logits_along(states_LD, tokens[len(tokens) - 1 - len(states_LD) : -1])
+        return after_zeros(standardise(logits_LV, self.sampling, self.draft.target.vocabulary_size), rows)
+
+    def logits_along(self, states_LD: Tensor, before: Sequence[int]) -> Tensor:
+        """Logits [L, V] of drafted tokens, from their states and the tokens before them."""
+        return self.draft.drafter.project(states_LD)
+
+    def _gather(self, count: int) -> None:
+        """Keep the target's states of the first `count` tokens."""
+        known = len(self._features)
+        if known < count:
+            states_LF = self.session.tapped(known, count)
+            assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
+            self._features += (states_LF if self.draft.columns is None else states_LF[:, self.draft.columns]).split(1)
+
+
+class BlockBuilder(DraftBuilder[TrainedConfig]):
+    """Weights of our own recipes, in a folder or shipped, or a published checkpoint, in a folder or on the hub."""
+
+    needs_states = needs_prompt_states = True
+
+    def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
+        super().__init__(request)
+        source, pinned = source_of(self.draft)
+        require_weights(request, Path(source), f", or {request.key}.hub=OWNER/NAME of a published checkpoint")
+        config = shape_of(request.run.target, "target")
+        self.published = published_block(source, pinned, request.key, self.draft.kind, config)
+        self.taps = self.published.shape.taps
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        gamma, key = self.request.run.gamma, self.request.key
+        drafter = self.published.load(target.network)
+        if isinstance(gamma, int) and gamma > drafter.shape.drafted:
+            say(f"{key}: its blocks draft {drafter.shape.drafted} tokens a pass at most, not gamma={gamma}")
+        return self.build_draft(target, drafter)
+
+    def build_draft(self, target: EagerModel, drafter: BlockDrafter) -> Draft:
+        """The draft, which `load` returns."""
+        return BlockDraft(target, drafter, target.tap_depths)

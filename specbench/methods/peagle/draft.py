@@ -1,0 +1,98 @@
+"""P-EAGLE as a draft: all tokens of a proposal from one forward pass beside the target's session.
+
+The pass reads the entries of the tokens that the last verification accepted, with the target's own features, and masked
+entries after them; see `methods.peagle.network`. Given the text the tokens are independent: each is drawn from its own
+row, which is its q, so that Algorithm 1 is exact. In a tree all nodes of a level have the same children.
+
+Shapes: K tokens ahead, V logits.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.draft import Draft, after_zeros
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.loading.model_loader import Say
+from specbench.methods.at_once import AtOnceSession, all_places
+from specbench.methods.eagle.draft import EagleBuilder, EagleDraft, EagleSession
+from specbench.methods.peagle.cache import PEagleCache
+from specbench.methods.peagle.network import PEagle
+from specbench.methods.peagle.published import load_published_peagle
+from specbench.sampling import Sampling, standardise
+
+
+class PEagleDraft(EagleDraft):
+    """`network`, bound to the target's, whose sessions hand over its features."""
+
+    eagle: PEagle
+
+    def __init__(self, target: Model, network: PEagle, taps: tuple[int, ...] = ()) -> None:
+        super().__init__(target, network, taps, captures=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.eagle.fc.weight.device
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "PEagleSession":
+        return PEagleSession(self, cast(StatefulSession, session), sampling)
+
+
+class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the former says how it proposes
+    """The layers at work beside the target's session."""
+
+    draft: PEagleDraft
+
+    def __init__(self, draft: PEagleDraft, session: StatefulSession, sampling: Sampling) -> None:
+        self.draft, self.session, self.sampling = draft, session, sampling
+        self.entries = PEagleCache(draft.eagle)
+        self._features: list[Tensor] = []
+        self._gather(session.length)
+
+    @torch.inference_mode()
+    def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
+        self._read(tokens[:-1])
+        if len(tokens) < 2 or most == 0:
+            return None
+        first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again where there is no new one
+        self.entries.rollback(first)
+        features_LF = torch.cat(self._features[first : len(tokens) - 1])
+        return self.entries.read(features_LF, tokens[first + 1 :], most)
+
+    def rollback(self, length: int) -> None:
+        del self._features[length:]
+        self.entries.rollback(length - 1)
+
+    @torch.inference_mode()
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        self._read(tokens[:-1])
+        rows, known, network = len(tokens) - prefix_length, len(tokens) - 2, self.draft.eagle
+        found = [torch.zeros(rows, self.draft.target.vocabulary_size, device=self.draft.device)] * most
+        if known < 1:
+            return iter(found)
+        embedded_1LD = network.embed(torch.tensor([list(tokens[1:-1])], device=self.draft.device), 1)
+        features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
+        # Proposals that reach one of the tokens: those that began in its place, or up to `most` - 1 before.
+        first = max(0, known - rows - most + 1)
+        places = all_places(known, min(most, known), self.draft.device, first)
+        for depth, states_1LD in enumerate(network.along(features_1LF, embedded_1LD, places)):
+            logits_LV = network.logits(states_1LD[0][-rows:])
+            found[depth] = after_zeros(standardise(logits_LV, self.sampling, self.draft.target.vocabulary_size), rows)
+        return iter(found)
+
+
+class PEagleBuilder(EagleBuilder):
+    """Weights of our own recipe, in a folder or shipped, or a published checkpoint, in a folder or on the hub."""
+
+    network = PEagle
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        if self.published is not None:
+            network = load_published_peagle(self.published, target.network, self.taps)
+        else:
+            network = PEagle.load(Path(self.source), target.network, self.request.key).bind(target.network)
+        return PEagleDraft(target, network, target.tap_depths)

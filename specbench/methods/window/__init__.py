@@ -1,0 +1,1 @@
+"""The target over a window of its own cache, as a draft."""

@@ -1,0 +1,114 @@
+"""Runs and recommendations over contexts: alpha, c, v, the speed of each gamma, and where a draft begins to pay."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
+from specbench.analysis.forecast.contexts import AtContext, said
+from specbench.errors import UserError
+from specbench.formatting import number, span
+from specbench.records.catalog import Catalog, digest
+from specbench.records.schema import Row, RunRecord
+from specbench.records.store import config_digest
+from specbench.report.console import plain_table, wide_console
+
+GROUP = ("target", "draft", "task", "temperature", "batch")
+ESTIMATES = {"alpha": ".3f", "c": ".3f", "verify_cost": ".2f", "speedup": ".2f"}
+
+
+def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
+    """A row for each chain of `catalog` with a context, those that differ in context and gamma alone one after another.
+
+    `run`: only those that differ so from this one. Raises UserError where that has no context.
+    """
+    heads = [head for head in catalog.heads if head.summary.get("context") and head.summary.get("tree") is None]
+    of_run = {head.run_id: config_digest(head.config, "context", "gamma") for head in heads}
+    if run is not None:
+        wanted = catalog.find(run)
+        if wanted not in of_run:
+            raise UserError(f"--run {run}: this run has no context=; leave --run out, or run it with context=4k")
+        of_run = {run_id: digest for run_id, digest in of_run.items() if digest == of_run[wanted]}
+    rows = [{"setting": setting} | _row(catalog.whole(run_id)) for run_id, setting in of_run.items()]
+    return sorted(rows, key=lambda row: (row["setting"], row["context"], row["gamma"] or 0))
+
+
+def _row(record: RunRecord) -> Row:
+    summary, prompts, config = record["summary"], record["prompts"], record["config"]
+    resamples, seed = config["resamples"], config["seed"]
+    halves = [len(prompt["baseline"]["tokens"]) / 2 for prompt in prompts]
+    row: Row = {"run_id": record["run_id"]} | {name: summary.get(name) for name in GROUP} | {
+        "batch": summary.get("batch", 1), "context": summary.get("context"), "gamma": summary["gamma"],
+        "prompts": summary["prompts"], "simulated": summary["simulated"], "disturbed": summary.get("disturbed", False),
+        "tokens": fmean(prompt["prompt_tokens"] + half for prompt, half in zip(prompts, halves, strict=True)),
+        "target_step_s": summary["target_step_s"], "overhead": summary["overhead"],
+        "tokens_per_pass": summary["tokens_per_pass"],
+        "alpha": summary["alpha"], "alpha_low": summary["alpha_low"], "alpha_high": summary["alpha_high"],
+        "speedup": summary["speedup_measured"], "speedup_low": summary["speedup_low"],
+        "speedup_high": summary["speedup_high"],
+    }  # fmt: skip
+    costs = {
+        "c": draft_cost(prompts, resamples, seed),
+        "verify_cost": verify_cost(prompts, row["gamma"], resamples, seed),
+    }
+    for name, one in costs.items():
+        row |= {name: one and one.value, f"{name}_low": one and one.low, f"{name}_high": one and one.high}
+    return row
+
+
+def draw_runs(rows: Sequence[Row]) -> None:
+    """Print each setting: its contexts and gammas, the best gamma of each context, and the forecast."""
+    console = wide_console()
+    if not rows:
+        console.print("no run with a context; specbench sweep context=1k,2k,4k measures some")
+    for _, group in groupby(rows, key=lambda row: row["setting"]):
+        own = list(group)
+        first = own[0]
+        batch = "" if first["batch"] == 1 else f", batch {first['batch']}"
+        simulated = "SIMULATED, " if first["simulated"] else ""
+        console.print(
+            f"{first['target']} with draft {first['draft']} on {first['task']}: {simulated}T={first['temperature']:g}"
+            f"{batch}"
+        )
+        titles = (
+            "",
+            "context",
+            "tokens",
+            "γ",
+            "step",
+            "α",
+            "95%",
+            "c",
+            "95%",
+            "v",
+            "95%",
+            "tok/pass",
+            "speedup",
+            "95%",
+        )
+        table = plain_table((*titles, "run"), left=("", "run"))
+        for _, same in groupby(own, key=lambda row: row["context"]):
+            at = list(same)
+            best = max((row for row in at), key=lambda row: row["speedup"] or 0.0)
+            for row in at:
+                cells = ["→" if row is best and row["speedup"] else "", f"{row['context']:,}", f"{row['tokens']:,.0f}"]
+                cells += [str(row["gamma"] or "–"), f"{1000 * row['target_step_s']:.2f} ms"]
+                for name, form in ESTIMATES.items():
+                    cells += [number(row["tokens_per_pass"])] if name == "speedup" else []
+                    cells += [number(row[name], int(form[1])), span(row[f"{name}_low"], row[f"{name}_high"], form)]
+                table.add_row(*cells, digest(row["run_id"]) + (" DISTURBED" if row["disturbed"] else ""))
+        console.print(table)
+        for line in said(str(first["draft"]), [one for row in own if (one := _measured(row)) is not None]):
+            console.print(f"· {line}")
+
+
+def _measured(row: Row) -> AtContext | None:
+    """A run as the forecast takes it; None where it has no single gamma or no full pass."""
+    step_s: Any = row["target_step_s"]
+    if row["gamma"] is None or row["c"] is None or row["verify_cost"] is None:
+        return None
+    return AtContext(
+        row["tokens"], row["gamma"], step_s, row["c"] * step_s, row["verify_cost"] * step_s, row["overhead"] * step_s,
+        row["alpha"],
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Goodput against load: a line for each draft and gamma, and where drafts stop paying."""
+
+from itertools import pairwise
+
+import pandas as pd
+
+from specbench.records.documents import LoadDocument
+from specbench.report.figure import FAINT, INK, PAPER, SERIES, Drawn, at_end, panels, spread
+from specbench.report.load import best_drafts
+
+MOST_LINES = 6  # drafts and gammas, those with the highest goodput somewhere
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)))
+
+
+def goodput(record: LoadDocument, name: str = "load") -> Drawn:
+    """Draw goodput over load, with the points that were served for real."""
+    frame = pd.DataFrame([
+        {name: row[name] for name in ("candidate", "gamma", "load", "rate", "goodput", "goodput_low", "goodput_high")}
+        for row in record["rows"]
+    ])  # fmt: skip
+    served = {(one["candidate"], one["gamma"], one["rate"]): one["measured"]["goodput"] for one in record["verified"]}
+    frame["served"] = [served.get(key) for key in zip(frame["candidate"], frame["gamma"], frame["rate"], strict=True)]
+    figure, (axes,) = panels(width=6.2, height=3.4)
+    groups = dict(list(frame.groupby(["candidate", "gamma"], sort=False)))
+    alone, *drafts = groups
+    drafts = sorted(drafts, key=lambda key: -float(groups[key]["goodput"].max()))[:MOST_LINES]
+    shown = [alone, *(key for key in groups if key in drafts)]
+    top = 1.12 * float(frame[["goodput", "served"]].max().max())
+    ends = spread([float(groups[key]["goodput"].iloc[-1]) for key in shown], top * 0.065)
+    last = float(frame["load"].max())
+    for place, (key, end) in enumerate(zip(shown, ends, strict=True)):
+        group, colour = groups[key], INK if key == alone else SERIES[(place - 1) % len(SERIES)]
+        style = DASHES[0] if key == alone else DASHES[(place - 1) // len(SERIES) % len(DASHES)]
+        axes.plot(
+            group["load"], group["goodput"], color=colour, linestyle=style, linewidth=2.2 if key == alone else 1.4
+        )
+        known = group.dropna(subset=["served"])
+        axes.plot(known["load"], known["served"], "o", color=colour, markerfacecolor=PAPER, markersize=5, zorder=4)
+        at_end(axes, last, end, "target alone" if key == alone else f"{key[0]}, γ={key[1]}", colour)
+    crossing = where_drafts_stop(record)
+    if crossing is not None:
+        axes.axvline(crossing, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)))
+        axes.annotate(
+            f"no draft from {crossing:.2f}", (crossing, top), xytext=(4, -8), textcoords="offset points", color=FAINT,
+            fontsize=9,
+        )  # fmt: skip
+    axes.set(xlabel="load", ylabel="goodput (requests/s)", ylim=(0, top))
+    promise, hardware = record["promise"], record["hardware"]
+    notes = [
+        f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {hardware}, at most "
+        f" {record['server_rows']} requests at a time",
+        f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
+        f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with all rows at "
+        "work. Lines: simulated from measured costs of turns. Open circles: served for real",
+    ]
+    return Drawn(name, "Goodput against load", figure, frame, notes)
+
+
+def where_drafts_stop(record: LoadDocument) -> float | None:
+    """The load from which no draft has a higher goodput than the target alone; None if there is none."""
+    gains = [(alone["load"], draft["goodput"] - alone["goodput"]) for alone, draft in best_drafts(record)]
+    if gains[-1][1] > 0:
+        return None
+    found = gains[-1][0]
+    for (below, gain), (above, loss) in reversed(list(pairwise(gains))):
+        if gain > 0:
+            return below + (above - below) * gain / (gain - loss)
+        found = below
+    return found

@@ -1,0 +1,149 @@
+"""`context=`: prompts of a given length from whole rows of the task, and what costs say of other lengths."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from specbench.analysis.forecast.contexts import AtContext, best_at, crossings, forecast, held_out, said
+from specbench.cli import main
+from specbench.config.keys import tokens_of
+from specbench.config.model import ModelConfig
+from specbench.config.schema import RunConfig, TaskConfig
+from specbench.engine.weights.load import load_tokenizer
+from specbench.errors import UserError
+from specbench.experiment.build import resolve
+from specbench.experiment.context import in_context
+from specbench.experiment.identity import identify
+from specbench.experiment.prompts import encode, prompt_tokens
+from specbench.tasks import Task
+
+MINI = ModelConfig(name="gpt-mini", shipped="gpt-mini")
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return load_tokenizer(MINI, "target")
+
+
+def task(path: Path, rows: list[dict[str, object]], **keys: object) -> TaskConfig:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return TaskConfig(**({"name": "own", "path": str(path), "source_field": "prompt"} | keys))  # type: ignore[arg-type]
+
+
+def config_of(own: TaskConfig, context: str) -> RunConfig:
+    return RunConfig(target=MINI, task=own, context=context)
+
+
+def made(config: RunConfig, vocabulary, limit: int | None = None):
+    read = Task(config.task).examples(limit)
+    return in_context(config, vocabulary, read, partial(prompt_tokens, config, vocabulary))
+
+
+ROWS = [{"prompt": f"Question {n}: what is the number {n}?", "answer": f"It is {n}."} for n in range(40)]
+
+
+def test_rows_stand_whole_before_each_prompt(tmp_path, vocabulary):
+    config = config_of(task(tmp_path / "rows.jsonl", ROWS, reference_field="answer", suffix=" A:"), "200")
+    examples, left_out = made(config, vocabulary, limit=3)
+    assert left_out == 0
+    for number, one in enumerate(examples):
+        *before, own = one.prompt.split("\n\n")
+        assert own == ROWS[number]["prompt"] and one.reference == ROWS[number]["answer"]
+        places = [int(text.split()[1].strip(":")) for text in before]
+        assert (
+            places[:5] == [(number + 1 + step) % 40 for step in range(5)] and len({*places, number}) == len(places) + 1
+        )
+        assert before == [f"{ROWS[place]['prompt']} A:{ROWS[place]['answer']}" for place in places]
+        prompt = encode(config, vocabulary, one)
+        assert not prompt.truncated and 180 < len(prompt.prefix) <= 200
+
+
+def test_conversations_keep_their_turns(tmp_path, vocabulary):
+    rows = [{"prompt": [f"First {n}?", f"Second {n}?"]} for n in range(90)]
+    config = replace(config_of(task(tmp_path / "turns.jsonl", rows), "200"), max_new_tokens=20)
+    examples, _ = made(config, vocabulary, limit=4)
+    assert [len(one.turns) for one in examples] == [1, 2, 1, 2]
+    assert examples[1].turns[0].endswith("\n\nFirst 0?") and examples[1].turns[1] == examples[1].prompt == "Second 0?"
+    lengths = [prompt_tokens(config, vocabulary, one) for one in examples]
+    assert lengths[0] <= 200 and lengths[1] <= 180  # room for the answer to the first turn
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
+    config = config_of(task(tmp_path / "chat.jsonl", [{"prompt": messages}] * 30), "120")
+    read = Task(config.task).examples(2)
+    found, _ = in_context(config, vocabulary, read, lambda one: len(vocabulary.continuation(one.prompt)))
+    assert found[0].messages[0] == messages[0] and found[0].messages[1]["content"].endswith("\n\nHello?")
+
+
+def test_rows_that_do_not_do_are_named(tmp_path, vocabulary):
+    few = task(tmp_path / "few.jsonl", ROWS[:3])
+    with pytest.raises(UserError, match=r"context=500: whole rows .* make \d+ tokens of it \(there are no more\)"):
+        made(config_of(few, "500"), vocabulary)
+    long = [*ROWS[:2], {"prompt": "word " * 300}]
+    with pytest.raises(UserError, match="the others are longer than what is left"):
+        made(config_of(task(tmp_path / "long.jsonl", long), "200"), vocabulary)
+    with pytest.raises(UserError, match="context=100: the shortest prompt of .* has "):
+        made(config_of(task(tmp_path / "longer.jsonl", long[2:]), "100"), vocabulary)
+    _, left_out = made(config_of(task(tmp_path / "both.jsonl", [*ROWS, long[2]]), "100"), vocabulary)
+    assert left_out == 1
+
+
+def test_training_text_follows_where_rows_are_few(tmp_path, vocabulary):
+    spare = tmp_path / "train.txt"
+    spare.write_text("\n".join(f"A spare text of number {n}." for n in range(60)) + "\n")
+    config = config_of(replace(task(tmp_path / "few.jsonl", ROWS[:3]), train_path=str(spare)), "200")
+    examples, _ = made(config, vocabulary)
+    assert "A spare text of number 0." in examples[0].prompt and "Question 1" in examples[0].prompt
+
+
+def test_words_for_a_length_and_ids():
+    assert [tokens_of(word) for word in ("4k", "4096", "k", "4K", "-1")] == [4096, 4096, None, None, None]
+    run = RunConfig(target=MINI, draft=RunConfig().draft, task=TaskConfig(name="lm-mini", shipped="sum-mini.jsonl.gz"))
+    run = replace(run, draft=replace(run.draft, kind="random"), dtype="float32", device="cpu")
+    ids = [identify(resolve(replace(run, context=context))) for context in ("4k", "4096", "2k", None)]
+    assert ids[0] == ids[1] and len(set(ids)) == 3 and "-c4k-" in ids[0] and "-c" not in ids[3].partition("-T0")[2]
+
+
+def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
+    rows = tmp_path / "rows.txt"
+    rows.write_text("the old dog sees a tree\n" * 30)
+    words = [f"target={folders['llama']}", f"draft={folders['llama-draft']}", f"task={rows}", "limit=4", "warmup=0"]
+    more = ["dtype=float32", "engine=eager", "max_new_tokens=12", "resamples=100", f"results={tmp_path}"]
+    assert main(["run", *words, *more, "context=16,32,48"]) == 0
+    capsys.readouterr()
+    assert main(["results", "--by", "context", f"--results={tmp_path}", "--format=json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["context"] for row in found] == [16, 32, 48] and len({row["setting"] for row in found}) == 1
+    assert all(row["c"] > 0 and row["verify_cost"] > 0 and row["alpha_low"] <= row["alpha"] for row in found)
+    assert main(["results", "--by", "context", f"--results={tmp_path}"]) == 0
+    assert "each context left out in turn" in capsys.readouterr().out
+    assert main(["run", *words, *more, "context=4x"]) == 2
+    assert "context=4x: must be 16 tokens or more, such as 4096 or 4k" in capsys.readouterr().err
+
+
+def at(tokens: float, gamma: int = 3, alpha: float = 0.8) -> AtContext:
+    """A target whose steps read 10 ms of weights and 1 ms of cache a thousand tokens; a draft over a window."""
+    return AtContext(tokens, gamma, 0.01 + 1e-6 * tokens, 0.006, 0.012 + 1.1e-6 * tokens, 0.0001, alpha)
+
+
+def test_costs_of_contexts_that_were_not_measured():
+    measured = [at(tokens) for tokens in (1000, 4000, 16000)]
+    for tokens in (2000.0, 10000.0, 32000.0):
+        found, right = forecast(measured, tokens), at(tokens)
+        assert (found.step_s, found.pass_s) == pytest.approx((right.step_s, right.pass_s)) and found.alpha == 0.8
+        assert found.speedup == pytest.approx(right.speedup)
+    (one,) = held_out(measured)
+    assert one.measured.tokens == 4000 and all(abs(error) < 1e-9 for error in one.errors.values())
+    off = [measured[0], replace(measured[1], step_s=2 * measured[1].step_s), measured[2]]
+    assert held_out(off)[0].errors["step"] == pytest.approx(-0.5)
+
+
+def test_where_a_draft_pays():
+    slow = [replace(at(tokens), draft_s=0.01) for tokens in (500, 2000, 8000)]
+    ((tokens, pays),) = crossings(slow)
+    assert pays and forecast(slow, tokens).speedup == pytest.approx(1, abs=0.03)
+    assert said("x", slow)[0].startswith("x: pays from a context of about ")
+    both = [*slow, *(replace(one, gamma=1) for one in slow)]
+    best = best_at(both, 500)
+    assert best is not None and best.gamma == 1 and said("x", slow[:1]) == []

@@ -1,0 +1,149 @@
+"""Targets with experts: what their runs read is counted, and their completions are the target's own on every engine."""
+
+import functools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import architectures
+import pytest
+import torch
+from calls import newest
+from decode import spec_of
+from tokenized import vocabulary_of
+
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import autoregressive, speculate, speculative
+from specbench.algorithm.draft import in_batch
+from specbench.algorithm.tree_draft import TreeDraft
+from specbench.cli import main
+from specbench.engine.batch import Batch
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.experts import expert_modules
+from specbench.engine.session import Prompt
+from specbench.kernels import is_available
+from specbench.methods.model.draft import ModelDraft
+from specbench.sampling import Sampling
+from specbench.theory import Roofline
+from specbench.theory.trees import TreeShape
+
+SIZE, ENDS = 40, frozenset({1})
+FAMILIES = ("qwen3_moe", "gpt_oss", "deepseek_v3")
+ENGINES = ("eager", "static", *(["native"] if is_available() else []))
+Capture = pytest.CaptureFixture[str]
+
+
+@functools.cache
+def model(kind: str, engine: str) -> EagerModel:
+    return with_engine(engine, architectures.network(kind, seed=4), SIZE, ENDS)
+
+
+@functools.cache
+def draft(kind: str) -> ModelDraft:
+    return ModelDraft(EagerModel(architectures.network(kind, seed=2, layers=1), SIZE, ENDS), SIZE)
+
+
+def chosen(kind: str, tokens: list[int], last: int) -> list[int]:
+    """Distinct experts of each layer that the last tokens of a text choose, as the network itself routes them."""
+    network, found = architectures.network(kind, seed=4), list[int]()
+    for module in expert_modules(network):
+        module.register_forward_pre_hook(lambda _, args: found.append(len(args[1][-last:].unique())))
+    with torch.inference_mode():
+        network(torch.tensor([tokens]))
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_experts_are_counted_run_by_run(kind: str, engine: str) -> None:
+    target, text = model(kind, engine), [5, 9, 12, 30, 17, 3]
+    experts, session = target.experts, model(kind, engine).start(Prompt((), (5, 9, 12)))
+    assert experts is not None
+    for tokens, last in (([12], 1), ([30, 17, 3], 3)):
+        experts.begin()
+        session.extend(tokens)
+        read = session.length
+        assert experts.distinct(experts.taken()) == chosen(kind, text[:read], last)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_step_counts_the_weights_of_one_tokens_experts(kind: str) -> None:
+    target = model(kind, "eager")
+    experts = target.experts
+    assert experts is not None and 0 < experts.per_token < experts.number
+    every = sum(one.numel() for module in expert_modules(target.network) for one in module.parameters())
+    assert experts.of_a_token + experts.unread == every
+    assert 2 * experts.of_a_token < target.operations < 2 * sum(one.numel() for one in target.network.parameters())
+
+
+def test_v_from_experts_counts_what_a_step_takes_besides_bytes_once() -> None:
+    least = Roofline(reading=8.0, multiplying=0.1, expert_share=0.75)
+    assert least.of_run(4, experts=3.0) == pytest.approx(8 * (0.25 + 0.75 * 3))
+    assert least.verify_cost(4, experts=3.0, step=10.0) == pytest.approx((2 + 20) / 10)
+    assert least.verify_cost(1, experts=1.0, step=10.0) == 1.0
+    assert Roofline(8.0, 0.1).of_run(4, experts=3.0) == 8.0
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target and a draft of each family as `transformers` saves them, with a tokenizer, and rows to decode."""
+    root, own = tmp_path_factory.mktemp("experts"), vocabulary_of("byte-level", end="<|end|>")
+    for kind in FAMILIES:
+        for name, layers in (("target", 2), ("draft", 1)):
+            made = architectures.network(kind, seed=layers, layers=layers, vocabulary=own.size + 3)
+            made.generation_config.eos_token_id = own.tokenizer.eos_token_id
+            made.save_pretrained(root / kind / name)
+            own.tokenizer.save_pretrained(root / kind / name)
+    rows = ["the small dogs run", "an old tree", "The cats: ## über das Haus", "the old dog", "running"] * 4
+    (root / "rows.jsonl").write_text("".join(f"{json.dumps({'prompt': row})}\n" for row in rows))
+    return root
+
+
+@pytest.mark.covering(most=2)
+@pytest.mark.parametrize("how", ["", "sampling.temperature=1", "batch=2", "tree=widths gamma=tree"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_run_on_a_folder(kind: str, how: str, folders: Path, tmp_path: Path, capfd: Capture) -> None:
+    words = [
+        f"target={folders / kind / 'target'}", f"draft={folders / kind / 'draft'}", "task=prompts", "dtype=float32",
+        f"task.path={folders / 'rows.jsonl'}", f"results={tmp_path}", "max_new_tokens=12", "threads=1", "warmup=1",
+    ]  # fmt: skip
+    assert main(["run", *words, *how.split()]) == 0
+    record = newest(tmp_path)
+    summary, passes = record["summary"], record["prompts"][0]["speculative"]["passes"]
+    assert summary["lossless"] and summary["engine"] == ENGINES[-1] and 0 < summary["expert_share"] < 1
+    assert summary["identical"] == (None if "temperature" in how else 1)
+    layers = 1 if kind == "deepseek_v3" else 2
+    assert all(len(one["experts"]) == layers and min(one["experts"]) >= 2 for one in passes)
+    assert 1 <= summary["experts_read"] <= 8 * (summary["nodes"] if "tree" in how else 6)
+    capfd.readouterr()
+    if how != "batch=2":
+        assert main(["explain", "--results", str(tmp_path)]) == 0
+        line = f"verification reads {summary['experts_read']:.1f} times the experts of a step"
+        assert line in " ".join(capfd.readouterr().out.split())
+    assert main(["results", "--results", str(tmp_path)]) == 0
+
+
+PROMPTS, NEW = 1000, 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_thousand_greedy_completions(kind: str, engine: str) -> None:
+    """A chain, a row of a batch and a tree by turns, against the network's own greedy completion."""
+    draws, target, reference = random.Random(0), model(kind, engine), model(kind, "eager")
+    spec = spec_of(Sampling(), NEW, 3)
+    prompts = [Prompt((), tuple(draws.choices(range(2, SIZE), k=draws.randint(1, 8)))) for _ in range(PROMPTS)]
+    batch, drafts = Batch.of(target, 4), in_batch(draft(kind), 4)
+    tree = TreeDraft(draft(kind), TreeShape.of_widths([2, 2]), "fixed", ENDS)
+    alone = [
+        autoregressive(reference, prompt, spec_of(Sampling(), NEW), torch.Generator()).tokens for prompt in prompts
+    ]
+    ways: list[Any] = [
+        [speculative(target, one, prompt, spec, torch.Generator()) for prompt in prompts] for one in (draft(kind), tree)
+    ]
+    ways.append(together((speculate(batch, drafts, prompt, spec, torch.Generator()) for prompt in prompts), 4, batch))
+    assert [sum(trace.tokens != text for trace, text in zip(way, alone, strict=True)) for way in ways] == [0, 0, 0]

@@ -1,0 +1,248 @@
+"""A server under load: the simulation against closed forms and our batching on a clock of known costs; the command."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import refusal
+
+from specbench.algorithm.batching import Arrivals, Turn, together
+from specbench.algorithm.decoding import Decoding, Moment, Pass, Trace
+from specbench.analysis.load import (
+    Costs,
+    Promise,
+    Request,
+    Served,
+    fit,
+    poisson,
+    quantiles,
+    seen,
+    served,
+    service,
+    simulate,
+)
+from specbench.cli import main
+from specbench.engine.session import Read
+from specbench.records.documents import LoadDocument
+from specbench.report.figures.load import goodput, where_drafts_stop
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+COSTS = Costs(join_s=0.3, token_s=0.05, at={1: 1.0, 2: 1.4, 4: 2.4}, first_s=0.2, held_s=0.01)
+WIDE = Promise(1e9, 1e9)
+
+
+def requests_of(count: int, seed: int = 0) -> list[Request]:
+    draw = random.Random(seed)
+    return [
+        Request(draw.randint(1, 20), [draw.randint(1, 4) for _ in range(draw.randint(1, 12))]) for _ in range(count)
+    ]
+
+
+# Our batching, with a target whose clock goes on by known costs.
+
+
+@dataclass(eq=False)
+class Clocked:
+    """A target and the batch of its sessions; time goes on only by `costs`."""
+
+    costs: Costs
+    now_s: float = 100.0
+    operations: float = 1.0
+    draw: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def now(self) -> float:
+        return self.now_s
+
+    def extend_many(self, reads: Sequence[Read]) -> list[int]:
+        rows: list[Any] = [read.session for read in reads]
+        joined = sum(row.fresh for row in rows)
+        self.now_s += self.costs.pass_s(len(rows), joined, sum(row.held for row in rows), self.draw)
+        for row in rows:
+            row.fresh = False
+        return [0] * len(rows)
+
+    def decode(self, request: Request) -> Decoding:
+        self.now_s += self.costs.start_s([request.prompt], self.draw)
+        row: Any = SimpleNamespace(batch=self, fresh=True, held=request.prompt)
+        yield Moment.READY
+        for tokens in request.emitted:
+            yield Read(row, [0])
+            yield Moment.OVER
+            row.held += tokens
+        passes = [Pass(tokens, tokens - 1, tokens, 0.0, 0.0, 0.0) for tokens in request.emitted]
+        return Trace([0] * sum(request.emitted), 0.0, 0.0, passes=passes)
+
+
+def really(costs: Costs, arrivals: Sequence[float], requests: Sequence[Request], rows: int) -> list[Turn]:
+    target, turns = Clocked(costs), list[Turn]()
+    decodings = map(target.decode, requests)
+    together(Arrivals(decodings, arrivals, target.now), rows, target, turns.append)  # type: ignore[arg-type]
+    return turns
+
+
+@pytest.mark.parametrize(("rate", "rows"), [(0.02, 4), (0.2, 4), (2.0, 4), (0.1, 1)])
+def test_with_exact_costs_the_simulation_is_exact(rate: float, rows: int) -> None:
+    requests, arrivals = requests_of(120), poisson(rate, 120, seed=1)
+    turns = really(COSTS, arrivals, requests, rows)
+    found, said = served(turns, arrivals, requests), simulate(arrivals, requests, COSTS, rows)
+    np.testing.assert_allclose(
+        [(one.first_s, one.end_s, one.tokens) for one in said], [(one.first_s, one.end_s, one.tokens) for one in found]
+    )
+    assert max(len(turn.rows) for turn in turns) <= rows
+
+
+def test_costs_are_recovered_from_turns_and_predict_other_loads() -> None:
+    requests = requests_of(80)
+    closed = [really(COSTS, [0.0] * 80, requests, rows) for rows in (1, 2, 4)]
+    found = fit([one for turns in closed for one in seen(turns, requests)], [1, 2, 4])
+    assert found.join_s == pytest.approx(0.3) and found.token_s == pytest.approx(0.05)
+    assert found.at == pytest.approx(COSTS.at) and found.first_s == pytest.approx(0.2)
+    assert found.held_s == pytest.approx(0.01)
+    others, arrivals = requests_of(100, seed=5), poisson(0.25, 100, seed=2)
+    real = service(served(really(COSTS, arrivals, others, 4), arrivals, others), Promise(10, 1.5))
+    said = service(simulate(arrivals, others, found, 4), Promise(10, 1.5))
+    assert 0.1 < real.kept < 1 and said.goodput == pytest.approx(real.goodput)
+    assert said.ttft_s == pytest.approx(real.ttft_s) and said.tpot_s == pytest.approx(real.tpot_s)
+
+
+def test_a_cost_that_would_be_negative_is_left_out_and_the_spread_keeps_sums() -> None:
+    requests, draw = requests_of(60), random.Random(3)
+    turns = [
+        replace(one, pass_s=one.pass_s * draw.uniform(0.5, 1.5) - 1e-3 * one.held)
+        for one in seen(really(replace(COSTS, held_s=0.0), [0.0] * 60, requests, 2), requests)
+    ]
+    found = fit(turns, [1, 2])
+    assert found.held_s >= 0 and min(found.at.values()) > 0
+    assert np.mean(found.spread[1]) == pytest.approx(1)
+    said = [found.pass_s(one.rows, len(one.prompts), one.held, draw) for one in turns for _ in range(20)]
+    assert sum(said) / 20 == pytest.approx(sum(one.pass_s for one in turns), rel=0.05)
+
+
+# Closed forms.
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_a_server_of_one_row_waits_as_in_m_d_1(load: float) -> None:
+    """Pollaczek and Khinchine: with service times of 1 the mean wait is load / (2 (1 - load))."""
+    count = 40_000
+    found = simulate(poisson(load, count, 4), [Request(1, [1])] * count, Costs(0, 0, {1: 1.0}, 0, 0), rows=1)
+    assert np.mean([one.ttft_s - 1 for one in found]) == pytest.approx(load / (2 * (1 - load)), rel=0.06)
+
+
+def test_rows_that_are_always_at_work_serve_what_passes_allow() -> None:
+    costs, requests = Costs(0, 0, {1: 1.0, 4: 1.0}, 0, 0), [Request(1, [2, 2, 2])] * 400
+    found = service(simulate([0.0] * 400, requests, costs, rows=4), WIDE)
+    assert found.throughput == pytest.approx(4 / 3) and found.tokens_per_second == pytest.approx(8)
+    assert found.tpot_s == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 2 / 5))  # 2 s for 5 tokens
+
+
+def test_every_request_is_served_in_order_and_none_before_it_arrives() -> None:
+    requests, arrivals = requests_of(300), poisson(0.3, 300, 0)
+    found = simulate(arrivals, requests, COSTS, rows=4)
+    assert [one.tokens for one in found] == [sum(one.emitted) for one in requests]
+    assert all(one.arrived_s < one.first_s <= one.end_s for one in found)
+    assert [one.first_s for one in found] == sorted(one.first_s for one in found)
+
+
+def test_more_requests_a_second_or_fewer_rows_never_make_anybody_faster() -> None:
+    requests, flat = requests_of(300), Costs(0, 0, {1: 1.0, 8: 1.0}, 0, 0)
+
+    def mean(rate: float, rows: int) -> float:
+        return float(np.mean([one.ttft_s for one in simulate(poisson(rate, 300, 0), requests, flat, rows)]))
+
+    assert mean(0.1, 4) < mean(0.3, 4) < mean(0.6, 4)
+    by_rows = [mean(0.5, rows) for rows in (1, 2, 8)]
+    assert by_rows == sorted(by_rows, reverse=True)
+
+
+def test_goodput_counts_both_promises_over_the_whole_time() -> None:
+    found = [Served(0, 1, 5, 5), Served(1, 5, 6, 2), Served(2, 3, 9, 3), Served(3, 3.5, 3.5, 1)]
+    said = service(found, Promise(ttft_s=2, tpot_s=1))  # the second waits for 4 s, the third has 3 s a token
+    assert said.kept == 0.5 and said.goodput == pytest.approx(2 / 9) and said.throughput == pytest.approx(4 / 9)
+    assert quantiles(range(1, 101)) == {"p50": 50, "p95": 95, "p99": 99} and quantiles([7.0])["p99"] == 7
+
+
+# The command.
+
+
+@pytest.fixture
+def argv(folders: Folders, tmp_path: Path) -> list[str]:
+    rows = [{"en": " ".join(["dog", "tree", "house", "red"][: 1 + n % 4]), "de": "der hund ."} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return [
+        "recommend", "--load", f"target.path={folders['t5']}", f"draft.path=[{folders['t5-draft']}]", "task=ende",
+        f"task.path={tmp_path}/rows.jsonl", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=6",
+        "engine=eager", "gammas=2", "batch=1,2", "rounds=2", "requests=20",
+    ]  # fmt: skip
+
+
+def test_recommend_under_load(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
+    times = tmp_path / "times.txt"
+    times.write_text("\n".join(str(10 + 0.5 * n) for n in range(30)))
+    words = ["verify=1", "rates=40,80", f"arrivals={times}", "--picture", f"{tmp_path}/load.svg", "--for", "vllm"]
+    code = main([*argv, *words])
+    out, err = capfd.readouterr()
+    assert code in (0, 2), err  # --for: no draft may pay here
+    (file,) = (tmp_path / "load").glob("*.json")
+    record: LoadDocument = json.loads(file.read_text())
+    assert [(row["candidate"] == "none", row["gamma"]) for row in record["rows"]] == [(True, 0), (False, 2)] * 2
+    assert [row["rate"] for row in record["rows"]] == [40, 40, 80, 80]
+    assert len(record["verified"]) == 2 and all(one["measured"]["throughput"] > 0 for one in record["verified"])
+    alone, drafting = record["costs"]
+    assert alone["tokens_per_pass"] == 1 and set(alone["pass_s"]) == {"1", "2"} and not alone["c"]
+    assert drafting["tokens_per_pass"] >= 1 and drafting["verify_cost"]["1"] > 0
+    if code == 0:
+        assert "served for real" in out and "target alone" in out and (tmp_path / "load.svg").exists()
+
+
+def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
+    gains = {0.5: (4.0, 6.0), 1.0: (5.0, 4.0)}
+    rows = [
+        {"candidate": name, "gamma": gamma, "load": load, "rate": 10 * load, "goodput": value, "goodput_low": value,
+         "goodput_high": value}
+        for load, pair in gains.items() for (name, gamma), value in zip((("none", 0), ("d", 3)), pair, strict=True)
+    ]  # fmt: skip
+    record: Any = {
+        "rows": rows, "verified": [], "promise": {"ttft_s": 1, "tpot_s": 1}, "target": "t", "task": "e",
+        "temperature": 0.0, "dtype": "float32", "hardware": "here", "server_rows": 4,
+    }  # fmt: skip
+    assert where_drafts_stop(record) == pytest.approx(0.5 + 0.5 * 2 / 3)
+    assert len(goodput(record).points) == 4
+    record["rows"] = rows[:2]
+    assert where_drafts_stop(record) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["batch=8"], "batch=[8]: must be a list of rows"),
+        (["gamma=3"], "gamma=3: specbench recommend --load does not use gamma; give gammas=[…]"),
+        (["tree=sequoia"], "tree=sequoia: specbench recommend --load does not use tree"),
+        (["engine=transformers"], "engine=transformers: --load times our own batching"),
+        (["--from", "x.json", "--for", "vllm"], "--from: does not go with --load"),
+        (["arrivals=nowhere"], "arrivals=nowhere: must be a file or folder"),
+        (["arrivals=ROWS"], "is not a file of seconds, a line each"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, argv: list[str], tmp_path: Path, capfd: Capture) -> None:
+    given = [word.replace("ROWS", f"{tmp_path}/rows.jsonl") for word in words]
+    kept = [one for one in argv if not any(one.startswith(f"{word.partition('=')[0]}=") for word in given)]
+    assert said in refusal([*kept, *given], capfd)
+
+
+def test_few_prompts_are_a_mistake(argv: list[str], capfd: Capture) -> None:
+    assert main([*argv, "batch=1,8"]) == 2
+    assert "batch=1,8: costs of turns are timed over 8 prompts, and these rows need 18" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["rates=[1]", "requests=50"])
+def test_keys_of_a_load_are_no_keys_of_a_ranking(key: str, capfd: Capture) -> None:
+    assert main(["recommend", "draft=random", key]) == 2
+    assert capfd.readouterr().err.count("\n") == 1
