@@ -169,5 +169,7 @@ def test_a_run_on_a_folder(kind: str, tmp_path: Path, capfd: pytest.CaptureFixtu
             "gamma=3", "dtype=float32", "device=cpu", f"results={tmp_path}"]  # fmt: skip
     assert main(argv) == 0
     out = capfd.readouterr()
+    assert main(["explain", f"results={tmp_path}"]) == 0
+    assert "layers of the target are recurrent" in capfd.readouterr().out
     assert "engine eager" in out.out and "100.0%  of completions equal" in out.out
     assert "(recurrent states, which only engine=eager rolls back)" in out.err + out.out

@@ -171,7 +171,11 @@ def _roofline(parts: Parts) -> Limits:
         return {}
     least = roofline(parts.target, getattr(torch, parts.config.dtype))
     limits: Limits = {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
-    return limits | {"expert_share": least.expert_share} if least.expert_share else limits
+    if least.expert_share:
+        limits["expert_share"] = least.expert_share
+    if layers := getattr(parts.target, "recurrent_layers", 0):
+        limits["recurrent_layers"] = layers
+    return limits
 
 
 def _learning(config: RunConfig) -> Learnt:

@@ -541,6 +541,9 @@ class Limits(TypedDict, total=False):
     reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
     expert_share: NotRequired[Annotated[float, "of a step's weights: those of the experts of one token"]]
+    recurrent_layers: NotRequired[
+        Annotated[int, "layers of the target with a recurrent state, which read the tokens of a pass one after another"]
+    ]
 
 
 class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):

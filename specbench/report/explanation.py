@@ -44,6 +44,11 @@ def sentences(found: Waterfall) -> list[str]:
         lines.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
     if (read := found.sample.experts_read) is not None:
         lines.append(_experts(read, found))
+    if layers := found.sample.recurrent_layers:
+        lines.append(
+            f"{layers} layers of the target are recurrent: their states are computed one token after another, which is "
+            "part of v; the state after each token is held, so that a rejection costs no further reading"
+        )
     return lines + found.sample.missing
 
 

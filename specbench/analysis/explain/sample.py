@@ -31,6 +31,7 @@ class Sample:
         missing: what the record does not hold, a sentence each.
         roofline: the least times of a run of the target, in milliseconds; None where they are not known.
         experts_read: of a target with experts, see `Counted`.
+        recurrent_layers: of the target, see `Limits`.
     """
 
     columns: dict[str, Floats]
@@ -44,6 +45,7 @@ class Sample:
     missing: list[str]
     roofline: Roofline | None = None
     experts_read: float | None = None
+    recurrent_layers: int = 0
 
     @property
     def totals(self) -> dict[str, Floats]:
@@ -81,6 +83,7 @@ def sample(record: RunRecord) -> Sample:
         if "reading_ms" in summary
         else None,
         summary.get("experts_read"),
+        summary.get("recurrent_layers", 0),
     )  # fmt: skip
 
 

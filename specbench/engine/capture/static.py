@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
-from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
+from specbench.engine.buffers import CACHED_OF_TREES, MOST_STACKED, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
@@ -53,6 +53,7 @@ class StaticModel(EagerModel):
     prompt_lowering: Lowering = staticmethod(lower)
     most_rows: int | None = MOST_ROWS  # of one invariant step; longer blocks are read in parts
     rows: int  # the fewest that a step reads; what is missing is filled up
+    grows_in_place = True
 
     def __init__(
         self,
@@ -140,7 +141,10 @@ class StaticModel(EagerModel):
         return StaticSession(self, prompt) if self.window is None else WindowedStatic(self, prompt, self.window)
 
     def capacity(self, needed: int) -> int:
-        """Slots of self-attention buffers with room for `needed` tokens: the next power of two."""
+        """Slots of self-attention buffers with room for `needed` tokens: the next power of two, or of many 1/8 more."""
+        if needed > MOST_STACKED and self.grows_in_place:
+            step = 1 << (needed.bit_length() - 4)
+            return -(-needed // step) * step
         return max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
 
     def source_slots(self, needed: int) -> int:
@@ -261,6 +265,10 @@ class NativeSession(StaticSession):
         call.run((logits_LV,))
         self.length += count
         return logits_LV
+
+    def _release(self) -> None:
+        super()._release()
+        self._calls = {}
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""

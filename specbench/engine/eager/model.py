@@ -124,6 +124,11 @@ class EagerModel:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
 
     @property
+    def recurrent_layers(self) -> int:
+        """How many layers have a recurrent state."""
+        return 0 if self.recurrence is None else self.recurrence.recurrent_layers
+
+    @property
     def _only_recurrent(self) -> bool:
         """Whether no layer has an attention, so that nothing depends on positions or masks."""
         return self.recurrence is not None and not self.recurrence.attends

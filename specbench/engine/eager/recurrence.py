@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import DynamicCache
+from transformers import DynamicCache, cache_utils
 from transformers.activations import ACT2FN
-from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 from specbench.engine.eager.cache import (
     HELD,
@@ -207,6 +207,11 @@ class Recurrence:
         return Recurrence(sys.modules[type(network).__module__], layers, argument)
 
     @property
+    def recurrent_layers(self) -> int:
+        """How many of the layers have a recurrent state."""
+        return sum(issubclass(layer, RecurrentLayer) for layer in self.layers)
+
+    @property
     def attends(self) -> bool:
         """Whether some layers have an attention, to which a layout applies."""
         return not {KeyValueLayer, HybridLayer}.isdisjoint(self.layers)
@@ -238,7 +243,7 @@ class Recurrence:
 
 
 def _layer_for(kind: type[Any]) -> type[Any]:
-    if issubclass(kind, DummyLayer):
+    if issubclass(kind, getattr(cache_utils, "DummyLayer", ())):
         return kind
     if not issubclass(kind, LinearAttentionCacheLayerMixin):
         return KeyValueLayer
