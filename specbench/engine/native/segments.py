@@ -20,6 +20,7 @@ from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct,
 from specbench.engine.capture.nodes import calls, finished, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.native.assemble import Assembly, Sizes
+from specbench.engine.native.experts import with_native_experts
 from specbench.engine.native.instructions import Op, encoded, fused
 from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
@@ -41,6 +42,7 @@ def lower_native(
             raise NotImplementedError("a step without a linear map that the native kernels know")
         if (whole := _whole(module)) is not None:
             return whole
+    with_native_experts(module, packed)
     for node in calls(module, kernels.attend, kernels.attend_alone):
         node.target = others.attend
     return direct(with_packed_weights(module, packed, one_token, others))
