@@ -6,12 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.analysis.forecast.contexts import AtContext, best_at, crossings, forecast, held_out, said
 from specbench.cli import main
 from specbench.config.keys import tokens_of
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
+from specbench.engine.buffers import MOST_STACKED, Buffers
+from specbench.engine.capture.static import NativeModel, StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
@@ -26,6 +32,16 @@ MINI = ModelConfig(name="gpt-mini", shipped="gpt-mini")
 @pytest.fixture(scope="module")
 def vocabulary():
     return load_tokenizer(MINI, "target")
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=61, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=4096,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval().float()
 
 
 def task(path: Path, rows: list[dict[str, object]], **keys: object) -> TaskConfig:
@@ -147,3 +163,35 @@ def test_where_a_draft_pays():
     both = [*slow, *(replace(one, gamma=1) for one in slow)]
     best = best_at(both, 500)
     assert best is not None and best.gamma == 1 and said("x", slow[:1]) == []
+
+
+def test_large_buffers_grow_one_after_another():
+    """What counts is copied, and no two buffers of the old size are held at once."""
+    shapes = [(2, 4), (2, 4), (2, 3), (2, 3)]
+    small = Buffers.zeros(shapes, MOST_STACKED, torch.float32, torch.device("cpu"))
+    for number, layer in enumerate(small.layers):
+        layer[..., :3, :] = number + 1
+    large = small.grown(MOST_STACKED + 256, 3)
+    larger = large.grown(MOST_STACKED + 512, 3)
+    assert [layer.numel() for layer in (*large.layers, *large.stacks)] == [0] * 8
+    assert [layer[0, 0, :4, 0].tolist() for layer in larger.layers] == [[n, n, n, 0] for n in (1.0, 2.0, 3.0, 4.0)]
+    assert [len(part.stacks) for part in (larger.first(2), larger)] == [2, 4] and larger.slots == MOST_STACKED + 512
+
+
+@pytest.mark.parametrize("kind", [EagerModel, StaticModel, NativeModel])
+def test_a_text_that_outgrows_its_buffers(kind, network):
+    text = torch.randint(0, 61, (MOST_STACKED + 700,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = network(torch.tensor([text])).logits[0]
+    model = kind(network, 61, frozenset())
+    session = model.start(Prompt((), tuple(text[: MOST_STACKED - 5])))
+    for end in (MOST_STACKED - 2, MOST_STACKED + 3, MOST_STACKED + 300, MOST_STACKED + 301, MOST_STACKED + 700):
+        session.rollback(session.length - 2)
+        begin = session.length
+        torch.testing.assert_close(session.extend(text[begin:end]), expected[begin:end], atol=1e-5, rtol=0)
+    if kind is EagerModel:
+        layer = session._caches(None)[0]
+        room = layer._rooms["keys"]
+        assert room.data_ptr() == layer.keys.data_ptr() and room.shape[-2] < 1.2 * len(text)
+    else:
+        assert session._capacity == 2816 and model.capacity(20_000) == 20_480

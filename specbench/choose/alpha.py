@@ -78,7 +78,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
     resolved = resolve_all(configs, notes.append)
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
-    for _, group in groupby(sorted(resolved, key=_temperature), key=_temperature):
+    for _, group in groupby(sorted(resolved, key=_sample), key=_sample):
         require_distinct([(candidate_name(config), rule_of(config.accept).label()) for config in group])
     # Trees get their shape from the sample: no prompts are set aside for a probe.
     built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
@@ -175,8 +175,8 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
         configs = with_skips([replace(config, device=str(device)) for config in _with_parts(configs)], progress)
-        candidates = sorted(prepare(configs, progress), key=lambda candidate: _temperature(candidate.config))
-        for _, group in groupby(candidates, key=lambda candidate: _temperature(candidate.config)):
+        candidates = sorted(prepare(configs, progress), key=lambda candidate: _sample(candidate.config))
+        for _, group in groupby(candidates, key=lambda candidate: _sample(candidate.config)):
             began, before = time.perf_counter(), core_times()
             scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
@@ -206,8 +206,8 @@ def _with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
         for part in config.draft.drafts.values()
     ]
 
-    def named(one: ChooseConfig) -> tuple[str, str, float]:
-        return one.draft.label(), rule_of(one.accept).label(), _temperature(one)
+    def named(one: ChooseConfig) -> tuple[str, str, float, int]:
+        return one.draft.label(), rule_of(one.accept).label(), *_sample(one)
 
     there, new = set(map(named, configs)), {named(one): one for one in parts}
     return [*configs, *(one for name, one in new.items() if name not in there)]
@@ -265,6 +265,8 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
         }  # fmt: skip
         if (processing := config.sampling.processing()) is not None:
             row["processing"] = processing
+        if config.context_tokens is not None:
+            row["context"] = config.context_tokens
         for rule in ("match", "onehot"):
             row |= _bounded(f"alpha_{rule}", _alpha(config, [text.at(rule) for text in texts]))
         if candidate.own_alpha is not None:
@@ -369,5 +371,6 @@ def _agreement_record(agreement: Agreement) -> Row:
     return asdict(replace(agreement, ranks=sums))
 
 
-def _temperature(config: ChooseConfig) -> float:
-    return config.sampling.temperature
+def _sample(config: ChooseConfig) -> tuple[float, int]:
+    """What tells the samples of a comparison apart: temperature and context."""
+    return config.sampling.temperature, config.context_tokens or 0

@@ -13,6 +13,7 @@ target's sample.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
 from specbench.experiment.memory import bytes_by_part, total
 from specbench.formatting import size
 from specbench.loading import draft_name, vocabulary_facts
-from specbench.records.documents import CandidateNames
+from specbench.records.documents import CandidateNames, OfContext
 from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 
@@ -156,6 +157,13 @@ class Scored:
     def texts(self) -> list[WrittenText]:
         """The prompts of the sample, each with the target's completion."""
         return list(zip(self.candidates[0].parts.prompts, self.sample.texts, strict=False))
+
+    def at_context(self) -> OfContext:
+        """The context of the prompts, for a document; nothing where they are as they are."""
+        if (context := self.config.context_tokens) is None:
+            return {}
+        tokens = [len(prompt.source) + len(prompt.prefix) + len(written) / 2 for prompt, written in self.texts]
+        return {"context": context, "context_tokens": fmean(tokens)}
 
     def agreements_by_candidate(self) -> dict[str, list[Agreement]]:
         """The agreement of each candidate under its rule, by the candidate's name."""

@@ -199,8 +199,10 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "decoded": [one.to_json(name) for name, one in decoded.items()],
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
+        **scored.at_context(),
     }
-    name = file_name(f"{record['target']}-{config.task.name}", f"-T{config.sampling.temperature:g}")
+    setting = f"-T{config.sampling.temperature:g}" + ("" if config.context is None else f"-c{config.context}")
+    name = file_name(f"{record['target']}-{config.task.name}", setting)
     return write_document(Path(config.results) / "validate" / f"{name}.json", record), record
 
 

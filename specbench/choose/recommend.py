@@ -239,6 +239,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
+        **scored.at_context(),
     }
     return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
 
@@ -276,7 +277,7 @@ def _asked(configs: Sequence[ChooseConfig], limit: int | None) -> str:
         {
             name: value
             for name, value in asdict(config).items()
-            if name not in NOT_IDENTITY and not (name == "memory" and value is None)  # older than this key
+            if name not in NOT_IDENTITY and not (name in ("memory", "context") and value is None)  # older than these
         }
         for config in configs
     ]

@@ -74,8 +74,18 @@ def main(argv: list[str]) -> int:
 
 def _launch(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
     command = read(argv, schema, lambda: usage(verb, about, schema))
-    launch_one(partial(job, command.form), schema, command.argv, verb)
+    for words in each_context(command.argv):
+        launch_one(partial(job, command.form), schema, words, verb)
     return 0
+
+
+def each_context(words: list[str]) -> list[list[str]]:
+    """`words` with each context of `context=1k,4k` in turn."""
+    listed = next((word for word in words if word.startswith("context=") and "," in word), None)
+    if listed is None:
+        return [words]
+    contexts = listed.removeprefix("context=").strip("[]").split(",")
+    return [[f"context={one}" if word == listed else word for word in words] for one in contexts]
 
 
 def job(form: str, config: BenchConfig) -> None:
@@ -138,7 +148,8 @@ def job(form: str, config: BenchConfig) -> None:
         "environment": surroundings,
         "rows": [cast(BenchRecord, asdict(row)) for row in rows],
     }
-    short = "-".join(name for name in (name_of(config.target), config.draft.label()) if name)
+    at = None if run.context is None else f"c{run.context}"
+    short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
     files = write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
     print_rows(form, document["rows"], lambda: print(table(rows)))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

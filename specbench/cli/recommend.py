@@ -20,6 +20,7 @@ from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
+from specbench.records.documents import RecommendDocument, ValidateDocument
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
 
@@ -81,6 +82,7 @@ TRANSFORMERS = "transformers"
 OPTIONS = LISTS | {
     "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
+    "context=1k,4k": "a ranking for each length of prompts made from the task's rows, and a forecast between them",
     "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
     "--load": "goodput at each load of a server, and the best gamma there: specbench recommend --load --help",
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
@@ -134,7 +136,19 @@ def _help(argv: Sequence[str]) -> str:
 def job(
     form: str, options: dict[str, str], engine: str | None, picture: Path | None, configs: list[ChooseConfig]
 ) -> None:
-    """Rank the drafts of `configs`, print the table, and on request a picture and the settings of other engines."""
+    """Rank the drafts of `configs`, print the table, and on request a picture and the settings of other engines.
+
+    Of several contexts each is ranked, and then compared.
+    """
+    if len(by_context := of_contexts(configs)) > 1:
+        if picture is not None or requested(options) or engine is not None:
+            raise UserError("context: --picture, --for and engine= go with one context; give one")
+        ranked = [api.rank(group) for group in by_context]
+        for one in ranked if form == "table" else ():
+            draw(one.record)
+        compare_contexts(form, [one.record for one in ranked])
+        print(f"records: {', '.join(str(one.file) for one in ranked)}", file=aside(form))
+        return
     found = api.rank(configs, engine=engine)
     shown = settings_of_engines(found.record, options)
     document: dict[str, object] = {
@@ -150,6 +164,19 @@ def job(
         from specbench.report.figures.gammas import choosing
 
         draw_picture(picture, partial(choosing, found.record), form)
+
+
+def of_contexts(configs: Sequence[ChooseConfig]) -> list[list[ChooseConfig]]:
+    """`configs` in groups of one context."""
+    return [[one for one in configs if one.context == context] for context in dict.fromkeys(c.context for c in configs)]
+
+
+def compare_contexts(form: str, documents: Sequence[RecommendDocument | ValidateDocument]) -> None:
+    """Print the candidates of several contexts, the best of each, and what is forecast of others."""
+    from specbench.report.contexts import draw_documents, rows_of_documents
+
+    rows = rows_of_documents(documents)
+    print_rows(form, rows, lambda: draw_documents(rows))
 
 
 # `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.
@@ -177,7 +204,15 @@ def validate(command: CommandLine, engine: str | None) -> None:
 
 
 def validation(form: str, configs: list[ChooseConfig]) -> None:
-    """Compare estimates with measurements and print the table."""
+    """Compare estimates with measurements and print the table; of several contexts one for each."""
+    if len(by_context := of_contexts(configs)) > 1:
+        measured = [api.validate(group) for group in by_context]
+        for file, record in measured:
+            write_atomically(file.with_suffix(".md"), text := markdown(record))
+            print(text, file=aside(form))
+        compare_contexts(form, [record for _, record in measured])
+        print(f"written: {', '.join(str(file) for file, _ in measured)}", file=aside(form))
+        return
     file, record = api.validate(configs)
     text = markdown(record)
     shown = write_atomically(file.with_suffix(".md"), text)

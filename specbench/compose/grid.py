@@ -37,7 +37,8 @@ ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
 TREE = ("tree", "tree.size", "tree.depth", "tree.children")  # each shape has some of these keys
 TEMPERATURE = "sampling.temperature"
 TOP_TOKENS = "draft.top_tokens"
-LISTED = (*DRAFT, TOP_TOKENS, *ACCEPT, *TREE, TEMPERATURE)
+CONTEXT = "context"
+LISTED = (*DRAFT, TOP_TOKENS, *ACCEPT, *TREE, TEMPERATURE, CONTEXT)
 
 
 def launch_each(
@@ -128,7 +129,7 @@ def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
 def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrides]]:
     """`argv` without its lists, and the overrides of each combination of their values.
 
-    Drafts vary slowest, then the size of their heads, then rules, then trees.
+    Drafts vary slowest, then the size of their heads, rules, trees, temperatures and contexts.
 
     Raises:
         UserError: a list is empty, or a key goes with no rule or tree of the command.
@@ -160,6 +161,8 @@ def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrid
         axes.append([[one] for one in given[TEMPERATURE]])
     elif TEMPERATURE not in given and TEMPERATURE in defaults:
         axes.append([[f"{TEMPERATURE}={value}"] for value in defaults[TEMPERATURE]])
+    if CONTEXT in listed:
+        axes.append([[one] for one in given[CONTEXT]])
     moved = {one for axis in axes for these in axis for one in these}
     moved |= {a for a in argv if (p := parsed(a)) and p.key_or_group in listed}
     rest = [argument for argument in argv if argument not in moved]

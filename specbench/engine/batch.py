@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel, ReadsAtOnce
-from specbench.engine.buffers import Buffers
+from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
 from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
@@ -182,6 +182,8 @@ class Batch:
             self._of_source = self._larger(self._of_source, "cross", -(-needed // SOURCE_STEP) * SOURCE_STEP)
 
     def _larger(self, old: Buffers, kind: str, slots: int) -> Buffers:
+        if old.layers and slots > MOST_STACKED:
+            return old.grown(slots, old.slots)
         new = Buffers.zeros(self._steps.shapes[kind], slots, self._steps.cache_dtype, self.device, self.rows)
         if old.layers:
             new.copy_slots(old, old.slots)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_STACKED = 2048  # slots of buffers that are views of one stack
 CACHED_BYTES = 64 * 2**20  # masks and position biases that are cached between steps
 # Those of trees: shapes that are fixed for a run come again at each length, shapes that follow the text never.
 CACHED_OF_TREES = 16 * 2**20
@@ -20,7 +21,8 @@ CACHED_OF_TREES = 16 * 2**20
 class Buffers:
     """Keys and values of each layer in turn, [B, K, C, D] each.
 
-    Buffers of one shape are views of one stack, so that all layers are moved at once.
+    Buffers of one shape are views of one stack, so that all layers are moved at once. Of large buffers in the memory of
+    the host each is a stack by itself, so that they can grow one after another.
     """
 
     layers: list[Tensor]
@@ -31,12 +33,36 @@ class Buffers:
         shapes: list[tuple[int, int]], slots: int, dtype: torch.dtype, device: torch.device, rows: int = 1
     ) -> "Buffers":
         """`rows` rows of `slots` slots, for these (heads, channels)."""
+        if slots > MOST_STACKED and device.type == "cpu":
+            return Buffers._alone(
+                [torch.zeros(1, rows, heads, slots, width, dtype=dtype, device=device) for heads, width in shapes]
+            )
         stacks = {
             shape: torch.zeros(number, rows, shape[0], slots, shape[1], dtype=dtype, device=device)
             for shape, number in Counter(shapes).items()
         }
         views = {shape: iter(stack.unbind()) for shape, stack in stacks.items()}
         return Buffers([next(views[shape]) for shape in shapes], list(stacks.values()))
+
+    @staticmethod
+    def _alone(stacks: list[Tensor]) -> "Buffers":
+        """Buffers that are stacks by themselves."""
+        return Buffers([stack[0] for stack in stacks], stacks)
+
+    def grown(self, slots: int, count: int) -> "Buffers":
+        """Buffers with room for `slots`, their first `count` those of these, which are empty after it.
+
+        Each buffer is freed when it is copied, so that memory never holds all of them twice.
+        """
+        stacks = []
+        for place, old in enumerate(self.layers):
+            new = old.new_zeros(1, *old.shape[:-2], slots, old.shape[-1])
+            new[0, ..., :count, :] = old[..., :count, :]
+            stacks.append(new)
+            self.layers[place] = new.new_empty(0)
+            if len(self.stacks) == len(self.layers):
+                self.stacks[place] = new.new_empty(0)
+        return Buffers._alone(stacks)
 
     @property
     def slots(self) -> int:
@@ -49,6 +75,8 @@ class Buffers:
 
     def first(self, tensors: int) -> "Buffers":
         """The first `tensors` of the layers' keys and values."""
+        if len(self.stacks) == len(self.layers):
+            return Buffers(self.layers[:tensors], self.stacks[:tensors])
         shared = Counter(layer.shape for layer in self.layers[:tensors])
         return Buffers(self.layers[:tensors], [stack[: shared[stack.shape[1:]]] for stack in self.stacks])
 
@@ -93,6 +121,9 @@ class BufferPool:
     def take(self, kind: str, slots: int) -> Buffers:
         """Buffers for `kind` ('self' or 'cross') attention. What they hold is finite, and stale."""
         free = self._free.get((kind, slots))
+        if not free and slots > MOST_STACKED:  # large buffers of other sizes would fill the memory
+            for other in [one for one in self._free if one[0] == kind and one[1] > MOST_STACKED]:
+                del self._free[other]
         return free.pop() if free else Buffers.zeros(self._shapes[kind], slots, self._dtype, self._device)
 
     @property

@@ -42,7 +42,9 @@ def alpha_files(results: Path) -> list[Path]:
 def _rows(file: Path) -> list[Row]:
     try:
         record = read_document(file)
-        return [_row(row, record["alpha_id"]) for row in record["rows"] if not row.get("processing")]
+        return [
+            _row(row, record["alpha_id"]) for row in record["rows"] if not (row.get("processing") or row.get("context"))
+        ]
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file}: skipped, it is not a record of specbench alpha ({error})", stacklevel=2)
         return []

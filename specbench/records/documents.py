@@ -33,6 +33,7 @@ class AlphaRow(Vocabularies):
     top_k: int | None
     top_p: float | None
     processing: NotRequired[Annotated[str, "what else is done to logits, as keys; absent: nothing"]]
+    context: NotRequired[Annotated[int, "tokens of a prompt with the rows before it, at most; absent: unset"]]
     accept: Annotated[str, "the acceptance rule"]
     lossy: bool
     prompts: int
@@ -211,7 +212,14 @@ class RoundRecord(TypedDict):
     passes: list[TimedPasses]
 
 
-class Choosing(Document):
+class OfContext(TypedDict, total=False):
+    """The context of the prompts; absent where they are as they are."""
+
+    context: Annotated[int, "tokens of a prompt with the rows before it, at most"]
+    context_tokens: Annotated[float, "of the mean prompt and half of its completion"]
+
+
+class Choosing(Document, OfContext):
     """The common fields of `recommend` and `validate`."""
 
     target: str
@@ -294,7 +302,8 @@ class ServedRow(TypedDict):
     gamma: int
     rate: float
     load: float
-    simulated: ServiceRecord
+    slower: Annotated[float, "how long closed loops right before and after took, over the costs of all rounds"]
+    simulated: Annotated[ServiceRecord, "with costs so much longer"]
     measured: ServiceRecord
     errors: Annotated[dict[str, float | None], "simulated over measured, less 1: goodput, ttft_p95, tpot_p95"]
     disturbed_by: str | None

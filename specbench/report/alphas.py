@@ -52,7 +52,7 @@ def draw(record: AlphaDocument) -> None:
     ):
         # A rule beside Algorithm 1 has a row of its own, in which these numbers are the same.
         if some:
-            console.print(draw_table(list({(row["temperature"], row["draft"]): row for row in some}.values())))
+            console.print(draw_table(list({(row["temperature"], *_draft(row)): row for row in some}.values())))
     if some:
         console.print(
             "  column k minus column k-1 is the probability that child k is the accepted one (P of a tree). optimum: "
@@ -72,7 +72,8 @@ def _of_router(bound: RouterBound, rows: list[AlphaRow], temperature: float) -> 
 
 
 def _draft(row: AlphaRow) -> tuple[str, str]:
-    return row["draft"], f"{row['temperature']:g}"
+    name = row["draft"] + (f", context {row['context']:,}" if "context" in row else "")
+    return name, f"{row['temperature']:g}"
 
 
 def _estimate(row: Mapping[str, Any], name: str) -> tuple[str, str]:

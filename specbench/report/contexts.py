@@ -2,20 +2,21 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from statistics import fmean
-from typing import Any
+from statistics import fmean, median
+from typing import Any, cast
 
 from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
 from specbench.analysis.forecast.contexts import AtContext, said
 from specbench.errors import UserError
-from specbench.formatting import number, span
+from specbench.formatting import NONE, interval_of, number, span
 from specbench.records.catalog import Catalog, digest
+from specbench.records.documents import RecommendDocument, ValidateDocument
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console
 
 GROUP = ("target", "draft", "task", "temperature", "batch")
-ESTIMATES = {"alpha": ".3f", "c": ".3f", "verify_cost": ".2f", "speedup": ".2f"}
+ESTIMATES = {"alpha": 3, "c": 3, "verify_cost": 2}  # and their digits
 
 
 def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
@@ -59,7 +60,7 @@ def _row(record: RunRecord) -> Row:
 
 def draw_runs(rows: Sequence[Row]) -> None:
     """Print each setting: its contexts and gammas, the best gamma of each context, and the forecast."""
-    console = wide_console()
+    console = wide_console(140)
     if not rows:
         console.print("no run with a context; specbench sweep context=1k,2k,4k measures some")
     for _, group in groupby(rows, key=lambda row: row["setting"]):
@@ -71,35 +72,64 @@ def draw_runs(rows: Sequence[Row]) -> None:
             f"{first['target']} with draft {first['draft']} on {first['task']}: {simulated}T={first['temperature']:g}"
             f"{batch}"
         )
-        titles = (
-            "",
-            "context",
-            "tokens",
-            "γ",
-            "step",
-            "α",
-            "95%",
-            "c",
-            "95%",
-            "v",
-            "95%",
-            "tok/pass",
-            "speedup",
-            "95%",
-        )
-        table = plain_table((*titles, "run"), left=("", "run"))
+        titles = ("", "context", "tokens", "γ", "step", "α", "c", "v", "tok/pass", "speedup", "run")
+        table = plain_table(titles, left=("", "run"))
         for _, same in groupby(own, key=lambda row: row["context"]):
             at = list(same)
             best = max((row for row in at), key=lambda row: row["speedup"] or 0.0)
             for row in at:
                 cells = ["→" if row is best and row["speedup"] else "", f"{row['context']:,}", f"{row['tokens']:,.0f}"]
-                cells += [str(row["gamma"] or "–"), f"{1000 * row['target_step_s']:.2f} ms"]
-                for name, form in ESTIMATES.items():
-                    cells += [number(row["tokens_per_pass"])] if name == "speedup" else []
-                    cells += [number(row[name], int(form[1])), span(row[f"{name}_low"], row[f"{name}_high"], form)]
+                cells += [str(row["gamma"] or NONE), f"{1000 * row['target_step_s']:.2f} ms"]
+                cells += [interval_of(row, name, digits=digits) for name, digits in ESTIMATES.items()]
+                cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
                 table.add_row(*cells, digest(row["run_id"]) + (" DISTURBED" if row["disturbed"] else ""))
         console.print(table)
         for line in said(str(first["draft"]), [one for row in own if (one := _measured(row)) is not None]):
+            console.print(f"· {line}")
+
+
+def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument]) -> list[Row]:
+    """A row for each candidate, gamma and context of recommendations or validations, by candidate."""
+    rows: list[Row] = []
+    for document in documents:
+        step_s = median(step for one in document["rounds"] for step in one["steps_s"])
+        batch = min(cast(Row, row).get("batch", 1) for row in document["rows"])  # whose steps the document holds
+        for row in document["rows"]:
+            if row.get("batch", 1) != batch:
+                continue
+            cost = row["cost"]
+            made: Row = {
+                "draft": row["candidate"], "batch": batch, "context": document.get("context", 0),
+                "tokens": document.get("context_tokens", 0.0), "gamma": row["gamma"], "tree": row.get("tree"),
+                "target_step_s": step_s, "alpha": row["alpha"]["value"], "alpha_low": row["alpha"]["low"],
+                "alpha_high": row["alpha"]["high"], "c": cost["c"], "verify_cost": cost["verify_cost"],
+                "overhead": cost["overhead"], "estimated": row["estimated"]["value"],
+                "estimated_low": row["estimated"]["low"], "estimated_high": row["estimated"]["high"],
+                "measured": cast(Row, row).get("measured", {}).get("value"),
+            }  # fmt: skip
+            rows.append(made)
+    return sorted(rows, key=lambda row: (row["draft"], row["batch"], row["context"], -row["estimated"]))
+
+
+def draw_documents(rows: Sequence[Row]) -> None:
+    """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
+    console = wide_console(140)
+    measured = any(row["measured"] is not None for row in rows)
+    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "estimated", "95%"]
+    table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")
+    for _, same in groupby(rows, key=lambda row: (row["draft"], row["batch"], row["context"])):
+        best = next(same)
+        table.add_row(
+            best["draft"] + ("" if best["batch"] == 1 else f", batch {best['batch']}"), f"{best['context']:,}",
+            f"{best['tokens']:,.0f}", str(best["gamma"]), f"{1000 * best['target_step_s']:.2f} ms",
+            interval_of(best, "alpha", digits=3), number(best["c"], 3), number(best["verify_cost"]),
+            number(best["estimated"]), span(best["estimated_low"], best["estimated_high"], ".2f"),
+            *([number(best["measured"])] if measured else []),
+        )  # fmt: skip
+    console.print(table)
+    for (draft, _), group in groupby(rows, key=lambda row: (row["draft"], row["batch"])):
+        chains = [one for row in group if row["tree"] is None and (one := _measured(row)) is not None]
+        for line in said(str(draft), chains):
             console.print(f"· {line}")
 
 

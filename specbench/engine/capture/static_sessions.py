@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from specbench.engine.buffers import BufferPool, Buffers, TensorCache
+from specbench.engine.buffers import MOST_STACKED, BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.eager.parts import Part
 from specbench.engine.eager.sessions import NetworkSession, SessionModel
@@ -38,6 +38,7 @@ class CapturedModel(SessionModel, Protocol):
     invariant: bool  # rows do not depend on how many are read at once
     most_rows: int | None  # of one invariant step
     rows: int  # the fewest that a step reads
+    grows_in_place: bool  # its buffers may be replaced by larger ones
 
     def numbers(self, slots: int) -> Tensor:
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
@@ -125,16 +126,29 @@ class StaticSession(NetworkSession):
         for buffer, state in zip(self._held["cross"].layers, states, strict=True):
             buffer[:, :, : len(source)] = state
 
+    @torch.inference_mode()
     def reserve(self, needed: int) -> None:
-        """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them."""
+        """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them.
+
+        Large buffers grow one after another instead, and are not returned to the pool.
+        """
         old, self._capacity = self._held.get("self"), self.model.capacity(needed)
-        new = self.model.pool.take("self", self._capacity)
-        if old is not None:
-            new.copy_slots(old, self.length + max(0, self.ahead) + len(self._tree) + len(self._ahead_tree))
-            self.model.pool.give_back({"self": old})
-        self._held["self"] = new
-        self._collect()
+        count = self.length + max(0, self.ahead) + len(self._tree) + len(self._ahead_tree)
         self._parts.clear()
+        if old is not None and self._capacity > MOST_STACKED and self.model.grows_in_place:
+            self._release()
+            self._held["self"] = old.grown(self._capacity, count)
+        else:
+            new = self.model.pool.take("self", self._capacity)
+            if old is not None:
+                new.copy_slots(old, count)
+                self.model.pool.give_back({"self": old})
+            self._held["self"] = new
+        self._collect()
+
+    def _release(self) -> None:
+        """Hold the buffers nowhere but in `_held`."""
+        self._buffers: list[Tensor] = []
 
     def _collect(self) -> None:
         """List the buffers as a step takes them: keys and values layer by layer, self-attention first."""

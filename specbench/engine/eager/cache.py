@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 from specbench.engine.layout import OpenTree
 from specbench.errors import UserError
 
+SPARE = 32  # tokens, at least, for which a move makes room
 HELD = 32  # tokens before a pass that can still be dropped without reading the text again
 
 
@@ -57,7 +58,29 @@ class Arrangement(NamedTuple):
 
 
 class KeyValueLayer(DynamicLayer):
-    """Keys and values of every token that an attention has read, whatever window it attends to."""
+    """Keys and values of every token that an attention has read, whatever window it attends to.
+
+    New tokens are written into room after the last, of which there is more with each move: appending would copy all.
+    """
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self._rooms: dict[str, Tensor] = {}
+            found: tuple[Tensor, Tensor] = super().update(key_states, value_states)
+            return found
+        return self._append("keys", key_states), self._append("values", value_states)
+
+    def _append(self, name: str, new: Tensor) -> Tensor:
+        held: Tensor = getattr(self, name)
+        room, length = self._rooms.get(name), held.shape[-2]
+        end = length + new.shape[-2]
+        if room is None or room.data_ptr() != held.data_ptr() or room.shape[-2] < end:
+            room = held.new_empty(*held.shape[:-2], end + max(SPARE, end // 8), held.shape[-1])
+            room[..., :length, :] = held
+            self._rooms[name] = room
+        room[..., length:end, :] = new
+        setattr(self, name, whole := room[..., :end, :])
+        return whole
 
     def bytes_of(self, tokens: int) -> int:
         """The bytes of so many tokens, where one has been read."""
