@@ -148,20 +148,30 @@ class Stale(EagerModel):
         return StaleSession(super().start(prompt))
 
 
-class TopKChoice(Choice):
-    """Draws from the top 10 of a row, and reports all of the row."""
+class TwoTruncations(Choice):
+    """Draws from a row as `sampling` truncates it, and reports it as `reported` does."""
+
+    def __init__(self, sampling: Sampling, reported: Sampling, vocabulary_size: int) -> None:
+        super().__init__(sampling, vocabulary_size)
+        self.reported = reported
 
     def on_device(
         self, logits_1V: torch.Tensor, uniform_1: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        token_1, _ = Choice(replace(self.sampling, top_k=10), self.vocabulary_size).on_device(logits_1V, uniform_1)
-        return token_1, standardise(logits_1V, self.sampling, self.vocabulary_size)
+        token_1, _ = super().on_device(logits_1V, uniform_1)
+        return token_1, standardise(logits_1V, self.reported, self.vocabulary_size)
 
 
 class TruncatedDraft(ModelDraft):
+    """Its tokens are drawn from q as `drawn` truncates it, and compared as `compared` does."""
+
+    def __init__(self, model: EagerModel, vocabulary_size: int, drawn: Sampling, compared: Sampling) -> None:
+        super().__init__(model, vocabulary_size)
+        self.drawn, self.compared = drawn, compared
+
     def start(self, prompt: Prompt, sampling: Sampling) -> Any:
         session = super().start(prompt, sampling)
-        session.choice = TopKChoice(sampling, self.vocabulary_size)
+        session.choice = TwoTruncations(self.drawn, self.compared, self.vocabulary_size)
         return session
 
 
@@ -201,8 +211,18 @@ def engine_faults(target: EagerModel, draft: EagerModel, temperature: float, mos
     yield Fault("a stale cache row after a rejection", all_of(loop(stale, proposing)))
     yield Fault("a dropped bonus token", without_bonus)
     if temperature:
-        truncated = TruncatedDraft(draft, size)
-        yield Fault("top 10 of q drawn, all of q compared", all_of(loop(target, truncated)))
+        top_k, top_p = Sampling(temperature, top_k=10), Sampling(temperature, top_p=0.9)
+        pairs = {
+            "top 10 of q drawn, all of q compared": (top_k, sampling),
+            "top-p 0.9 of q drawn, all of q compared": (top_p, sampling),
+            "all of q drawn, top 10 of q compared": (sampling, top_k),
+            "all of q drawn, top-p 0.9 of q compared": (sampling, top_p),
+            "none: top 10 of q drawn and compared with all of p": (top_k, top_k),
+        }
+        for name, (drawn, compared) in pairs.items():
+            yield Fault(name, all_of(loop(target, TruncatedDraft(draft, size, drawn, compared))))
+        for name, claimed in (("top 10", top_k), ("top-p 0.9", top_p)):
+            yield Fault(f"all of p compared, {name} claimed", all_of(loop(target, proposing)), claimed=claimed)
         for name, first in (("top-k 10", Sampling(1.0, top_k=10)), ("top-p 0.9", Sampling(1.0, top_p=0.9))):
             claimed = replace(first, temperature=0.7)
             yield Fault(f"temperature 0.7 after {name}", temperature_last(first, 0.7), claimed=claimed)

@@ -30,6 +30,7 @@ from specbench.analysis.load import (
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument
+from specbench.records.loads import best_at
 from specbench.report.figures.load import goodput, where_drafts_stop
 
 Folders = dict[str, Path]
@@ -105,6 +106,9 @@ def test_costs_are_recovered_from_turns_and_predict_other_loads() -> None:
     assert found.join_s == pytest.approx(0.3) and found.token_s == pytest.approx(0.05)
     assert found.at == pytest.approx(COSTS.at) and found.first_s == pytest.approx(0.2)
     assert found.held_s == pytest.approx(0.01)
+    turns = seen(closed[1], requests)
+    slow = [replace(one, start_s=1.5 * one.start_s, pass_s=1.5 * one.pass_s) for one in turns]
+    assert found.drift(slow) == pytest.approx(1.5) and found.times(1.5).drift(slow) == pytest.approx(1)
     others, arrivals = requests_of(100, seed=5), poisson(0.25, 100, seed=2)
     real = service(served(really(COSTS, arrivals, others, 4), arrivals, others), Promise(10, 1.5))
     said = service(simulate(arrivals, others, found, 4), Promise(10, 1.5))
@@ -194,7 +198,9 @@ def test_recommend_under_load(argv: list[str], tmp_path: Path, capfd: Capture) -
     record: LoadDocument = json.loads(file.read_text())
     assert [(row["candidate"] == "none", row["gamma"]) for row in record["rows"]] == [(True, 0), (False, 2)] * 2
     assert [row["rate"] for row in record["rows"]] == [40, 40, 80, 80]
-    assert len(record["verified"]) == 2 and all(one["measured"]["throughput"] > 0 for one in record["verified"])
+    assert len(record["verified"]) == 2 and all(
+        one["measured"]["throughput"] > 0 < one["slower"] for one in record["verified"]
+    )
     alone, drafting = record["costs"]
     assert alone["tokens_per_pass"] == 1 and set(alone["pass_s"]) == {"1", "2"} and not alone["c"]
     assert drafting["tokens_per_pass"] >= 1 and drafting["verify_cost"]["1"] > 0
@@ -204,16 +210,19 @@ def test_recommend_under_load(argv: list[str], tmp_path: Path, capfd: Capture) -
 
 def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
     gains = {0.5: (4.0, 6.0), 1.0: (5.0, 4.0)}
-    rows = [
+    rows: list[Any] = [
         {"candidate": name, "gamma": gamma, "load": load, "rate": 10 * load, "goodput": value, "goodput_low": value,
-         "goodput_high": value}
+         "goodput_high": value, "tpot_s": {"p50": 1.0}}
         for load, pair in gains.items() for (name, gamma), value in zip((("none", 0), ("d", 3)), pair, strict=True)
     ]  # fmt: skip
     record: Any = {
         "rows": rows, "verified": [], "promise": {"ttft_s": 1, "tpot_s": 1}, "target": "t", "task": "e",
         "temperature": 0.0, "dtype": "float32", "hardware": "here", "server_rows": 4,
     }  # fmt: skip
-    assert where_drafts_stop(record) == pytest.approx(0.5 + 0.5 * 2 / 3)
+    assert where_drafts_stop(record) == pytest.approx(0.5 + 0.5 * 2 / 3, abs=0.02)
+    assert best_at(rows[:2])["candidate"] == "d" and best_at(rows[2:])["candidate"] == "none"
+    rows[1] |= {"goodput": 3.99, "tpot_s": {"p50": 0.5}}
+    assert best_at(rows[:2])["candidate"] == "d"  # nearly the same goodput, and faster
     assert len(goodput(record).points) == 4
     record["rows"] = rows[:2]
     assert where_drafts_stop(record) is None

@@ -11,7 +11,7 @@ Times are seconds, rates are requests a second. Plain numbers; random numbers co
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -192,6 +192,18 @@ class Costs:
         known = sorted(self.at)
         at = float(np.interp(rows, known, [self.at[one] for one in known]))
         return at + self.first_s * joined + self.held_s * held
+
+    def drift(self, turns: Sequence[SeenTurn]) -> float:
+        """How much longer `turns` took than this says."""
+        said = sum(self._start_s(one.prompts) + self._pass_s(one.rows, len(one.prompts), one.held) for one in turns)
+        return sum(one.start_s + one.pass_s for one in turns) / said
+
+    def times(self, factor: float) -> "Costs":
+        """These costs on a machine that takes `factor` times as long."""
+        at = {rows: factor * seconds for rows, seconds in self.at.items()}
+        linear = (factor * one for one in (self.join_s, self.token_s, self.first_s, self.held_s))
+        join_s, token_s, first_s, held_s = linear
+        return replace(self, join_s=join_s, token_s=token_s, at=at, first_s=first_s, held_s=held_s)
 
     def steady_s(self, rows: int, held: float) -> float:
         """A pass in which nobody joins, of rows that hold `held` tokens each."""

@@ -3,7 +3,8 @@
 The costs of turns come from closed loops: a fixed number of rows, in which each completion is replaced at once by the
 next request, so that starts, joins and passes are timed as they happen in a server (`analysis.load.fit`). What each
 request emits in its passes comes from the same completions. Half of the rounds run before the real runs and half after
-them, so that a machine that slows down does so for both.
+them; and a closed loop of the same setting right before and after each real run says how fast the machine was then, by
+which the simulation beside it is scaled.
 """
 
 import random
@@ -54,6 +55,7 @@ from specbench.experiment.runner import Progress, require_memory, translated_err
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
+from specbench.records.loads import best_at
 from specbench.records.schema import SCHEMA_VERSION
 
 ALONE = "none"
@@ -118,19 +120,25 @@ class Timed:
 
 def _timed_round(server: Server, nodes: Sequence[int], number: int) -> dict[Key, Timed]:
     """A closed loop at each number of rows, for each setting in random order; every prompt decodes once a setting."""
-    draw, timed = random.Random(f"{server.seed}, {number}"), dict[Key, Timed]()
-    for key in draw.sample(list(server.settings), len(server.settings)):
-        timed[key] = Timed([], {}, defaultdict(list))
-        places = draw.sample(range(len(server.prompts)), len(server.prompts))
-        for share, rows in enumerate(draw.sample(list(nodes), len(nodes))):
-            these = places[share :: len(nodes)]
-            turns, requests, traces = server.serve(key, these, rows)
-            timed[key].turns += seen(turns, requests)
-            timed[key].requests |= dict(zip(these, requests, strict=True))
-            for trace in traces:
-                for one, at in zip(trace.passes, trace.rows or (), strict=False):  # a target alone has steps
-                    if one.drafted == key[1]:
-                        timed[key].parts_s[at].append((one.draft_s / key[1], one.verify_s))
+    draw = random.Random(f"{server.seed}, {number}")
+    return {
+        key: _closed_loops(server, key, nodes, draw) for key in draw.sample(list(server.settings), len(server.settings))
+    }
+
+
+def _closed_loops(server: Server, key: Key, nodes: Sequence[int], draw: random.Random) -> Timed:
+    """A closed loop of one setting at each number of rows; the prompts are shared among them."""
+    timed = Timed([], {}, defaultdict(list))
+    places = draw.sample(range(len(server.prompts)), len(server.prompts))
+    for share, rows in enumerate(draw.sample(list(nodes), len(nodes))):
+        these = places[share :: len(nodes)]
+        turns, requests, traces = server.serve(key, these, rows)
+        timed.turns += seen(turns, requests)
+        timed.requests |= dict(zip(these, requests, strict=True))
+        for trace in traces:
+            for one, at in zip(trace.passes, trace.rows or (), strict=False):  # a target alone has steps
+                if one.drafted == key[1]:
+                    timed.parts_s[at].append((one.draft_s / key[1], one.verify_s))
     return timed
 
 
@@ -176,12 +184,12 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
             _timed_round(server, nodes, -1)
             rounds(0, -(-config.rounds // 2))
             plan = _Plan.of(config, server, timed, nodes, recorded)
-            real = {one: _really(server, plan, *one, progress) for one in plan.checked()}
+            real = {one: _really(server, plan, *one, nodes, progress) for one in plan.checked()}
             rounds(-(-config.rounds // 2), config.rounds)
     plan = replace(plan, costs=_costs(timed, nodes))
     rows = [plan.row(key, rate) for rate in plan.rates for key in server.settings]
     surroundings = environment()
-    best = [max((row for row in rows if row["rate"] == rate), key=lambda row: row["goodput"]) for rate in plan.rates]
+    best = [best_at([row for row in rows if row["rate"] == rate]) for rate in plan.rates]
     schedules = {one.name: plan.schedule(one.name) for one in candidates}
     known = [one for one in waits if one is not None]
     digest = json_digest([[identify(as_run(one)) for one in configs], asdict(config)])
@@ -212,7 +220,7 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
         "best": best,
         "schedules": schedules,
         "reasons": _reasons(best, schedules, plan),
-        "verified": [plan.checked_row(*one, *found) for one, found in real.items()],
+        "verified": [plan.checked_row(*one, found) for one, found in real.items()],
         "alpha_rows": [{"draft": one.draft, "accept": one.rule, "candidate": one.name} for one in candidates],
         "configs": [asdict(one.config) for one in candidates],
         "environment": surroundings,
@@ -238,18 +246,27 @@ def _costs(timed: Mapping[Key, Timed], nodes: Sequence[int]) -> dict[Key, Costs]
     return {key: fit(one.turns, nodes) for key, one in timed.items()}
 
 
-def _really(
-    server: Server, plan: "_Plan", key: Key, rate: float, progress: Progress
-) -> tuple[list[Served], float | None]:
-    """What our batching served at this rate, and the share of its time for which it waited for a core."""
+@dataclass(frozen=True)
+class _Real:
+    """What our batching served, turns of closed loops before and after it, and the share of waiting for a core."""
+
+    served: list[Served]
+    around: list[SeenTurn]
+    waited: float | None
+
+
+def _really(server: Server, plan: "_Plan", key: Key, rate: float, nodes: Sequence[int], progress: Progress) -> _Real:
+    """What our batching serves at this rate."""
     progress.say(f"serving {plan.requests} requests at {rate:.3g} a second, {_label(key)}")
+    times, draw = plan.arrivals(rate, plan.seed), random.Random(server.seed)
 
-    def work() -> list[Served]:
-        times = plan.arrivals(rate, plan.seed)
+    def work() -> tuple[list[Served], list[SeenTurn]]:
+        before = _closed_loops(server, key, nodes, draw).turns
         turns, requests, _ = server.serve(key, plan.places, plan.rows, times)
-        return served(turns, times, requests)
+        return served(turns, times, requests), [*before, *_closed_loops(server, key, nodes, draw).turns]
 
-    return least_disturbed(work)
+    found, waited = least_disturbed(work)
+    return _Real(*found, waited)
 
 
 @dataclass(frozen=True)
@@ -304,11 +321,11 @@ class _Plan:
         stretch = self.requests / (self.recorded[self.requests - 1] * rate)
         return [stretch * time for time in self.recorded[: self.requests]]
 
-    def simulated(self, key: Key, rate: float, draw: int = 0) -> list[Served]:
+    def simulated(self, key: Key, rate: float, draw: int = 0, slower: float = 1.0) -> list[Served]:
         """The requests of one setting, which arrive at this rate; draw 0 are the arrivals of the real runs."""
         requests = [self.timed[key].requests[place] for place in self.places]
         seed = self.seed + draw
-        return simulate(self.arrivals(rate, seed), requests, self.costs[key], self.rows, seed)
+        return simulate(self.arrivals(rate, seed), requests, self.costs[key].times(slower), self.rows, seed)
 
     def row(self, key: Key, rate: float) -> LoadRow:
         """Means over the simulated arrivals, and quantiles over all their requests."""
@@ -332,25 +349,26 @@ class _Plan:
         places = sorted({round(at * (len(self.rates) - 1) / max(1, count - 1)) for at in range(count)})
         found = list[tuple[Key, float]]()
         for rate in (self.rates[place] for place in places):
-            drafts = [key for key in self.costs if key[0] != ALONE]
-            best = max(drafts, key=lambda key: service(self.simulated(key, rate), self.promise).goodput)
-            found += [((ALONE, 0), rate), (best, rate)]
+            best = best_at([self.row(key, rate) for key in self.costs if key[0] != ALONE])
+            found += [((ALONE, 0), rate), ((best["candidate"], best["gamma"]), rate)]
         return found
 
-    def checked_row(self, key: Key, rate: float, real: Sequence[Served], waited: float | None) -> ServedRow:
-        said, was = service(self.simulated(key, rate), self.promise), service(real, self.promise)
+    def checked_row(self, key: Key, rate: float, real: _Real) -> ServedRow:
+        slower = self.costs[key].drift(real.around)
+        said = service(self.simulated(key, rate, slower=slower), self.promise)
+        was = service(real.served, self.promise)
 
         def off(a: float, b: float) -> float | None:
             return a / b - 1 if b else None
 
         return {
             "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity,
-            "simulated": _record(said), "measured": _record(was),
+            "slower": slower, "simulated": _record(said), "measured": _record(was),
             "errors": {
                 "goodput": off(said.goodput, was.goodput), "ttft_p95": off(said.ttft_s["p95"], was.ttft_s["p95"]),
                 "tpot_p95": off(said.tpot_s["p95"], was.tpot_s["p95"]),
             },
-            "disturbed_by": disturbed_by([], waited),
+            "disturbed_by": disturbed_by([], real.waited),
         }  # fmt: skip
 
     def tokens_per_pass(self, key: Key) -> float:
@@ -396,13 +414,13 @@ def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]
         f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves with {plan.rows} rows always "
         "at work"
     ]
-    off = [row for row in best if row["candidate"] == ALONE]
-    if not off:
-        lines.append("a draft has the higher goodput at every load here")
-    elif len(off) == len(best):
-        lines.append("no draft has a higher goodput than the target alone at any load here")
+    drafting = [row["load"] for row in best if row["candidate"] != ALONE]
+    if not drafting:
+        lines.append("a draft pays at no load here")
+    elif max(drafting) == best[-1]["load"]:
+        lines.append("a draft pays up to the highest load here")
     else:
-        lines.append(f"without a draft from load {min(row['load'] for row in off):.2f} on")
+        lines.append(f"a draft pays up to load {max(drafting):.2f}, and not above")
     for name, spans in schedules.items():
         said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
         lines.append(f"{name}, γ with the most tokens a second by requests that decode at a time: {said}")

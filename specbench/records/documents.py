@@ -302,7 +302,8 @@ class ServedRow(TypedDict):
     gamma: int
     rate: float
     load: float
-    simulated: ServiceRecord
+    slower: Annotated[float, "how long closed loops right before and after took, over the costs of all rounds"]
+    simulated: Annotated[ServiceRecord, "with costs so much longer"]
     measured: ServiceRecord
     errors: Annotated[dict[str, float | None], "simulated over measured, less 1: goodput, ttft_p95, tpot_p95"]
     disturbed_by: str | None

@@ -4,6 +4,7 @@ from typing import Any
 
 from specbench.formatting import NONE, number, percentage, span
 from specbench.records.documents import LoadDocument, LoadRow, ServedRow, ServiceRecord
+from specbench.records.loads import best_at, best_drafts
 from specbench.report.console import plain_table, wide_console
 
 TIMES = ("TTFT p50 / 95 / 99 (ms)", "TPOT p50 / 95 / 99 (ms)")
@@ -37,20 +38,11 @@ def draw(record: LoadDocument) -> None:
             console.print(f"load {one['load']:.2f}: DISTURBED, so what was served is unreliable: {one['disturbed_by']}")
 
 
-def best_drafts(record: LoadDocument) -> list[tuple[LoadRow, LoadRow]]:
-    """Of each load the target alone, and the draft and gamma with the highest goodput."""
-    found = []
-    for rate in dict.fromkeys(row["rate"] for row in record["rows"]):
-        here = [row for row in record["rows"] if row["rate"] == rate]
-        found.append((here[0], max(here[1:], key=lambda row: row["goodput"])))
-    return found
-
-
 def _loads(record: LoadDocument) -> Any:
     titles = ("load", "requests/s", "", "draft", "goodput", "95%", "kept", "tokens/s", *TIMES)
     table = plain_table(titles, left=("", "draft"))
     for pair in best_drafts(record):
-        leads = max(pair, key=lambda row: row["goodput"])
+        leads = best_at(pair)
         for place, row in enumerate(pair):
             table.add_row(
                 *(("", "") if place else (number(row["load"]), number(row["rate"], 1))), "→" if row is leads else "",

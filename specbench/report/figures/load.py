@@ -5,8 +5,8 @@ from itertools import pairwise
 import pandas as pd
 
 from specbench.records.documents import LoadDocument
+from specbench.records.loads import TIE, best_drafts
 from specbench.report.figure import FAINT, INK, PAPER, SERIES, Drawn, at_end, panels, spread
-from specbench.report.load import best_drafts
 
 MOST_LINES = 6  # drafts and gammas, those with the highest goodput somewhere
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)))
@@ -18,8 +18,10 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
         {name: row[name] for name in ("candidate", "gamma", "load", "rate", "goodput", "goodput_low", "goodput_high")}
         for row in record["rows"]
     ])  # fmt: skip
-    served = {(one["candidate"], one["gamma"], one["rate"]): one["measured"]["goodput"] for one in record["verified"]}
-    frame["served"] = [served.get(key) for key in zip(frame["candidate"], frame["gamma"], frame["rate"], strict=True)]
+    real = {(one["candidate"], one["gamma"], one["rate"]): one for one in record["verified"]}
+    keys = list(zip(frame["candidate"], frame["gamma"], frame["rate"], strict=True))
+    for column, name in (("served", "measured"), ("simulated", "simulated")):
+        frame[column] = [real[key][name]["goodput"] if key in real else None for key in keys]  # type: ignore[literal-required]
     figure, (axes,) = panels(width=6.2, height=3.4)
     groups = dict(list(frame.groupby(["candidate", "gamma"], sort=False)))
     alone, *drafts = groups
@@ -36,12 +38,13 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
         )
         known = group.dropna(subset=["served"])
         axes.plot(known["load"], known["served"], "o", color=colour, markerfacecolor=PAPER, markersize=5, zorder=4)
+        axes.plot(known["load"], known["simulated"], "x", color=colour, markersize=4, zorder=4)
         at_end(axes, last, end, "target alone" if key == alone else f"{key[0]}, γ={key[1]}", colour)
     crossing = where_drafts_stop(record)
     if crossing is not None:
         axes.axvline(crossing, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)))
         axes.annotate(
-            f"no draft from {crossing:.2f}", (crossing, top), xytext=(4, -8), textcoords="offset points", color=FAINT,
+            f"no draft above {crossing:.2f}", (crossing, top), xytext=(4, -8), textcoords="offset points", color=FAINT,
             fontsize=9,
         )  # fmt: skip
     axes.set(xlabel="load", ylabel="goodput (requests/s)", ylim=(0, top))
@@ -51,14 +54,15 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
         f" {record['server_rows']} requests at a time",
         f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
         f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with all rows at "
-        "work. Lines: simulated from measured costs of turns. Open circles: served for real",
+        "work. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
+        "arrivals of these",
     ]
     return Drawn(name, "Goodput against load", figure, frame, notes)
 
 
 def where_drafts_stop(record: LoadDocument) -> float | None:
-    """The load from which no draft has a higher goodput than the target alone; None if there is none."""
-    gains = [(alone["load"], draft["goodput"] - alone["goodput"]) for alone, draft in best_drafts(record)]
+    """The load from which the target alone has the highest goodput; None if a draft has it to the end."""
+    gains = [(alone["load"], draft["goodput"] - (1 - TIE) * alone["goodput"]) for alone, draft in best_drafts(record)]
     if gains[-1][1] > 0:
         return None
     found = gains[-1][0]
