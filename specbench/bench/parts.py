@@ -301,7 +301,6 @@ class TimedModel:
         self.longest, self.operations = model.longest, model.operations
         self.now, self.mark = model.now, getattr(model, "mark", None)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
-        self.rolls_on_host: bool = getattr(model, "rolls_on_host", False)
         self.runs: list[tuple[float, float]] = []
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
