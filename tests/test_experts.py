@@ -12,6 +12,7 @@ import torch
 from calls import newest
 from decode import spec_of
 from tokenized import vocabulary_of
+from torch.nn import functional
 
 from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import autoregressive, speculate, speculative
@@ -19,9 +20,12 @@ from specbench.algorithm.draft import in_batch
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.engine.batch import Batch
+from specbench.engine.capture.experts import CLAMPED, ExpertLayer, ExpertMap, Gate, mixed
+from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import expert_modules
+from specbench.engine.native.experts import NativeExperts
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft
@@ -84,6 +88,37 @@ def test_v_from_experts_counts_what_a_step_takes_besides_bytes_once() -> None:
     assert least.verify_cost(4, experts=3.0, step=10.0) == pytest.approx((2 + 20) / 10)
     assert least.verify_cost(1, experts=1.0, step=10.0) == 1.0
     assert Roofline(8.0, 0.1).of_run(4, experts=3.0) == 8.0
+
+
+@pytest.mark.skipif(not is_available(), reason="no C compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gate", [Gate("SiLU", 0.0, 0.0), Gate("GELUTanh", 0.0, 0.0), Gate(CLAMPED, 1.7, 2.0)])
+def test_the_kernel_of_experts(gate: Gate, dtype: torch.dtype) -> None:
+    """As torch's operations, and each row the same to the bit in any company."""
+    draws = torch.Generator().manual_seed(0)
+    number, width, inner, per_token = 9, 40, 24, 3
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draws).to(dtype)
+
+    layer = ExpertLayer(
+        numbers(number, 2 * inner, width), numbers(number, width, inner) / 5, numbers(number, 2 * inner),
+        numbers(number, width), gate,
+    )  # fmt: skip
+    kernel = NativeExperts(layer, PackedWeights())
+    maps = [
+        ExpertMap(layer.up, layer.up_bias, functional.linear),
+        ExpertMap(layer.down, layer.down_bias, functional.linear),
+    ]
+    for tokens in (1, 2, 7, 40):
+        states, weights = numbers(tokens, width) / 3, numbers(tokens, per_token).softmax(-1)
+        chosen = torch.rand(tokens, number, generator=draws).topk(per_token).indices
+        together, plain = kernel(states, chosen, weights), mixed(states, chosen, weights, maps[0], maps[1], gate)
+        assert torch.allclose(
+            together, plain, rtol=0, atol=(1e-5 if dtype == torch.float32 else 0.05) * float(plain.abs().max())
+        )
+        alone = [kernel(states[row : row + 1], chosen[row : row + 1], weights[row : row + 1]) for row in range(tokens)]
+        assert torch.equal(together, torch.cat(alone))
 
 
 @pytest.fixture(scope="module")

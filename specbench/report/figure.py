@@ -1,10 +1,11 @@
-"""A drawn figure with its numbers, and how it is written: SVG that turns dark with the screen, PDF, PNG, CSV.
+"""A drawn figure with its numbers, and how it is written: clear SVG that turns dark with the screen, PDF, PNG, CSV.
 
 Every file carries the run ids of the records that its points come from.
 """
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from specbench.files import write_atomically
 from specbench.report.table import csv_frame
@@ -87,6 +89,31 @@ def panels(
     return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
 
 
+HEAD, LETTERS = 0.17, 15  # inches of a line of a heading; small letters an inch
+
+
+def headed(figure: Figure, title: str, under: str) -> None:
+    """Write what a figure shows, and of what, above its panels, so that it is understood without its text."""
+    width, height = figure.get_size_inches()
+    small = textwrap.wrap(under, int(width * LETTERS * 1.3))
+    lines = [*textwrap.wrap(title, int(width * LETTERS)), *small]
+    taller = height + HEAD * len(lines) + 0.12
+    figure.set_size_inches(width, taller)
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0, 0, 1, height / taller))
+    else:
+        for axes in figure.axes:
+            left, bottom, wide, high = axes.get_position().bounds
+            axes.set_position((left, bottom * height / taller, wide, high * height / taller))
+    for number, line in enumerate(lines):
+        faint = number >= len(lines) - len(small)
+        figure.text(
+            0.04 / width, 1 - (0.05 + HEAD * number) / taller, line, va="top", fontsize=8.5 if faint else 10.5,
+            color=FAINT if faint else INK, parse_math=False,
+        )  # fmt: skip
+
+
 def at_end(
     axes: Axes, x: float, y: float, text: str, colour: str, dx: float = 4, dy: float = 0, **options: Any
 ) -> None:
@@ -148,6 +175,7 @@ class Drawn:
     figure: Figure
     points: pd.DataFrame
     notes: list[str] = field(default_factory=list)
+    under: str = ""  # the line under the title, where it is not the setting of the records
 
     @property
     def run_ids(self) -> list[str]:
@@ -212,5 +240,5 @@ def _bytes(drawn: Drawn, form: str) -> bytes:
         "png": {"Title": drawn.title, "Description": drawn.alt},
     }
     with styled():
-        drawn.figure.savefig(buffer, format=form, metadata=metadata[form])
+        drawn.figure.savefig(buffer, format=form, metadata=metadata[form], transparent=form == "svg")
     return buffer.getvalue()

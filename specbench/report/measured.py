@@ -16,6 +16,24 @@ RESAMPLES = 1000
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
 
 
+# The family of each kind of draft, in figures; a kind that is not named here is trained for one target.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "models": ("model", "pard"),
+    "n-grams": ("unigram", "bigram", "ngram", "random"),
+    "copies": ("lookup", "suffix", "retrieval"),
+    "several drafts": ("cascade", "horizontal", "merged", "router"),
+    "the target itself": ("early-exit", "layer-skip", "quantised", "window", "lookahead", "pass"),
+}
+TRAINED = "trained for the target"
+FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
+
+
+def with_families(frame: pd.DataFrame, records: Records) -> pd.DataFrame:
+    """`frame` with the column `family` of each record's draft."""
+    kinds = [records.catalog.head(run_id).config.get("draft", {}).get("kind", "model") for run_id in frame["run_id"]]
+    return frame.assign(family=[FAMILY.get(kind, TRAINED) for kind in kinds])
+
+
 def neural(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of drafts that are models."""
     return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]

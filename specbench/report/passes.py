@@ -5,9 +5,11 @@ The terminal and the picture show the same lines, which this file makes from a r
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Literal
 
 from specbench.errors import UserError
+from specbench.quality.repetition import loops
 from specbench.records.schema import PassRecord, PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
@@ -77,16 +79,26 @@ def along_path(a_pass: PassRecord) -> list[int]:
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     """The index of a typical prompt.
 
-    Of the longest tenth of the prompts that fit and have a rejection, the prompt whose tokens per pass are nearest to
-    the run's.
+    Of the longest tenth of the prompts that fit, have a rejection and do not loop, the prompt whose tokens per pass are
+    nearest to the run's. Only the fifth of them that is most like its references counts.
     """
     passes = [prompt["speculative"]["passes"] for prompt in record["prompts"]]
     lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
     rejected = [any(p["accepted"] < p["drafted"] for p in of_prompt) for of_prompt in passes]
-    fitting = [i for i, length in enumerate(lengths) if rejected[i] and length <= longest] or list(range(len(lengths)))
+    sound = [not loops(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
+    fitting = [i for i, length in enumerate(lengths) if rejected[i] and sound[i] and length <= longest]
+    fitting = fitting or list(range(len(lengths)))
+    alike = [_likeness(prompt) for prompt in record["prompts"]]
+    fitting = sorted(fitting, key=lambda i: -alike[i])[: 1 + len(fitting) // 5]
     fitting.sort(key=lambda i: -lengths[i])
     whole = sum(lengths) / sum(map(len, passes))
     return min(fitting[: 1 + len(fitting) // 10], key=lambda i: abs(lengths[i] / len(passes[i]) - whole))
+
+
+def _likeness(prompt: PromptRecord) -> float:
+    """How many words the completion shares with its reference, in their order; 0 without one."""
+    reference = prompt.get("reference")
+    return SequenceMatcher(None, prompt["speculative"]["text"].split(), (reference or "").split()).ratio()
 
 
 def count(prompt: PromptRecord) -> str:

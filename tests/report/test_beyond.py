@@ -110,7 +110,8 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     assert set(figure.run_ids) == {few[k] for k in few if k not in ("exact 3", "other 3", "simulated")}
     first, second, *_ = figure.figure.axes
     assert [label.get_text() for label in first.get_yticklabels()] == [
-        "t5-nano, lenient l=0.3", "t5-nano, typical ε=0.09 δ=0.3", "t5-nano", "t5-nano, adaptive γ",
+        "models", "t5-nano", "t5-nano, adaptive γ",
+        "lossy rules", "t5-nano, lenient l=0.3", "t5-nano, typical ε=0.09 δ=0.3",
     ]  # fmt: skip
     said = [text.get_text() for text in first.texts]
     assert sorted(said) == ["1.40×", "1.50×, γ=5", "1.90×, γ=5, lossy"]

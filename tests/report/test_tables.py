@@ -327,7 +327,7 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
 def test_the_parts_of_runs_add_up_to_the_run(records: Records) -> None:
     table = TABLES["strata"](records)
     values = table.values.set_index("run_id")
-    assert 0 < len(set(values.index)) <= 4 and len(table.shown) == len(values)
+    assert 0 < len(set(values.index)) <= 4 and 0 < len(table.shown) <= len(values)
     for run_id in set(values.index):
         own, run = values.loc[[run_id]], records.paper_runs.set_index("run_id").loc[run_id]
         for by, group in own.groupby("by"):

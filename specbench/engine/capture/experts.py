@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.nn import functional
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from specbench.engine.capture.nodes import constant
 from specbench.engine.experts import ExpertReads
 
 NAME = "specbench"  # of the function, in transformers' registry
@@ -105,6 +107,25 @@ class ExpertMap:
         assert isinstance(self.weights, Tensor)
         mapped_SN = torch.bmm(self.weights[experts_S], rows_SK.unsqueeze(-1)).squeeze(-1)
         return mapped_SN if self.bias_XN is None else mapped_SN + self.bias_XN[experts_S]
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """A layer's experts in a captured graph: weights [X, N, E] and [X, E, M], and biases."""
+
+    up: Tensor
+    down: Tensor
+    up_bias: Tensor | None
+    down_bias: Tensor | None
+    gate: Gate
+
+    @staticmethod
+    def of(module: GraphModule, node: Node) -> "ExpertLayer":
+        """That of a call of `specbench::experts`."""
+        *_, transposed, gate, alpha, limit = node.args
+        held: list[Any] = [constant(module, one) for one in node.args[3:7]]
+        up, down = (weights_of(weight.detach(), bool(transposed)) for weight in held[:2])
+        return ExpertLayer(up, down, held[2], held[3], Gate(str(gate), float(alpha), float(limit)))  # type: ignore[arg-type]
 
 
 class RoutedExperts:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
-from specbench.engine.capture.experts import ExpertMap, Gate, RoutedExperts, weights_of
+from specbench.engine.capture.experts import ExpertLayer, ExpertMap, RoutedExperts
 from specbench.engine.capture.nodes import (
     add_constant,
     aten,
@@ -293,19 +293,15 @@ def _pays(weight: Tensor, large_fp32: int) -> bool:
 
 
 def _route(module: GraphModule, node: Node, packed: PackedWeights, chosen: Kernels, large_fp32: int) -> None:
-    states, index, weights, *held, transposed, gate, alpha, limit = node.args
-    weight_up, weight_down, bias_up, bias_down = (constant(module, one) for one in held)
+    layer = ExpertLayer.of(module, node)
 
-    def each(weight: Tensor | None, bias: Tensor | None) -> ExpertMap:
-        assert weight is not None
-        all_of_them = weights_of(weight.detach(), bool(transposed))
-        if weight.device.type != "cpu":
-            return ExpertMap(all_of_them, bias, torch.nn.functional.linear)
-        alone = all_of_them.unbind()
+    def each(weight_XNK: Tensor, bias: Tensor | None) -> ExpertMap:
+        if weight_XNK.device.type != "cpu":
+            return ExpertMap(weight_XNK, bias, torch.nn.functional.linear)
+        alone = weight_XNK.unbind()
         if torch.backends.mkldnn.is_available() and _pays(alone[0], large_fp32):
             return ExpertMap([packed.of(one) for one in alone], bias, chosen.linear)
         return ExpertMap(alone, bias, torch.nn.functional.linear)
 
-    kind = Gate(str(gate), float(cast(float, alpha)), float(cast(float, limit)))
-    routed = RoutedExperts(each(weight_up, bias_up), each(weight_down, bias_down), kind, packed.reads)
-    replace_by_call(node, routed, (states, index, weights))
+    up, down = each(layer.up, layer.up_bias), each(layer.down, layer.down_bias)
+    replace_by_call(node, RoutedExperts(up, down, layer.gate, packed.reads), node.args[:3])

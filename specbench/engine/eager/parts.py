@@ -249,8 +249,10 @@ class HeadAndInput(nn.Module):
         return weight
 
     def forward(self, states: Tensor) -> Tensor:
-        tapped = [] if self.taps is None else self.taps.taken()
-        return torch.cat([self.head(states), states, *tapped], -1)
+        joined, *others = ([] if self.taps is None else self.taps.taken()[::-1]) + [states]
+        for before in others:  # in twos, which the native kernels know
+            joined = torch.cat([before, joined], -1)
+        return torch.cat([self.head(states), joined], -1)
 
 
 def changed_after_head(network: Any) -> str | None:

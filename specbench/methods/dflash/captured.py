@@ -24,10 +24,10 @@ from specbench.engine.capture.placement import attend as marked_attention
 from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
-from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
-from specbench.engine.capture.static_sessions import StaticSession
+from specbench.engine.capture.static import USUAL_COUNTS, NativeModel, NativeSession, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.layout import Layout, chain
+from specbench.engine.native.segments import WholeStep
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attend, mask_bias
 from specbench.methods.dflash.cache import BlockCache
@@ -155,6 +155,7 @@ class CapturedBlock:
     most_rows = None
     rows = 1
     state_width = 0  # its states are its own
+    addresses_of = NativeModel.addresses_of
 
     def __init__(self, drafter: BlockDrafter, target: StaticModel) -> None:
         """Raises whatever the layers' modules raise where they cannot be captured."""
@@ -164,6 +165,7 @@ class CapturedBlock:
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self.numbers, self.capacity = target.numbers, target.capacity
+        self._addresses: dict[int, Any] = {}
         self.masks = [drafter.shape.mask] * (drafter.shape.block - 1)
         CapturedBlockSession(self).look_up(USUAL_COUNTS)
 
@@ -206,7 +208,7 @@ def _probed(drafter: BlockDrafter, cache: "BlockCache | CapturedBlockSession") -
     return found
 
 
-class CapturedBlockSession(StaticSession):
+class CapturedBlockSession(NativeSession):
     """The captured context of one text; see `BlockCache`."""
 
     model: CapturedBlock  # type: ignore[assignment]  # as much of a CapturedModel as a session of blocks uses
@@ -215,6 +217,7 @@ class CapturedBlockSession(StaticSession):
     def __init__(self, model: CapturedBlock) -> None:
         self._begin(model)  # type: ignore[arg-type]
         self._sources, self._source_length_1 = 1, torch.ones(1, dtype=torch.long, device=model.device)
+        self._states: dict[int, Tensor] = {}  # what the context's step reads of so many tokens, always at one address
         self.reserve(1)
 
     def _layout(self, count: int) -> Layout:
@@ -227,7 +230,11 @@ class CapturedBlockSession(StaticSession):
     def read(self, features_LF: Tensor) -> None:
         count, program = len(features_LF), self.model.program
         self._make_room(self.length + count)
-        self._run_step(program.context_one if count == 1 else program.context, [0] * count, features_LF.unsqueeze(0))
+        states_1LF = self._states.get(count)
+        if states_1LF is None:
+            states_1LF = self._states[count] = torch.empty_like(features_LF).unsqueeze(0)
+        states_1LF[0] = features_LF
+        self._run_step(program.context_one if count == 1 else program.context, [0] * count, states_1LF)
         self.length += count
 
     @torch.inference_mode()
@@ -241,7 +248,11 @@ class CapturedBlockSession(StaticSession):
         own = self._buffers
         self._buffers = [*own, *states]
         try:
-            return self._step(step, tokens, len(tokens))
+            if step is self.model.program.block or not isinstance(step.run, WholeStep):
+                return self._step(step, tokens, len(tokens))
+            call, results = self._call(step, len(tokens)), step.run.run.results(1, len(tokens))
+            call.run(results)  # which reads no tokens
+            return results[0][0]
         finally:
             self._buffers = own
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from specbench.records.frame import Records
-from specbench.report.figure import Drawn, styled
+from specbench.report.figure import Drawn, headed, styled
+from specbench.report.figures.annotations import setting
 from specbench.report.figures.beyond import beyond, trees
 from specbench.report.figures.costs import cost, verify
 from specbench.report.figures.curves import figure2, figure3, figure4
@@ -24,4 +25,7 @@ FIGURES = {draw.__name__: draw for draw in _ALL}
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Drawn]:
     """The named figures, all of them where none is named; `step` is called before each."""
     with styled():
-        return make_each(names, FIGURES, "figure", records, step)
+        drawn: list[Drawn] = make_each(names, FIGURES, "figure", records, step)
+        for one in drawn:
+            headed(one.figure, one.title, one.under or setting(records.all_runs, one.run_ids))
+    return drawn

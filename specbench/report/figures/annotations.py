@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from specbench.records.frame import MACHINE, PAIR, date
@@ -13,8 +15,9 @@ from specbench.report.paper import fill, fill_twin
 from specbench.report.tables.notes import named, of_proof
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
+SPACE = "\N{NO-BREAK SPACE}"
+MOST_NAMED = 3  # drafts that a line names; more are counted
 APART = 0.008  # of alpha, between the points of two pairs: less than a marker's width
-NAME_WIDTH, LETTER = 0.022, 0.018  # of an upright name: its width in alpha, and a letter's share of the axis' height
 SIDE_BY_SIDE = f"Pairs whose α lie closer than {APART} are drawn side by side; the CSV has each α"
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
@@ -55,23 +58,26 @@ def error_bars(
 
 
 def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
-    """Draw a faint vertical line through the points of each pair, its name, and a band as wide as alpha's interval.
-
-    A name that would cover its neighbour's stands a row lower.
-    """
-    bottom, top = axes.get_ylim()
+    """Draw a line through the points of each pair and a band as wide as alpha's interval; name the marks."""
     firsts = _first_of_each_pair(measured)
-    row_height = (top - bottom) * LETTER * max((len(pair_name(first)) + 1 for _, first in firsts.iterrows()), default=0)
-    last_in_row: list[float] = []
-    for _, first in firsts.sort_values("place").iterrows():
-        place = float(first["place"])
-        row = next((i for i, last in enumerate(last_in_row) if place - last >= NAME_WIDTH), len(last_in_row))
-        last_in_row[row : row + 1] = [place]
+    pairs = _pairs(measured)
+    marks, named = [], axes.get_legend_handles_labels()[0]
+    for _, first in firsts.iterrows():
         if pd.notna(first["alpha_low"]):
             axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
-        axes.axvline(place, color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        axes.text(place, top - row * row_height, f"{pair_name(first)} ", rotation=90, ha="right", va="top",
-            fontsize=7.5, color=INK, path_effects=HALO)  # fmt: skip
+        axes.axvline(float(first["place"]), color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
+        mark = MARKERS[pairs.index(_pair(first)) % len(MARKERS)]
+        marks.append(Line2D([], [], marker=mark, linestyle="", color=INK, markersize=4.5, label=pair_name(first)))
+    if marks:
+        below(axes, named or marks)
+
+
+def below(axes: Axes, marks: Sequence[Artist]) -> None:
+    """The names of a panel's marks, under it."""
+    axes.legend(
+        handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15), ncols=2, handletextpad=0.2,
+        borderpad=0, columnspacing=1.2,
+    )  # fmt: skip
 
 
 def pair_name(row: "pd.Series[object]") -> str:
@@ -85,6 +91,22 @@ def captions(measured: pd.DataFrame, name: str) -> list[str]:
     if measured.empty:
         return [f"No record yet for these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
     return sources(measured)
+
+
+def setting(runs: pd.DataFrame, run_ids: Sequence[str]) -> str:
+    """The targets, tasks, temperatures and machines of records, for a line under a figure's title."""
+    of = runs[runs["run_id"].isin(run_ids)]
+    if of.empty:
+        return "formulas and printed numbers alone"
+    pairs = []
+    for (target, task), group in of.groupby(["target", "task"], sort=False):
+        drafts = list(dict.fromkeys(group["draft"]))
+        said = f"{len(drafts)} drafts" if len(drafts) > MOST_NAMED else ", ".join(drafts)
+        pairs.append(f"{target} with {said} on {task}" + (" (simulated)" if group["simulated"].any() else ""))
+    temperatures = ", ".join(f"{one:g}" for one in sorted(of["temperature"].unique()))
+    machines = (of["hardware"].fillna("hardware not noted") + ", " + of["dtype"]).unique()
+    where = f"T={temperatures}. {'; '.join(machines)}".replace(" ", SPACE)  # not broken
+    return f"{'; '.join(pairs)}. {where}"
 
 
 def sources(frame: pd.DataFrame) -> list[str]:

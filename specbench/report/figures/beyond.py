@@ -15,6 +15,7 @@ from specbench.report.figure import (
     PAPER,
     SERIES,
     VERMILLION,
+    WIDE,
     Drawn,
     at_end,
     log2_axis,
@@ -23,11 +24,14 @@ from specbench.report.figure import (
     with_intervals,
 )
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
+from specbench.report.measured import with_families
 from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, fastest, published, tree_runs
 
 TITLE = "Speedup of every draft and rule"
 WHERE = ["target", "task", *PLACE]  # what makes a panel, with the temperature
 MOST_BLOCKS = 6
+LOSSY = "lossy rules"
+FAMILY_MARK = "\0"  # begins a line that names a family
 LINE, FRAME, NAMES, PANEL = 0.185, 0.55, 1.75, 2.75  # inches: a line, what stands about a panel, names, a panel
 ROOM = 0.75  # of the speeds' span, for the label after a mark
 
@@ -38,17 +42,20 @@ def beyond(records: Records) -> Drawn:
     drawn = best.dropna(subset=["speedup_measured"])
     if drawn.empty:
         return nothing_yet("beyond", TITLE)
+    drawn = with_families(drawn, records)
     drawn = drawn.assign(entry=[_entry(row) for row in drawn.to_dict("records")])
+    drawn["family"] = drawn["family"].mask(drawn["lossy"].astype(bool), LOSSY)
     found = [block for _, block in drawn.groupby(WHERE, dropna=False, sort=False)]
     blocks = sorted(found, key=lambda block: -block["entry"].nunique())[:MOST_BLOCKS]
+    lines = [_lines(block) for block in blocks]
     shown = pd.concat(blocks)
     temperatures = sorted(shown["temperature"].unique())
-    heights = [LINE * (block["entry"].nunique() + 0.2) for block in blocks]
+    heights = [LINE * (len(of_block) + 0.2) for of_block in lines]
     width = NAMES + PANEL * len(temperatures)
     height = sum(heights) + FRAME * len(blocks) + 0.1
     figure, axes = panels(len(temperatures), width=width, height=height, rows=len(blocks), heights=heights)
-    for index, block in enumerate(blocks):
-        order, span = _sorted(block), _span(block)
+    for index, (block, order) in enumerate(zip(blocks, lines, strict=True)):
+        span = _span(block)
         row = axes[index * len(temperatures) :][: len(temperatures)]
         for panel, temperature in zip(row, temperatures, strict=True):
             points = block[block["temperature"] == temperature]
@@ -58,7 +65,8 @@ def beyond(records: Records) -> Drawn:
             panel.set_visible(not points.empty or panel is row[0])
     kept = [*PAIR, *MACHINE, "accept", "gamma_said", "prompts", "alpha", "c", "verify_cost", "tokens_per_pass"]
     kept += ["speedup_measured", "speedup_low", "speedup_high", "lossy", "run_id"]
-    return Drawn("beyond", TITLE, figure, shown[kept], [*_notes(best, found, shown), *captions(shown, "beyond")])
+    notes = [*_notes(best, found, shown), *captions(shown, "beyond")]
+    return Drawn("beyond", TITLE, figure, shown[kept], notes, _ends(shown))
 
 
 def _span(block: pd.DataFrame) -> tuple[float, float]:
@@ -70,6 +78,7 @@ def _span(block: pd.DataFrame) -> tuple[float, float]:
 def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -> list[str]:
     prompts = " or ".join(f"{n:.0f}" for n in sorted(shown["prompts"].unique()))
     said = [
+        _ends(shown),
         "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ that was "
         f"run, printed beside the mark; {prompts} prompts a run",
         "Hollow: a lossy rule. A draft without a mark was not run at that temperature",
@@ -82,6 +91,17 @@ def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -
     return said
 
 
+def _ends(shown: pd.DataFrame) -> str:
+    """The fastest and the slowest lossless entries in words, and the machines."""
+    lossless = shown[~shown["lossy"].astype(bool)].sort_values("speedup_measured")
+    named = [
+        f"{row['entry']} on {row['task']}, T={row['temperature']:g}, {row['speedup_measured']:.2f}×"
+        for row in (lossless.iloc[-1], lossless.iloc[0])
+    ] if len(lossless) else ["none", "none"]  # fmt: skip
+    machines = "; ".join((shown["hardware"].fillna("hardware not noted") + ", " + shown["dtype"]).unique())
+    return f"Fastest: {named[0]}. Slowest: {named[1]}. Lossy rules apart, hollow. {machines}"
+
+
 def _entry(row: Row) -> str:
     """'t5-nano, block', 't5-nano, heuristic γ'."""
     rule = "" if row["accept"] == "exact" else row["accept"]
@@ -89,10 +109,18 @@ def _entry(row: Row) -> str:
     return ", ".join(filter(None, [row["draft"], rule, policy]))
 
 
-def _sorted(block: pd.DataFrame) -> list[str]:
-    """The entries from the fastest to the slowest, each at its lowest temperature."""
+def _lines(block: pd.DataFrame) -> list[str]:
+    """The entries by family, each from the fastest to the slowest at its lowest temperature; lossy rules last.
+
+    Where there are several families, each follows its name.
+    """
     coldest = block.sort_values("temperature", kind="stable").drop_duplicates("entry")
-    return list(coldest.sort_values("speedup_measured", ascending=False, kind="stable")["entry"])
+    ranked = coldest.sort_values("speedup_measured", ascending=False, kind="stable")
+    families = sorted(dict.fromkeys(ranked["family"]), key=lambda family: family == LOSSY)
+    if len(families) == 1:
+        return list(ranked["entry"])
+    of = {family: list(ranked[ranked["family"] == family]["entry"]) for family in families}
+    return [line for family in families for line in (FAMILY_MARK + family, *of[family])]
 
 
 def _title(first: "pd.Series[Any]", temperature: float, among: pd.DataFrame) -> str:
@@ -116,56 +144,55 @@ def _panel(axes: Axes, points: pd.DataFrame, order: list[str], named: bool) -> N
             va="center", fontsize=8, color=colour, zorder=6, path_effects=HALO,
         )  # fmt: skip
     axes.axvline(1, color=INK, linewidth=0.7, zorder=1)
-    axes.set_yticks(range(len(order)), order if named else [""] * len(order))
+    axes.set_yticks(
+        range(len(order)), [line.removeprefix(FAMILY_MARK) for line in order] if named else [""] * len(order)
+    )
+    for label, line in zip(axes.get_yticklabels(), order, strict=True):
+        if line.startswith(FAMILY_MARK):
+            label.set(color=FAINT, fontstyle="italic")
     axes.set_ylim(len(order) - 0.4, -0.8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
 
-TREES_TITLE = "Token trees: tokens a pass and speedup over size"
-MOST_PAIRS = 3
+TREES_TITLE = "Token trees and chains: tokens per pass and speedup over the tokens verified"
+MOST_PAIRS = 2
 ROWS = {
-    "tokens a pass": ("tokens_per_pass", "tokens_low", "tokens_high"),
+    "tokens per pass (τ)": ("tokens_per_pass", "tokens_low", "tokens_high"),
     "measured speedup": ("speedup_measured", "speedup_low", "speedup_high"),
 }
 
 
 def trees(records: Records) -> Drawn:
-    """Draw tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
+    """Draw tokens per pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
 
-    A column for each temperature.
+    A row for each pair and temperature.
     """
     runs = tree_runs(records)
     if runs.empty:
         return nothing_yet("trees", TREES_TITLE)
     runs = runs[runs["accept"] == "exact"]
     found = [pair for _, pair in runs.groupby(["target", "draft", "task", *SAME[4:]], sort=False)]
-    pairs = sorted(found, key=_rank, reverse=True)[:MOST_PAIRS]
+    several = [pair for pair in found if pair[pair["shape"] != CHAIN]["size"].nunique() > 1] or found
+    pairs = sorted(several, key=_rank, reverse=True)[:MOST_PAIRS]
     shapes = list(dict.fromkeys(shape for pair in pairs for shape in pair["shape"]))
     shapes.sort(key=lambda shape: (shape != CHAIN, shape))
-    temperatures = sorted({t for pair in pairs for t in pair["temperature"]})
-    columns = len(temperatures) + 1
-    figure, axes = panels(columns, width=2.7 * columns + 0.6, height=2.3 * 2 * len(pairs) + 0.3, rows=2 * len(pairs))
-    for number, pair in enumerate(pairs):
-        for line, (name, values) in enumerate(ROWS.items()):
-            row = axes[(2 * number + line) * columns :][:columns]
+    rows = [(pair, t) for pair in pairs for t in sorted(pair["temperature"].unique())]
+    figure, axes = panels(2, width=WIDE, height=2.1 * (len(rows) + 1) + 0.3, rows=len(rows) + 1)
+    for number, (pair, temperature) in enumerate(rows):
+        for panel, (name, values) in zip(axes[2 * number :], ROWS.items(), strict=False):
             top = 1.12 * max(pair[values[2]].max(), pair[values[0]].max(), 1.0)
-            for panel, temperature in zip(row, temperatures, strict=False):
-                _tree_panel(panel, pair[pair["temperature"] == temperature], values, shapes, top)
-                panel.set_ylabel(name if panel is row[0] else "")
-                if line == 0:
-                    panel.set_title(_tree_title(pair.iloc[0], temperature))
-                else:
-                    panel.set_xlabel("tokens verified in a pass, n")
-            if number == 0:
-                _published(row[-1], "tokens_per_pass" if line == 0 else "speedup", line == 0)
-            else:
-                row[-1].set_visible(False)
+            _tree_panel(panel, pair[pair["temperature"] == temperature], values, shapes, top)
+            panel.set_ylabel(name)
+            panel.set_title(_tree_title(pair.iloc[0], temperature))
+            panel.set_xlabel("tokens verified in a pass, n" if number == len(rows) - 1 else "")
+    _published(axes[-2], "tokens_per_pass", True)
+    _published(axes[-1], "speedup", False)
     prompts = " or ".join(f"{n:.0f}" for n in sorted(runs["prompts"].unique()))
     notes = [
-        "Above tokens a pass, below measured speedup, each with 95% interval, over the tokens that the target reads in "
+        "Left tokens per pass, right measured speedup, with 95% intervals, over the tokens that the target reads in "
         f"a pass; a chain of n drafts γ = n − 1. {prompts} prompts a run",
-        "Right: published figures of others, as printed in their sources (the CSV and the table `trees` name target, "
+        "Below: published figures of others, as printed in their sources (the CSV and the table `trees` name target, "
         "task and device); filled T=0, hollow T>0. Not from this project",
         *captions(pd.concat(pairs), "trees"),
     ]
@@ -215,10 +242,10 @@ def _published(axes: Axes, column: str, titled: bool) -> None:
             [row[column]], [names.index(row["name"])], "o", color=VERMILLION, markersize=4.5,
             markerfacecolor=PAPER if hollow else VERMILLION,
         )  # fmt: skip
-    axes.set_yticks(range(len(names)), [name.removesuffix(", –") for name in names], fontsize=7)
-    axes.yaxis.tick_right()
+    named = [name.removesuffix(", –") for name in names] if titled else [""] * len(names)
+    axes.set_yticks(range(len(names)), named, fontsize=7)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, 7.2)
     axes.grid(axis="x")
-    axes.set_title("published, not from this project" if titled else "")
-    axes.set_xlabel("tokens a pass" if titled else "speedup")
+    axes.set_title("published, not from this project")
+    axes.set_xlabel("tokens per pass (τ)" if titled else "speedup")

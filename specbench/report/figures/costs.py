@@ -109,6 +109,7 @@ def _choose(frame: pd.DataFrame) -> pd.DataFrame:
 
 VERIFY_TITLE = "Cost of verifying n tokens"
 WHO = ["target", "hardware", "dtype"]
+READ_MORE = ("lookahead", "pass")  # drafts with which a pass reads more than a proposal and a token
 AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -116,6 +117,7 @@ def verify(records: Records) -> Drawn:
     """Draw v(n), the cost of verifying n tokens in one pass: of runs, and of `tree.size=auto`, which measures it."""
     frame = measured(pd.concat([records.chains, records.trees], ignore_index=True))
     frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
+    frame = frame[~frame["draft"].isin(READ_MORE)]
     points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
     if points.empty:
         return nothing_yet("verify", VERIFY_TITLE)

@@ -105,7 +105,7 @@ def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
 
 BATCHES_TITLE = "Speedup by batch size"
 BATCH_CURVES: Curves = {
-    "expected": ("expected", VERMILLION, (0, (4, 2))),
+    "expected": ("calibrated", VERMILLION, (0, (4, 2))),
     "saturated": ("saturated", FAINT, (0, (1, 1.5))),
 }
 SAME = [*PAIR, "gamma", "accept", *MACHINE, "others"]  # of the points of one curve; others: all keys but batch
@@ -129,8 +129,8 @@ def batches(records: Records) -> Drawn:
     _ours(ours, values, pair_name(chosen.iloc[0]), int(chosen.iloc[0]["gamma"]))
     _published(theirs)
     notes = [
-        "Left: decoding, target alone over speculative at the same batch, with 95% interval. Curve: expected, the "
-        "tokens of a pass from each row's own α and end, over its cost at that batch, c(B) and v(B, γ). Saturated: "
+        "Left: decoding, target alone over speculative at the same batch, with 95% interval. Curve: calibrated, the "
+        "tokens of a pass from each prompt's own α and end, over its cost at that batch, c(B) and v(B, γ). Saturated: "
         "the same if the target were compute-bound, v = γ + 1. Right: as published, chains of 3, other models "
         "and another machine (Li et al. 2025, EAGLE-3, table of SGLang on an H100)",
         *captions(chosen, "batches"),

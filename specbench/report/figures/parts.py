@@ -18,7 +18,7 @@ from specbench.records.store import config_digest
 from specbench.report.figure import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, Drawn, panels, with_intervals
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
-from specbench.report.tables.acceptance import BY, MOST_RUNS, chosen_runs, parts
+from specbench.report.tables.acceptance import BY, MOST_RUNS, chosen_runs, parts, telling
 from specbench.stats import bootstrap
 
 POSITION, BETA = "Acceptance by draft position", "Distribution of β over positions"
@@ -169,7 +169,7 @@ def strata(records: Records) -> Drawn:
     chosen = chosen_runs(records)
     if chosen.empty:
         return nothing_yet("strata", TITLE)
-    values = parts(records, chosen)
+    values = telling(parts(records, chosen))
     shown = [by for by in BY if not values[values["by"] == by].empty]
     drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=3.2)
     drawn.set_layout_engine("constrained")
@@ -178,7 +178,7 @@ def strata(records: Records) -> Drawn:
         panel.set_xlabel(BY[by])
     axes[0].set_ylabel(r"$\alpha$")
     lines, labels = axes[-1].get_legend_handles_labels()
-    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside upper center", ncols=MOST_RUNS)
+    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=MOST_RUNS)
     notes = [
         "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
         "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
@@ -294,7 +294,7 @@ def online(records: Records) -> Drawn:
         drawn |= _draw(panel, of_panel, rates)
     named = {label: drawn[label] for label in map(_label, rates)}
     figure.legend(
-        named.values(), named.keys(), loc="outside upper left", ncols=len(named), frameon=False, fontsize=8
+        named.values(), named.keys(), loc="outside lower center", ncols=len(named), frameon=False, fontsize=8
     )  # fmt: skip
     for unused in axes[len(found) :]:
         unused.set_visible(False)

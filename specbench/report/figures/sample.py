@@ -7,7 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from specbench.quality.repetition import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
+from specbench.records.loops import MOST_LOOPING
 from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import (
     BLUE,
@@ -76,15 +78,27 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
 
 
 def _choose(records: Records) -> "pd.Series[Any] | None":
-    """The paper's own setting if there is a run of it; otherwise the neural draft with the highest alpha."""
+    """The paper's own setting if there is a run of it; otherwise the neural draft with the highest alpha.
+
+    A run of which many completions loop comes last.
+    """
     frame = neural(measured(records.paper_runs))
     frame = frame[frame["gamma"] >= 3]
     if frame.empty:
         return None
     ranked = frame.assign(
-        paper=(frame["target"] == "gpt-97m"), five=-(frame["gamma"] - 5).abs(), greedy=-frame["temperature"]
+        paper=(frame["target"] == "gpt-97m"),
+        sound=[_sound(records.whole(one)) for one in frame["run_id"]],
+        five=-(frame["gamma"] - 5).abs(),
+        greedy=-frame["temperature"],
     )
-    return ranked.sort_values(["paper", "greedy", "alpha", "five"]).iloc[-1]
+    return ranked.sort_values(["paper", "sound", "greedy", "alpha", "five"]).iloc[-1]
+
+
+def _sound(record: RunRecord) -> bool:
+    """Whether few completions loop."""
+    looping = [loops(prompt["baseline"]["tokens"]) for prompt in record["prompts"]]
+    return sum(looping) <= MOST_LOOPING * len(looping)
 
 
 def _line(axes: Axes, y: float, line: Line) -> None:

@@ -124,6 +124,15 @@ def _counts(records: Records, run_id: str) -> tuple[bool, int]:
     return any("category" in prompt for prompt in prompts), sum(map(len, parts_of))
 
 
+LEAST_TOKENS = 200  # of a part that is shown: an α over fewer says little
+
+
+def telling(values: pd.DataFrame) -> pd.DataFrame:
+    """The parts with enough tokens to be shown; all where none has as many."""
+    large = values[values["tokens"] >= LEAST_TOKENS]
+    return values if large.empty else large
+
+
 def parts(records: Records, chosen: pd.DataFrame) -> pd.DataFrame:
     """A row for each part of each run of `chosen`, with 95% intervals over prompts."""
     rows = [row for run_id in chosen["run_id"] for row in _of_run(records, run_id)]
@@ -161,11 +170,12 @@ def strata(records: Records) -> Table:
     chosen = chosen_runs(records)
     values = parts(records, chosen)
     runs = {row["run_id"]: row for row in chosen.to_dict("records")}
-    shown = [_show_part(row, runs[row["run_id"]]) for row in values.to_dict("records")]
+    shown = [_show_part(row, runs[row["run_id"]]) for row in telling(values).to_dict("records")]
     under = [
-        "α: over the tokens of that part. position: of a token in the completion; a pass counts at the position of its "
-        "first token. [95% interval, bootstrap over prompts; none for a single prompt]. `specbench results --by "
-        "category`, `--by length` and `--by position` print the parts of every run",
+        f"α: over the tokens of that part; parts of fewer than {LEAST_TOKENS} are left out. position: of a token in "
+        "the completion; a pass counts at the position of its first token. [95% interval, bootstrap over prompts; none "
+        "for a single prompt]. `specbench results --by category`, `--by length` and `--by position` print the parts of "
+        "every run",
         *notes.of_records(chosen),
         *notes.of_filling("strata", values.empty),
     ]
