@@ -163,18 +163,18 @@ static void check_parts(int64_t s, int64_t heads, int64_t d) {
 }
 
 static void check_choice(int64_t n, int64_t s) {
-    float *logits = floats(n, s), *row = floats(n, 0), *scratch = floats(n, 0);
+    float *logits = floats(n, s), *row = floats(n, 0);
     void *held = weights_of(logits, n, s);
     int64_t best = 0, draws[300] = {0};
     for (int64_t i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
     double uniform;
     Choice choice = {held, s, n, n, {0, 1, 0}, &uniform, row, 0, 0, 0};
-    if (choose(&choice, 0, 0, scratch) != best) failed++, printf("argmax of %ld\n", (long)n);
+    if (choose(&choice, 0, 0) != best) failed++, printf("argmax of %ld\n", (long)n);
     choice.how.temperature = 0.7;
     enum { DRAWS = 20000 };
     for (int i = 0; i < DRAWS; i++) { /* evenly spread numbers: the share of each token is its probability */
         uniform = (i + 0.5) / DRAWS;
-        int64_t token = choose(&choice, 0, 0, scratch);
+        int64_t token = choose(&choice, 0, 0);
         if (token < 0 || token >= n) { failed++; break; }
         draws[token]++;
     }
@@ -184,7 +184,7 @@ static void check_choice(int64_t n, int64_t s) {
         compare("probability", row[i], (float)(exp(logits[i] / 0.7) / total), 1e-5f, i, n);
         compare("share", (float)draws[i] / DRAWS, row[i], 1e-3f, i, n);
     }
-    free(logits), free(row), free(scratch), free(held);
+    free(logits), free(row), free(held);
 }
 
 static int is_before(const float *v, int64_t a, int64_t b) { return v[a] > v[b] || (v[a] == v[b] && a < b); }

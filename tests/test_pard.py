@@ -23,7 +23,8 @@ from specbench.conformance import check_draft
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.methods.pard.draft import FIELD, PardDraft, PardSession
+from specbench.methods.pard.config import FIELD
+from specbench.methods.pard.draft import PardDraft, PardSession
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 

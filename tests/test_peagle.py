@@ -4,6 +4,7 @@ proposals, trees and scores; what does not fit is refused in one line."""
 from pathlib import Path
 from typing import Any
 
+import captured
 import chi
 import published
 import pytest
@@ -18,11 +19,14 @@ from specbench.algorithm.continuations import Found
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.conformance import check_draft
+from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.published import published_eagle
+from specbench.methods.peagle.cache import PEagleCache
+from specbench.methods.peagle.captured import CapturedPEagleSession
 from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.network import OURS
 from specbench.methods.peagle.published import load_published_peagle
@@ -63,7 +67,7 @@ def read(folder: Path, own: Any) -> tuple[Any, tuple[int, ...]]:
     return load_published_peagle(checkpoint, own, taps), taps
 
 
-def made(case: str, folder: Path, size: int = SIZE, end: int = 1) -> tuple[EagerModel, PEagleDraft]:
+def made(case: str, folder: Path, size: int = SIZE, end: int = 1, engine: Any = EagerModel) -> tuple[Any, PEagleDraft]:
     """The target, which hands over what the draft reads, and the draft from files."""
     (told, state), taps = CASES[case]
     published.write(folder, told, state)
@@ -71,7 +75,7 @@ def made(case: str, folder: Path, size: int = SIZE, end: int = 1) -> tuple[Eager
     peagle, found = read(folder, own)
     assert found == taps
     width = return_states(own, "target", taps)
-    target = EagerModel(own, size, frozenset({end}))
+    target = engine(own, size, frozenset({end}))
     target.state_width, target.tap_width = width * (1 + len(taps)), width * len(taps)
     target.tap_depths, target.states_of_prompt = taps, True
     return target, PEagleDraft(target, peagle, taps)
@@ -100,6 +104,37 @@ def differences(case: str, draft: PEagleDraft) -> float:
 @torch.inference_mode()
 def test_logits_are_those_of_plain_code(case: str, tmp_path: Path) -> None:
     assert differences(case, made(case, tmp_path)[1]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        StaticModel,
+        pytest.param(captured.fastest, marks=pytest.mark.full),
+        pytest.param(captured.graphs, marks=pytest.mark.full),
+    ],
+)
+@torch.inference_mode()
+def test_compiled_steps_predict_what_the_layers_do(engine: Any, tmp_path: Path) -> None:
+    """After a prompt whose rows are not computed, too, in a text that outgrows its first buffers."""
+    target, draft = made("speculators", tmp_path, engine=engine)
+    assert draft.captured is not None
+    ours, own = CapturedPEagleSession(draft.captured, draft.eagle), PEagleCache(draft.eagle)
+    features_LF = torch.randn(100, draft.eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
+    for begin, end, rows in ((0, 40, 4), (40, 41, 1), (39, 44, 3), (44, 45, 4), (45, 90, 2)):
+        for one in (ours, own):
+            one.rollback(begin)
+        tokens = [(7 * place) % SIZE for place in range(begin, end)]
+        found_KV, wanted_KV = (one.draft_rows(features_LF[begin:end], tokens, rows) for one in (ours, own))
+        known = wanted_KV.isfinite()
+        assert torch.equal(found_KV[:, :ROWS].isfinite(), known) and ours.length == own.length == end
+        assert (found_KV[:, :ROWS] - wanted_KV)[known].abs().max() < 1e-5
+    told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 12, "generator": torch.Generator()}
+    passes = [
+        [one.tokens for one in speculative(*pair, PROMPT, gamma=3, **told).passes]
+        for pair in ((target, draft), made("speculators", tmp_path))
+    ]
+    assert passes[0] == passes[1]
 
 
 @pytest.mark.parametrize("fault", ["state", "token", "place"])

@@ -137,7 +137,6 @@ class RollsOut(Protocol):
     """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""
 
     device: torch.device
-    rolls_on_host: bool  # tokens are known when a rollout is over, and none follows an end of text
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
@@ -150,14 +149,14 @@ class RolloutSession(Protocol):
 
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[Tensor, Tensor | None] | None:
+    ) -> tuple[Tokens, Tensor | None] | None:
         """Read `tokens`, then each chosen token but the last.
 
         `uniform_G` is from `choice.uniforms`.
 
         Returns:
             The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            None, with nothing read, where no such rollout is captured.
+            tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
         """
         ...
 

@@ -83,7 +83,8 @@ def _loaded() -> ctypes.PyDLL:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
     loaded.packed_size.restype = ctypes.c_int64
     loaded.packed_size.argtypes = [ctypes.c_int64] * 2
-    loaded.pack.restype = loaded.run.restype = loaded.standardise.restype = loaded.draw.restype = None
+    for written in (loaded.pack, loaded.run, loaded.standardise, loaded.likeliest, loaded.draw):
+        written.restype = None
     loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
@@ -92,6 +93,7 @@ def _loaded() -> ctypes.PyDLL:
     loaded.mix_experts.restype = None
     loaded.mix_experts.argtypes = [pointer] * 4 + [number] * 3 + [pointer] * 3 + [number] * 2
     loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, pointer]
+    loaded.likeliest.argtypes = [pointer, number, number, number, number, pointer]
     loaded.draw.argtypes = [pointer, number, number, pointer, pointer]
     loaded.verify.restype = number
     loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]

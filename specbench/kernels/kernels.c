@@ -33,7 +33,7 @@ typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(BYTES), aligned(4)));
 enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
-enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE };
+enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD };
 
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
 typedef struct { int64_t at, column, stride; } Ref;
@@ -75,6 +75,11 @@ static void round_all(float *restrict v, int64_t count) {
 
 static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t count) {
     for (int64_t i = 0; i < count; i++) out[i] = narrow(v[i]);
+}
+
+/* Of numbers that are bf16 already, as all values of an arena are where the model computes in it. */
+static void take_short(const float *restrict v, uint16_t *restrict out, int64_t count) {
+    for (int64_t i = 0; i < count; i++) { uint32_t u; memcpy(&u, v + i, 4); out[i] = u >> 16; }
 }
 
 static void widen_all(const uint16_t *restrict v, float *restrict out, int64_t count) {
@@ -345,11 +350,13 @@ static void norm_row(const Instruction *it, const float *restrict x, float *rest
     #pragma omp simd reduction(+:square)
     for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
     float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
-    for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * factor;
     const float *weight = it->norm_weight, *bias = it->norm_bias;
-    if (weight) for (int64_t i = 0; i < width; i++) out[i] *= weight[i];
-    if (bias) for (int64_t i = 0; i < width; i++) out[i] += bias[i];
-    if (it->short_floats) round_all(out, width);
+    for (int64_t i = 0; i < width; i++) {
+        float v = (x[i] - mean) * factor;
+        if (weight) v *= weight[i];
+        if (bias) v += bias[i];
+        out[i] = rounded(v, it->short_floats);
+    }
 }
 
 /* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
@@ -363,7 +370,7 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     if (first == end) return;
     if (size == 2 || even > k) { /* as the products read it */
         for (int64_t r = 0; r < rows; r++) {
-            if (size == 2) shorten_all(x + r * x_stride, (uint16_t *)scratch + r * even, k);
+            if (size == 2) take_short(x + r * x_stride, (uint16_t *)scratch + r * even, k);
             else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
             memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
         }
@@ -515,14 +522,27 @@ static void attend(const Instruction *it, const Step *step, const float *q, floa
         int64_t at = (text * it->key_heads + h / group) * slots * d;
         float *weights = scratch;
         int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
-        for (int64_t c = 0; c < slots; c++) {
-            seen[count] = c, weights[count] = added ? added[c] : 0;
-            count += !added || added[c] >= -1e30f;
+        for (int64_t c = 0, end; c < slots; c = end) { /* most often all of some neighbours are visible, or none */
+            int visible = 0;
+            end = c + LANES < slots ? c + LANES : slots;
+            if (!added) visible = end - c;
+            else for (int64_t i = c; i < end; i++) visible += added[i] >= -1e30f;
+            if (visible == end - c)
+                for (int64_t i = c; i < end; i++, count++) seen[count] = i, weights[count] = added ? added[i] : 0;
+            else if (visible) for (int64_t i = c; i < end; i++) {
+                seen[count] = i, weights[count] = added[i];
+                count += added[i] >= -1e30f;
+            }
         }
         scores(q + r * it->x.stride + h * d, keys + at, seen, count, d, (float)it->scale, weights);
         float most = -INFINITY, total = 0;
         #pragma omp simd reduction(max:most)
         for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
+        if (it->bias) { /* a sink takes part in the softmax, and mixes nothing in */
+            float sink = ((const float *)it->bias)[h];
+            most = sink > most ? sink : most, total = sink;
+            raise_all(&total, 1, most, 1);
+        }
         raise_all(weights, count, most, 1);
         #pragma omp simd reduction(+:total)
         for (int64_t c = 0; c < count; c++) total += weights[c];
@@ -595,7 +615,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
                 for (int64_t r = 0; r < part->rows; r++) {
                     const float *from = x + (first_row + r) * stride + first;
                     char *to = (char *)part->outside[it->outside[0]] + (r * width + first) * (s ? 2 : 4);
-                    if (s) shorten_all(from, (uint16_t *)to, end - first);
+                    if (s) take_short(from, (uint16_t *)to, end - first);
                     else memcpy(to, from, (end - first) * sizeof(float));
                 }
             break;
@@ -615,6 +635,16 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
                 for (int64_t i = first; i < end; i++)
                     out[r * it->out.stride + i] = picked(x + r * stride, it->residual ? y + r * it->y.stride : 0,
                                                          ((const int64_t *)it->weight)[i], it->inner);
+            break;
+        case SPREAD: /* columns of x, each to its own place; minus infinity elsewhere */
+            for (int64_t r = 0; r < rows; r++) {
+                float *to = out + r * it->out.stride;
+                for (int64_t i = first; i < end; i++) to[i] = -INFINITY;
+                for (int64_t i = 0; i < it->inner; i++) {
+                    int64_t place = ((const int64_t *)it->weight)[i];
+                    if (place >= first && place < end) to[place] = x[r * stride + i];
+                }
+            }
             break;
         case ROTATE: /* x y + pick(x) z, where y and z have a period */
             for (int64_t r = 0; r < rows; r++)
@@ -674,6 +704,33 @@ static float widened(const void *logits, int64_t first, int64_t short_floats, fl
     #pragma omp simd reduction(max:most) reduction(&:known)
     for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, known &= v[i] == v[i];
     return known && most - most == 0 ? most : NAN;
+}
+
+/* The first of the highest of n logits; NOT_DRAWN where `widened` returns NaN. */
+static int64_t likeliest_of(const void *logits, int64_t first, int64_t short_floats, int64_t n) {
+    const uint16_t *narrow_v = (const uint16_t *)logits + first;
+    const float *v = (const float *)logits + first;
+    float most = -INFINITY;
+    int known = 1;
+    if (short_floats) {
+        #pragma omp simd reduction(max:most) reduction(&:known)
+        for (int64_t i = 0; i < n; i++) { float f = wide(narrow_v[i]); most = f > most ? f : most, known &= f == f; }
+    } else {
+        #pragma omp simd reduction(max:most) reduction(&:known)
+        for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, known &= v[i] == v[i];
+    }
+    if (!known || most - most != 0) return NOT_DRAWN;
+    for (int64_t at = 0; ; at += PIECE) { /* first the piece, then the token in it */
+        int64_t end = at + PIECE < n ? at + PIECE : n;
+        int is_here = 0;
+        for (int64_t i = at; i < end; i++) is_here |= (short_floats ? wide(narrow_v[i]) : v[i]) == most;
+        for (int64_t i = at; is_here; i++) if ((short_floats ? wide(narrow_v[i]) : v[i]) == most) return i;
+    }
+}
+
+/* The likeliest token of each of the rows [rows, n] of logits of `stride` a row. */
+void likeliest(const void *logits, int64_t short_floats, int64_t stride, int64_t rows, int64_t n, int64_t *tokens) {
+    for (int64_t r = 0; r < rows; r++) tokens[r] = likeliest_of(logits, r * stride, short_floats, n);
 }
 
 static inline double sum_of(const float *v, int64_t count) {
@@ -814,17 +871,14 @@ typedef struct {
     int64_t *tokens; const int64_t *ends; int64_t end_count;
 } Choice;
 
-static int64_t choose(const Choice *choice, int64_t row, int64_t step, float *scratch) {
-    int64_t n = choice->vocabulary, first = row * choice->stride, i = 0;
+static int64_t choose(const Choice *choice, int64_t row, int64_t step) {
+    int64_t n = choice->vocabulary, first = row * choice->stride;
     if (choice->how.temperature > 0) {
         float *v = choice->rows + step * n;
         soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
-    float most = widened(choice->logits, first, choice->short_floats, scratch, n);
-    if (most != most) return NOT_DRAWN;
-    while (scratch[i] != most) i++;
-    return i;
+    return likeliest_of(choice->logits, first, choice->short_floats, n);
 }
 
 static int team(int *threads) {
@@ -952,7 +1006,7 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
             run_step(steps + g, arena, scratch + thread * scratch_size, &barrier, thread, threads);
             wait_for_all(&barrier, threads);
             if (thread == 0) {
-                int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g, scratch);
+                int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
                 chosen = g + 1, over = token == NOT_DRAWN;
                 for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
             }

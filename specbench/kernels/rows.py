@@ -38,6 +38,22 @@ def standardised(
     return out_LV
 
 
+def likeliest(logits_LV: Tensor, size: int, rows: int) -> list[int] | None:
+    """The first of the highest of the first `size` logits in each of the last `rows` rows; -1 without a finite one.
+
+    None: not for these rows, or not on this machine.
+    """
+    if logits_LV.dtype not in (torch.float32, torch.bfloat16) or not _is_read(logits_LV):
+        return None
+    if isinstance(kernels := found(), NotCompiled):
+        return None
+    count, width = logits_LV.shape
+    stride, at, tokens = logits_LV.stride(0), logits_LV.data_ptr(), (ctypes.c_int64 * rows)()
+    first = at + max(0, count - rows) * stride * logits_LV.element_size()
+    kernels.likeliest(first, logits_LV.element_size() == 2, stride, min(rows, count), min(size, width), tokens)
+    return list(tokens[: min(rows, count)])
+
+
 def drawn(weights_LV: Tensor, uniform_L: Tensor) -> Tensor | None:
     """One token [L] from each row of fp32 weights, -1 from one that is not finite; `uniform_L` is fp64.
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from specbench.errors import UserError
-from specbench.methods.pard.draft import FIELD
+from specbench.methods.pard.config import FIELD
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, PardPlan, Recipe
 

@@ -4,7 +4,7 @@ import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -25,10 +25,10 @@ from specbench.engine.native.segments import (
     Call,
     LoweredPrompt,
     Placed,
+    Rollout,
     WholeStep,
     lower_native,
     lower_native_invariant,
-    rolled_out,
     run_at_once,
 )
 from specbench.engine.session import Prompt, Read, Tokens
@@ -169,7 +169,6 @@ class NativeModel(StaticModel):
     """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
 
     engine = "native"
-    rolls_on_host = True
     lowering: Lowering = staticmethod(lower_native)
     invariant_lowering: Lowering = staticmethod(lower_native_invariant)
     prompt_lowering: Lowering = LoweredPrompt
@@ -248,6 +247,24 @@ class NativeSession(StaticSession):
         super()._collect()
         # The calls of a step over a number of tokens (several for a rollout), and which of its inputs are looked up.
         self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
+        self._rollouts: dict[tuple[int, int], Rollout] = {}
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        """As `StaticSession`; the usual run in fewer lines.
+
+        A step's weights push what Python uses out of the processor's caches, so that each line costs a multiple here.
+        """
+        count, model = len(tokens), self.model
+        step = model.program.one if count == 1 else model.program.several
+        plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
+        if not (plain and model.rows <= count and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
+            return super().extend(tokens, parents)
+        self._make_room(self.length + count)
+        call = self._call_on(step, tokens)
+        logits_LV = torch.empty(count, call.program.widths[0], dtype=call.program.dtype)
+        call.run((logits_LV,))
+        self.length += count
+        return logits_LV
 
     def _release(self) -> None:
         super()._release()
@@ -296,7 +313,8 @@ class NativeSession(StaticSession):
         assert isinstance(step.run, WholeStep)
         found = self._calls.get((id(step), count))
         if found is None:
-            inputs = self.inputs(step, self._ids([0] * count, count), count)
+            with torch.inference_mode():
+                inputs = self.inputs(step, self._ids([0] * count, count), count)
             fixed = 4 + 1 + len(self._buffers) + len(self._of_source(step, inputs[0], count))
             found = self._calls[id(step), count] = [step.run.call(inputs)], [1, 2, 3, *range(fixed, len(inputs))]
         calls, numbers = found
@@ -304,8 +322,9 @@ class NativeSession(StaticSession):
             calls.append(calls[0].again())
 
         def placed() -> tuple[Tensor, ...]:
-            ids_1L = self._ids([0] * count, count)
-            return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
+            with torch.inference_mode():
+                ids_1L = self._ids([0] * count, count)
+                return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
 
         looked_up = self._looked_up((id(step), count), count, placed)
         call, at_addresses = calls[number], self.model.addresses_of(step.run, looked_up, numbers)
@@ -314,10 +333,9 @@ class NativeSession(StaticSession):
             call.addresses[at] = address
         return call
 
-    @torch.inference_mode()
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[Tensor, Tensor | None] | None:
+    ) -> tuple[list[int], Tensor | None] | None:
         """See `RolloutSession`; a text that ends has no tokens after its end."""
         program, count, model = self.model.program, len(tokens), self.model
         one, first = program.one, program.one if count == 1 else program.several
@@ -333,9 +351,12 @@ class NativeSession(StaticSession):
         began, calls = self.length, [self._call_on(first, tokens)]
         for self.length in range(began + count, end):
             calls.append(self._call(one, 1, len(calls)))
-        tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _end_tokens(model.eos_ids))
-        self.length = began + count + len(tokens_G) - 1
-        return tokens_G, rows_GV
+        rollout = self._rollouts.get((count, steps))
+        if rollout is None or rollout.choice is not choice:
+            rollout = self._rollouts[count, steps] = Rollout(calls, one.run.ids, choice, model.eos_ids)
+        chosen, rows_GV = rollout(uniform_G)
+        self.length = began + count + len(chosen) - 1
+        return chosen, rows_GV
 
 
 class WindowedNative(WindowedStatic, NativeSession):
@@ -343,16 +364,14 @@ class WindowedNative(WindowedStatic, NativeSession):
 
     model: NativeModel
 
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        return StaticSession.extend(self, tokens, parents)  # in blocks that the window has room for
+
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[Tensor, Tensor | None] | None:
+    ) -> tuple[list[int], Tensor | None] | None:
         began = self.length
         found = super().rollout(tokens, choice, steps, uniform_G)
         if found is not None:
-            self.text[began:] = [*tokens, *found[0].tolist()][: self.length - began]
+            self.text[began:] = [*tokens, *found[0]][: self.length - began]
         return found
-
-
-@lru_cache
-def _end_tokens(eos_ids: frozenset[int]) -> Tensor:
-    return torch.tensor(sorted(eos_ids), dtype=torch.long)

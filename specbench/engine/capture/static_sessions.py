@@ -126,6 +126,7 @@ class StaticSession(NetworkSession):
         for buffer, state in zip(self._held["cross"].layers, states, strict=True):
             buffer[:, :, : len(source)] = state
 
+    @torch.inference_mode()
     def reserve(self, needed: int) -> None:
         """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them.
 

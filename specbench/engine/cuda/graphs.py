@@ -51,7 +51,6 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
-    rolls_on_host = False
     grows_in_place = False  # graphs are of buffers of the pool
     no_windows = "replays graphs over whole caches (engine=cudagraph)"
 

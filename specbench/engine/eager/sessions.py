@@ -363,7 +363,8 @@ class RecurrentSession(DecoderOnlySession):
         (self._text if parents is None else self._nodes).extend(read)
 
     def _drop(self, tokens: int, of_sequence: int) -> None:
-        if tokens <= min(layer.held for layer in self._cache.layers if isinstance(layer, RecurrentLayer)):
+        held = [layer.held for layer in self._cache.layers if isinstance(layer, RecurrentLayer)]
+        if tokens <= min(held, default=tokens):
             for layer in self._caches(None):
                 layer.crop(-tokens)
             return

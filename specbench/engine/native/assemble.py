@@ -404,7 +404,10 @@ class Assembly:
         if axis not in (-1, value(node).dim() - 1) or places.shape != (form.width,) or not places.is_contiguous():
             raise Unknown
         read = self._value(padded.args[0])  # type: ignore[union-attr]
-        self._write_slot(node, Instruction(Op.PICK, form.width, x=read, inner=read.width, weight=places.detach()))
+        op, which = Op.PICK, places.detach()
+        if (which != read.width).sum() * 2 <= form.width and (spread := _spread(which, read.width)) is not None:
+            op, which = Op.SPREAD, spread
+        self._write_slot(node, Instruction(op, form.width, x=read, inner=read.width, weight=which))
 
     def _divide(self, node: Node) -> None:
         self._with_number(node, Op.DIVIDE)
@@ -454,15 +457,14 @@ class Assembly:
 
     def _attend(self, node: Node) -> None:
         query, keys, values, bias, scale, *sinks = node.args
-        if sinks:
-            raise Unknown
         form = self._form(query)  # type: ignore[arg-type]
         self._require_buffers(keys, values)
         if not form.heads_first or form.heads is None:
             raise Unknown
         read = self._value(query)
         made = Instruction(
-            Op.ATTEND, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
+            Op.ATTEND, form.width, x=read, bias=self._of_norm(sinks[0], form.heads) if sinks else None,
+            inner=form.width // form.heads, heads=form.heads,
             key_heads=int(value(keys).shape[1]), outside=[self._number(keys), self._number(values)],  # type: ignore[arg-type]
             slots=self._size(keys, 2), scale=float(scale),  # type: ignore[arg-type]
         )  # fmt: skip
@@ -500,6 +502,14 @@ def _columns(width: int, source: Tensor, first: Any, part: Tensor, step: int = 1
     """The columns of `part` of each head (or of all) of `source`, whose rows have `width` columns."""
     whole, taken = int(source.shape[-1]), int(part.shape[-1])
     return [at + first % whole + step * column for at in range(0, width, whole) for column in range(taken)]
+
+
+def _spread(places: Tensor, width: int) -> Tensor | None:
+    """Where each of `width` columns goes, -1 for nowhere, if none of them is at several of `places`."""
+    places, (to,) = places.cpu(), (places.cpu() < width).nonzero(as_tuple=True)
+    if len(places[to].unique()) < len(to) or (places < 0).any():
+        return None
+    return torch.full((width,), -1).index_put((places[to],), to)
 
 
 def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:

@@ -343,38 +343,42 @@ class RawChoice(ctypes.Structure):
     ]  # fmt: skip
 
 
-def rolled_out(
-    calls: Sequence[Call], ids: int, choice: Choice, uniform_G: Tensor | None, ends_E: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The tokens [G] that the steps choose, up to the first of `ends_E`, and the rows [G, V] they were drawn from.
+class Rollout:
+    """Steps of one program, each of which reads the token chosen after the step before; made once, run often."""
 
-    Args:
-        calls: a step each; the second and later have one token, whose address this function sets.
-        ids: the number of the address of a call's tokens.
-        choice: how tokens are chosen.
-        uniform_G: random numbers for the choices; None at T = 0.
-        ends_E: where a text ends.
-
-    Returns:
-        Tokens and rows; the last token is NOT_DRAWN where its row is not finite.
-    """
-    run, steps, threads, sampling = calls[0].program, len(calls), torch.get_num_threads(), choice.sampling
-    tokens_G = torch.empty(steps, dtype=torch.long)
-    rows_GV = torch.empty(steps, choice.vocabulary_size) if choice.draws else None
-    logits_1LV = torch.empty(1, calls[0].rows, run.widths[0], dtype=run.dtype)
-    tokens, logits = tokens_G.data_ptr(), logits_1LV.data_ptr()
-    for index, call in enumerate(calls):
-        call.addresses[len(call.addresses) - 1] = logits
-        if index:
-            call.addresses[ids] = tokens + 8 * (index - 1)
-    scratch = max(*(call.scratch for call in calls), _lines(choice.vocabulary_size))
-    start, at = run.room(max(call.program.floats * call.rows for call in calls), scratch * threads)
-    chosen = library().rollout(
-        (Step * steps)(*(call.step for call in calls)), steps, ctypes.byref(RawChoice(
-            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
+    def __init__(self, calls: Sequence[Call], ids: int, choice: Choice, eos_ids: frozenset[int]) -> None:
+        """The second and later calls have one token, `ids` is the number of the address of a call's tokens."""
+        self._calls, self._ids, self.choice, self._run = calls, ids, choice, calls[0].program
+        run, steps, sampling = self._run, len(calls), choice.sampling
+        self._tokens = (ctypes.c_int64 * steps)()
+        self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
+        self._steps = (Step * steps)(*(call.step for call in calls))
+        self._arena = _lines(run.floats * max(call.rows for call in calls))
+        self._logits = _lines(run.widths[0] * calls[0].rows)
+        self._raw = RawChoice(
+            None, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
             RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
-            None if uniform_G is None else uniform_G.data_ptr(), None if rows_GV is None else rows_GV.data_ptr(),
-            tokens, ends_E.data_ptr(), len(ends_E),
-        )), start, at, scratch, threads,
-    )  # fmt: skip
-    return tokens_G[:chosen], None if rows_GV is None else rows_GV[:chosen]
+            None, None, ctypes.addressof(self._tokens), ctypes.addressof(self._ends), len(self._ends),
+        )  # fmt: skip
+
+    def __call__(self, uniform_G: Tensor | None) -> tuple[list[int], Tensor | None]:
+        """The tokens that the steps choose, up to the first that ends a text, and the rows [G, V] they were drawn from.
+
+        The last token is NOT_DRAWN where its row is not finite. `uniform_G`: random numbers for the choices; None at
+        T = 0.
+        """
+        calls, raw, threads = self._calls, self._raw, torch.get_num_threads()
+        size = max(call.scratch for call in calls)
+        start, scratch = self._run.room(self._arena + self._logits, size * threads)
+        raw.logits = start + 4 * self._arena
+        for index, call in enumerate(calls):
+            call.addresses[len(call.addresses) - 1] = raw.logits
+            if index:
+                call.addresses[self._ids] = raw.tokens + 8 * (index - 1)
+        rows_GV = None
+        if uniform_G is not None:
+            rows_GV = torch.empty(len(calls), self.choice.vocabulary_size)
+            raw.uniforms, raw.rows = uniform_G.data_ptr(), rows_GV.data_ptr()
+        steps = len(calls)
+        chosen = library().rollout(self._steps, steps, ctypes.byref(raw), start, scratch, size, threads)
+        return self._tokens[:chosen], None if rows_GV is None else rows_GV[:chosen]

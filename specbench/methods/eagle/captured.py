@@ -56,7 +56,7 @@ class EagleProgram:
     def __init__(self, eagle: Eagle, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> None:
         """`eagle`, bound to its target. Raises whatever its modules raise where they cannot be captured."""
         layer, self.cache_dtype, self.cached = eagle.shape.layer, cache_dtype, list[Path]()
-        self.shapes = {"self": [(layer.key_heads, layer.head_width)] * 2}
+        self.shapes = {"self": [(layer.key_heads, layer.head_width)] * 2 * eagle.layers}
         if layer.crosses:
             self.shapes["cross"] = [(layer.heads, layer.head_width)] * 2
         steps = list[Step]()
@@ -87,7 +87,7 @@ def _captured(
     modules, shape, dtype = _Modules(eagle), eagle.shape, eagle.fc.weight.dtype
     taken = {size for tensor in modules.parameters() for size in tensor.shape}
     taken |= {number for of_kind in shapes.values() for pair in of_kind for number in pair}
-    width = shape.layer.width if kind == "draft" else shape.feature_width
+    width = eagle.width_of(kind)
     tokens, capacity, source = example_sizes({*taken, width}, 3)
     device = modules.device
     buffers = [
@@ -116,13 +116,14 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
     def step(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
     ) -> Tensor:
-        keys, values, *of_source, states = others
+        *buffers, states = others
+        own, of_source = buffers[: 2 * eagle.layers], buffers[2 * eagle.layers :]
         layout = Layout(slots, positions, visible)
         at, placed = slots.flatten(), layout.new_positions_BL
         near: Any = eagle.layer.bias_by_distance(torch.arange(visible.shape[-1], device=visible.device))
-        bias = entry_bias(layout, near, keys.dtype)
+        bias = entry_bias(layout, near, own[0].dtype)
 
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attend(keys: Tensor, values: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             placement.write(keys, at, key)
             placement.write(values, at, value)
             return MARKED_ATTENTION(query, keys, values, bias, shape.scale)
@@ -131,12 +132,9 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         if of_source:
             numbers = torch.arange(of_source[0].shape[2], device=ids.device)
             read = (numbers < source_length.unsqueeze(-1))[:, None, None, :]
-            source = Source(of_source[0], of_source[1], mask_bias(read, keys.dtype), MARKED_ATTENTION)
-        fused = eagle.fuse(states) if kind == "read" else states
-        predicted = eagle(fused, eagle.embed(ids, placed + 1), placed, attend, source)
-        if kind == "read":
-            predicted = predicted[:, -1:]
-        return torch.cat([eagle.logits(predicted), predicted], -1)
+            source = Source(of_source[0], of_source[1], mask_bias(read, own[0].dtype), MARKED_ATTENTION)
+        attends = [partial(attend, keys, values) for keys, values in zip(own[::2], own[1::2], strict=True)]
+        return eagle.step(kind, ids, states, placed, attends, source)
 
     return step
 
@@ -179,12 +177,16 @@ class CapturedEagle:
         return held
 
 
-def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
+# Logits of a model's captured steps, and of its modules for the same entries.
+Probe = Callable[[CapturedEagle], tuple[list[Tensor], list[Tensor]]]
+
+
+def captured(eagle: Eagle, target: object, probe: Probe | None = None) -> CapturedEagle | None:
     """`eagle` in the engine of `target`; None where that captures no steps, or, with a warning, cannot capture it."""
     if not isinstance(target, StaticModel):
         return None
     try:
-        return _checked(eagle, target)
+        return _checked(eagle, target, probe or partial(_probed, eagle))
     except Exception as error:  # whatever the layer's modules raise when they are captured
         warnings.warn(
             f"EAGLE's layer cannot be captured: {first_line(error)}; it runs eagerly, which is slower", stacklevel=2
@@ -192,21 +194,25 @@ def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
         return None
 
 
-def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedEagle:
+def _checked(eagle: Eagle, target: StaticModel, probe: Probe, again: bool = True) -> CapturedEagle:
     """The captured layer, its logits compared with the module's. Raises RuntimeError where they differ."""
     model = CapturedEagle(eagle, target)
-    heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
-    keys = _noise(1, heads, PROBED_ENTRIES, channels).to(target.device, model.program.cache_dtype)
-    ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
-    own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
-    difference = largest_difference(_probe_logits(eagle, ours), _probe_logits(eagle, own))
+    difference = largest_difference(*probe(model))
     if difference <= ROUNDING[eagle.fc.weight.dtype]:
         return model
     if again and model.program.cached:  # captures that are made now may be right
         for file in model.program.cached:
             forget(file)
-        return _checked(eagle, target, again=False)
+        return _checked(eagle, target, probe, again=False)
     raise RuntimeError(f"the compiled step differs from the layer's own by {difference:.2g} of the largest logit")
+
+
+def _probed(eagle: Eagle, model: CapturedEagle) -> tuple[list[Tensor], list[Tensor]]:
+    heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
+    keys = noise(1, heads, PROBED_ENTRIES, channels).to(model.device, model.program.cache_dtype)
+    ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
+    own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
+    return _probe_logits(eagle, ours), _probe_logits(eagle, own)
 
 
 @torch.inference_mode()
@@ -216,7 +222,7 @@ def _probe_logits(eagle: Eagle, entries: "EagleCache | CapturedEagleSession") ->
     They read several entries, one entry, a drafted node, two siblings, and a node below each sibling.
     """
     device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
-    features_LF = _noise(PROBED_ENTRIES, eagle.shape.feature_width).to(device, dtype)
+    features_LF = noise(PROBED_ENTRIES, eagle.shape.feature_width).to(device, dtype)
     tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + PROBED_ENTRIES + 1)
     several = entries.read(features_LF[:-1], tokens[: PROBED_ENTRIES - 1])
     one = entries.read(features_LF[-1:], tokens[PROBED_ENTRIES - 1 : PROBED_ENTRIES])
@@ -224,11 +230,17 @@ def _probe_logits(eagle: Eagle, entries: "EagleCache | CapturedEagleSession") ->
     entries.rollback(PROBED_ENTRIES)
     siblings = entries.draft_nodes(one.states_LD.expand(2, -1), tokens[:2], [ROOT, ROOT])
     below = entries.draft_nodes(siblings.states_LD, tokens[2:4], [1, 0])
-    logits = [each.logits_LV[:, : eagle.vocabulary_size].float() for each in (several, one, node, siblings, below)]
+    return comparable(eagle, [each.logits_LV for each in (several, one, node, siblings, below)])
+
+
+def comparable(eagle: Eagle, rows: Sequence[Tensor]) -> list[Tensor]:
+    """Logits of the target's tokens, 0 for those that are never drafted."""
+    logits = [each[:, : eagle.vocabulary_size].float() for each in rows]
     return [each.masked_fill(each == -torch.inf, 0.0) for each in logits]
 
 
-def _noise(*shape: int) -> Tensor:
+def noise(*shape: int) -> Tensor:
+    """Numbers to probe with, the same at each call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 

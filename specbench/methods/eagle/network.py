@@ -16,7 +16,7 @@ back first. Learned positions (GPT-2) are added to the embedding, which is what 
 Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of the draft vocabulary, V logits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -167,6 +167,26 @@ class Eagle(SavedHeads):
         stream_BLD = normal_BLD if self.shape.norm_before_residual else states_BLD
         predicted: Tensor = self.layer(stream_BLD, read, positions_BL, attend, source)
         return self.norm(predicted) if self.shape.norm_output else predicted
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers, each with a cache of its own."""
+        return 1
+
+    def width_of(self, kind: str) -> int:
+        """Numbers of a state that a compiled step takes: a `read` one features, a `draft` one predictions."""
+        return self.shape.layer.width if kind == "draft" else self.shape.feature_width
+
+    def step(
+        self, kind: str, ids_BL: Tensor, states: Tensor, positions_BL: Tensor, attends: Sequence[Attend],
+        source: Source | None,
+    ) -> Tensor:  # fmt: skip
+        """What a compiled step returns: logits, then states, after each entry; of a `read` step after the last one."""
+        fused = self.fuse(states) if kind == "read" else states
+        predicted = self(fused, self.embed(ids_BL, positions_BL + 1), positions_BL, attends[0], source)
+        if kind == "read":
+            predicted = predicted[:, -1:]
+        return torch.cat([self.logits(predicted), predicted], -1)
 
     def draft_logits(self, states: Tensor) -> Tensor:
         """Logits over the draft vocabulary, of predicted features."""

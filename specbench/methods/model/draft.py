@@ -81,7 +81,7 @@ class ModelDraftSession(ProposesByReading):
         # An end by confidence saves the steps that would follow it: there each token is looked at.
         self.rolling: RolloutSession | None = None
         if confidence is None and isinstance(session, RolloutSession) and isinstance(model, RollsOut):
-            self.rolling, self.rolls_on_host = session, model.rolls_on_host
+            self.rolling = session
             self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
@@ -90,10 +90,10 @@ class ModelDraftSession(ProposesByReading):
         if self.rolling is not None and gamma:
             unread = tokens[self.session.length :]
             if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
-                if not self.rolls_on_host:
-                    return PendingProposal(*rolled, self.ends_E)
-                tokens_G, rows_GV = rolled
-                return Proposal(checked(tokens_G.tolist()), rows_GV, asked=gamma)
+                chosen, rows_GV = rolled
+                if isinstance(chosen, Tensor):
+                    return PendingProposal(chosen, rows_GV, self.ends_E)
+                return Proposal(checked(list(chosen)), rows_GV, asked=gamma)
         sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         rows: list[Tensor] = []
         for uniform_1 in [None] * gamma if uniform_G is None else uniform_G.split(1)[:gamma]:

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 from specbench.config.draft import TrainedConfig
 
+FIELD = "pard_token"  # of config.json: the mask token
+
 
 @dataclass
 class PardConfig(TrainedConfig):

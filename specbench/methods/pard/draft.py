@@ -35,10 +35,8 @@ from specbench.loading.model_loader import ModelRequest, Say
 from specbench.methods.at_once import AtOnceSession, RowsAlong, independent_proposal
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.heads import require_weights
-from specbench.methods.pard.config import PardConfig
+from specbench.methods.pard.config import FIELD, PardConfig
 from specbench.sampling import Sampling
-
-FIELD = "pard_token"  # of config.json: the mask token
 
 
 class PardDraft:

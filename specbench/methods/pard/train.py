@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from specbench.errors import UserError
 from specbench.methods.at_once import all_places, masked_entries, sampled_places
 from specbench.methods.decoder_layer import mask_bias
-from specbench.methods.pard.draft import FIELD
+from specbench.methods.pard.config import FIELD
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss

@@ -23,7 +23,7 @@ class PEagleCache:
         self.length = 0
         self._cache = LayerCache(network.shape.layer, network.shape.layers, network.fc.weight)
 
-    def read(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
+    def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
         """Read entries on of the target's features and these tokens; logits [K, V] of the next `rows` tokens."""
         network, first, known = self.network, self.length, len(tokens)
         device = features_LF.device

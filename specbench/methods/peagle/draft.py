@@ -8,6 +8,7 @@ Shapes: K tokens ahead, V logits.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,8 +20,10 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
+from specbench.methods.eagle.captured import captured
 from specbench.methods.eagle.draft import EagleBuilder, EagleDraft, EagleSession
 from specbench.methods.peagle.cache import PEagleCache
+from specbench.methods.peagle.captured import CapturedPEagleSession, probed
 from specbench.methods.peagle.network import PEagle
 from specbench.methods.peagle.published import load_published_peagle
 from specbench.sampling import Sampling, standardise
@@ -33,6 +36,7 @@ class PEagleDraft(EagleDraft):
 
     def __init__(self, target: Model, network: PEagle, taps: tuple[int, ...] = ()) -> None:
         super().__init__(target, network, taps, captures=False)
+        self.captured = captured(network, target, partial(probed, network))
 
     @property
     def device(self) -> torch.device:
@@ -49,7 +53,9 @@ class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the f
 
     def __init__(self, draft: PEagleDraft, session: StatefulSession, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
-        self.entries = PEagleCache(draft.eagle)
+        self.entries = (
+            PEagleCache(draft.eagle) if draft.captured is None else CapturedPEagleSession(draft.captured, draft.eagle)
+        )
         self._features: list[Tensor] = []
         self._gather(session.length)
 
@@ -61,7 +67,7 @@ class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the f
         first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again where there is no new one
         self.entries.rollback(first)
         features_LF = torch.cat(self._features[first : len(tokens) - 1])
-        return self.entries.read(features_LF, tokens[first + 1 :], most)
+        return self.entries.draft_rows(features_LF, tokens[first + 1 :], most)
 
     def rollback(self, length: int) -> None:
         del self._features[length:]

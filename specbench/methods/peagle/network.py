@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.methods.at_once import masked_entries
-from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, mask_bias
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source, mask_bias
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 OURS = "peagle"  # the field of config.json by which folders of our recipe are known
@@ -69,6 +69,23 @@ class PEagle(Eagle):
         for layer, attend in zip(self.later, attends[1:], strict=True):
             states_BLD = layer(states_BLD, positions_BL, attend)
         return states_BLD
+
+    @property
+    def layers(self) -> int:
+        return self.shape.layers
+
+    def width_of(self, kind: str) -> int:
+        return self.shape.feature_width
+
+    def step(
+        self, kind: str, ids_BL: Tensor, states: Tensor, positions_BL: Tensor, attends: Sequence[Attend],
+        source: Source | None,
+    ) -> Tensor:  # fmt: skip
+        embedded_BLD = self.embed(ids_BL, positions_BL + 1)
+        found_BLD = self.through(self.fuse(states), embedded_BLD, positions_BL, attends)
+        if kind == "read":
+            found_BLD = found_BLD[:, -1:]
+        return torch.cat([self.logits(found_BLD), found_BLD], -1)
 
     def masked(self, positions_BL: Tensor) -> tuple[Tensor, Tensor]:
         """What masked entries at `positions_BL` join: states and embeddings [B, L, D]."""
