@@ -91,7 +91,7 @@ OPTIONS = LISTS | {
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
     "those of whole calls of generate(), and verify= runs them",
     "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
-    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
+    "--from FILE": "with --for: read a saved one (results/recommend/ID.json or load/ID.json), without loading models",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
 
@@ -264,6 +264,8 @@ def requested(options: Mapping[str, str]) -> list[str]:
 
 def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
     """The settings of each engine that `options` name."""
+    if "load_id" in document and "schedule" not in options:
+        return load.settings_of_engines(document, requested(options))
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
 
