@@ -60,7 +60,7 @@ def _row(record: RunRecord) -> Row:
 
 def draw_runs(rows: Sequence[Row]) -> None:
     """Print each setting: its contexts and gammas, the best gamma of each context, and the forecast."""
-    console = wide_console(140)
+    console = wide_console(160)
     if not rows:
         console.print("no run with a context; specbench sweep context=1k,2k,4k measures some")
     for _, group in groupby(rows, key=lambda row: row["setting"]):
@@ -113,7 +113,7 @@ def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument])
 
 def draw_documents(rows: Sequence[Row]) -> None:
     """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
-    console = wide_console(140)
+    console = wide_console(160)
     measured = any(row["measured"] is not None for row in rows)
     titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "estimated", "95%"]
     table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")
