@@ -82,7 +82,7 @@ def draw_runs(rows: Sequence[Row]) -> None:
                 cells += [str(row["gamma"] or NONE), f"{1000 * row['target_step_s']:.2f} ms"]
                 cells += [interval_of(row, name, digits=digits) for name, digits in ESTIMATES.items()]
                 cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
-                table.add_row(*cells, digest(row["run_id"]) + (" DISTURBED" if row["disturbed"] else ""))
+                table.add_row(*cells, digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else ""))
         console.print(table)
         for line in said(str(first["draft"]), [one for row in own if (one := _measured(row)) is not None]):
             console.print(f"· {line}")
