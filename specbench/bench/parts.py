@@ -22,7 +22,7 @@ from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import Experts
-from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready
+from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready, repeating
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling, standardise
 
@@ -300,6 +300,7 @@ class TimedModel:
         self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
         self.longest, self.operations = model.longest, model.operations
         self.now, self.mark = model.now, getattr(model, "mark", None)
+        self.repeat = repeating(model)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         self.runs: list[tuple[float, float]] = []
 

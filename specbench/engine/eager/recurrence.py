@@ -200,8 +200,8 @@ class Recurrence:
             return None
         if config.model_type not in FAMILIES:
             raise UserError(
-                f"{type(network).__name__}: the states of {config.model_type} cannot be rolled back here; "
-                f"recurrent families that can: {', '.join(FAMILIES)}"
+                f"{type(network).__name__}: the states of {config.model_type} cannot be rolled back here; use a model "
+                f"without recurrent layers, or of {', '.join(FAMILIES)}"
             )
         layers = tuple(_layer_for(type(layer)) for layer in DynamicCache(config=config).layers)
         parameters = inspect.signature(network.forward).parameters
