@@ -1,8 +1,8 @@
 """Targets with depths of multi-token prediction in their own checkpoint: random weights in the published layouts.
 
-DeepSeek-V3 and GLM-4-MoE have them as layers after the target's last, Qwen3-Next and Mellum beside the model as `mtp.`
-(here Qwen3-Next is without recurrent layers; its heads have none). Names are those of the published files; the decoder
-layers get theirs from a target with so many more layers.
+DeepSeek-V3 and GLM-4-MoE have them as layers after the target's last, Qwen3-Next, Qwen3.5 and Mellum beside the model
+as `mtp.` (here Qwen3.5 alone has recurrent layers; heads have none). Names are those of the published files; the
+decoder layers get theirs from a target with so many more layers.
 """
 
 import json
@@ -33,14 +33,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1,
         "partial_rotary_factor": 0.5, "layer_types": ["full_attention"] * 3,
     },
+    "qwen3_5_text": {
+        "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention", "full_attention"],
+    },
     "mellum": {"head_dim": 8, "num_experts": 4, "mtp_layer_types": ["full_attention"]},
 }  # fmt: skip
-BESIDE = ("mellum", "qwen3_next")  # whose heads are named `mtp.`
+BESIDE = ("mellum", "qwen3_next", "qwen3_5_text")  # whose heads are named `mtp.`
 
 
 def config(family: str, depths: int, layers: int = LAYERS) -> Any:
     told = MOE | FAMILIES[family] | {"num_hidden_layers": layers}
-    if family == "qwen3_next":
+    if "layer_types" in told:
         told["layer_types"] = told["layer_types"][:layers]
     else:
         told["num_nextn_predict_layers"] = depths

@@ -1,7 +1,6 @@
 """Multi-token prediction: heads in a target's own checkpoint, whose logits are those of `transformers`' generator."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +144,8 @@ def test_planted_faults_change_the_logits(fault: str, checkpoint: Any, monkeypat
     assert largest_difference(passes, target, draft, 3) > 1e-2
 
 
-@pytest.mark.covering(most=1)
-@pytest.mark.parametrize(("family", "depths"), CASES)
+@pytest.mark.covering(most=2)
+@pytest.mark.parametrize(("family", "depths"), [*CASES, ("qwen3_5_text", 1)])
 def test_greedy_texts_are_the_targets_own(family: str, depths: int, checkpoint: Any) -> None:
     """As chains, and as trees of fixed and of dynamic shape; with one depth a proposal is as long as gamma."""
     folder = checkpoint(family, depths)
@@ -273,11 +272,12 @@ def argv(target: Path, rows: Path, results: Path) -> list[str]:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("family", ["glm4_moe", "qwen3_5_text"])
 @pytest.mark.parametrize("more", [["gamma=3"], ["tree=widths", "tree.widths=[2,1]", "gamma=tree"]])
 def test_a_run_reads_the_targets_own_folder(
-    more: list[str], checkpoint: Any, folders: dict[str, Path], tmp_path: Path
+    more: list[str], family: str, checkpoint: Any, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert main([*argv(checkpoint("glm4_moe", 1), folders["rows"], tmp_path), *more]) == 0
+    assert main([*argv(checkpoint(family, 1), folders["rows"], tmp_path), *more]) == 0
     summary = newest(tmp_path)["summary"]
     assert (summary["draft"], summary["identical"]) == ("mtp", 1.0)
 
@@ -287,18 +287,9 @@ def test_a_run_reads_the_targets_own_folder(
     [
         ("t5", "draft: draft=mtp is for decoder-only targets"),
         ("llama", "has no multi-token prediction: no tensor model.layers.2.eh_proj.weight"),
-        ("recurrent", "layers of the target are recurrent (layer_types)"),
     ],
 )
 def test_targets_that_it_does_not_support(
-    target: str, message: str, checkpoint: Any, folders: dict[str, Path], tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    if target == "recurrent":
-        folder = shutil.copytree(checkpoint("qwen3_next", 1), tmp_path / target)
-        told = json.loads((folder / "config.json").read_text())
-        told["layer_types"] = ["linear_attention", "full_attention"]
-        (folder / "config.json").write_text(json.dumps(told))
-    else:
-        folder = folders[target]
-    assert message in refusal([*argv(folder, folders["rows"], tmp_path), "gamma=3"], capfd)
+    target: str, message: str, folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal([*argv(folders[target], folders["rows"], tmp_path), "gamma=3"], capfd)

@@ -10,14 +10,16 @@ import recurrent
 import torch
 from decode import autoregressive, speculative
 from recurrent import KINDS
-from transformers import RwkvConfig, RwkvForCausalLM
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, RwkvConfig, RwkvForCausalLM
 
 from specbench.cli import main
+from specbench.config.model import ModelConfig
 from specbench.engine.choice import with_engine
 from specbench.engine.eager import cache
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.eager.recurrence import FAMILIES
 from specbench.engine.session import Prompt
+from specbench.engine.weights.load import layers_of, load_model, load_tokenizer
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
@@ -145,6 +147,21 @@ def test_auto_comes_to_eager_and_others_are_refused() -> None:
     for engine in ("static", "native", "compile"):
         with pytest.raises(UserError, match=f"engine={engine}: Qwen3NextForCausalLM has {reason}; use"):
             with_engine(engine, own, SIZE, ENDS)
+
+
+def test_the_text_model_of_a_checkpoint_that_sees_images(tmp_path: Path) -> None:
+    text = {**recurrent.SHAPES["qwen3_5_text"], "vocab_size": recurrent.PADDED, "num_hidden_layers": 2}
+    seeing = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": 32}
+    torch.manual_seed(0)
+    own = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=seeing))
+    own.save_pretrained(tmp_path)
+    recurrent.tokenizer(with_end=False).save_pretrained(tmp_path)
+    told = ModelConfig(path=str(tmp_path))
+    assert layers_of(told, "target") == 2
+    found = load_model(told, "target", load_tokenizer(told, "target"), torch.float32, torch.device("cpu"))
+    with torch.inference_mode():
+        exact = own.eval()(input_ids=torch.tensor([TEXT])).logits[0]
+    assert is_near(found.start(Prompt((), tuple(TEXT[:9]))).extend(TEXT[8:20]), exact[8:20])
 
 
 def test_beam_search_is_refused() -> None:

@@ -210,9 +210,12 @@ class Costs:
         return self._pass_s(rows, 0, round(rows * held))
 
 
-def fit(turns: Sequence[SeenTurn], rows: Sequence[int]) -> Costs:
-    """The costs of `turns`, by least squares, at these numbers of rows; what would be negative is left out."""
-    starts = [one for one in turns if one.prompts]
+def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTurn] = ()) -> Costs:
+    """The costs of `turns`, by least squares, at these numbers of rows; what would be negative is left out.
+
+    `others` are turns whose starts cost the same: those of the same draft with another gamma.
+    """
+    starts = [one for one in (*turns, *others) if one.prompts]
     x = np.array([[len(one.prompts), sum(one.prompts)] for one in starts], float)
     join_s, token_s = _not_negative(x, np.array([one.start_s for one in starts]), 1)
     nodes = sorted({one for one in rows if any(turn.rows == one for turn in turns)})

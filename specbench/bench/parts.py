@@ -22,7 +22,7 @@ from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import Experts
-from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready
+from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready, repeating
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling, standardise
 
@@ -178,10 +178,13 @@ def bound(
     shapes = model.program.shapes
     numbers = sum(heads * channels * slots[kind] for kind, each in shapes.items() for heads, channels in each)
     cache_bytes = numbers * model.program.cache_dtype.itemsize
-    read = counted.weight_bytes + cache_bytes
+    weight_bytes = counted.weight_bytes
+    if model.experts is not None:  # which no graph holds as its own
+        weight_bytes += model.experts.of_a_token * next(model.network.parameters()).itemsize
+    read = weight_bytes + cache_bytes
     note = f"{counted.kernels} kernels at {launch_us:g} us, {read / 1e6:.1f} MB at {gb_per_s:.0f} GB/s"
-    more = {"kernels": counted.kernels, "weight_bytes": counted.weight_bytes, "cache_bytes": cache_bytes}
-    seconds = counted.seconds(gb_per_s * 1e9, launch_us / 1e6, cache_bytes)
+    more = {"kernels": counted.kernels, "weight_bytes": weight_bytes, "cache_bytes": cache_bytes}
+    seconds = counted.seconds(gb_per_s * 1e9, launch_us / 1e6, read - counted.weight_bytes)
     return 1000 * seconds, note, {name: float(number) for name, number in more.items()}
 
 
@@ -297,6 +300,7 @@ class TimedModel:
         self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
         self.longest, self.operations = model.longest, model.operations
         self.now, self.mark = model.now, getattr(model, "mark", None)
+        self.repeat = repeating(model)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         self.runs: list[tuple[float, float]] = []
 

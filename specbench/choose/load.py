@@ -243,7 +243,10 @@ def _server(candidates: Sequence[LoadedCandidate]) -> Server:
 
 
 def _costs(timed: Mapping[Key, Timed], nodes: Sequence[int]) -> dict[Key, Costs]:
-    return {key: fit(one.turns, nodes) for key, one in timed.items()}
+    def others(name: str, gamma: int) -> list[SeenTurn]:
+        return [turn for key, one in timed.items() if key[0] == name and key[1] != gamma for turn in one.turns]
+
+    return {key: fit(one.turns, nodes, others(*key)) for key, one in timed.items()}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from specbench import theory
-from specbench.analysis.costs.probe import Round, already_collected, probe, probe_rows
+from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import prepare, score
 from specbench.choose.candidates import Scored
@@ -14,6 +14,7 @@ from specbench.experiment.core_time import undisturbed
 from specbench.experiment.runner import Progress
 from specbench.methods.cascade.config import CascadeConfig
 from specbench.records.documents import RoundRecord
+from specbench.records.schema import Row
 
 
 def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
@@ -77,10 +78,14 @@ def round_record(one: Round) -> RoundRecord:
         "first_steps_s": one.first_steps_s,
         "waited": one.waited,
         "passes": [
-            {"candidate": name, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
+            {"candidate": name, "gamma": gamma, "timed": [_plain(seen) for seen in passes]}
             for (name, gamma), passes in one.passes.items()
         ],
     }
+
+
+def _plain(seen: Timed) -> Row:
+    return {name: number for name, number in asdict(seen).items() if number is not None}
 
 
 # The lengths of a vertical cascade by theory (section 6 of the paper). Its middle model is the target of the inner
@@ -151,6 +156,6 @@ def _cascade_lengths(name: str, chains: Sequence[Prediction], length: int, inner
     gamma = max(sorted(outer), key=lambda gamma: outer[gamma])
     c = next(one.cost.c for one in chains if one.gamma == gamma)
     return (
-        f"{about}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× expected "
+        f"{about}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× predicted "
         f"with c={c * factor:.3f} (c={c:.3f} measured at draft.inner_gamma={length})"
     )

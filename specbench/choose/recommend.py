@@ -7,11 +7,12 @@ another engine (`Engines`) its own parts are timed, and whole completions verify
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
-from specbench.analysis.forecast.predict import Prediction
+from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
@@ -20,6 +21,7 @@ from specbench.choose.skips import with_skips
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
+from specbench.engine.experts import Experts
 from specbench.engine.translation import TranslatedModel
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -223,6 +225,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "rows": rows,
         "reasons": [
             *reasons(table),
+            *of_experts(table, rounds, scored),
             *of_simulated_costs(scored.candidates),
             *of_cascades(table, inner_rankings),
             *of_batches(tables),
@@ -242,6 +245,22 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         **scored.at_context(),
     }
     return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
+
+
+def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> list[str]:
+    """How many experts the best candidate's full passes read; nothing of a target without experts, or of a batch."""
+    best = table.ranked[0]
+    experts: Experts | None = getattr(scored.candidates[0].parts.target, "experts", None)
+    full = [one for seen in rounds for one in seen.passes[best.draft, best.gamma] if one.drafted == best.gamma]
+    read = [one.experts for one in full if one.experts is not None]
+    if experts is None or not read:
+        return []
+    times = fmean(read) / (experts.layers * experts.per_token)
+    share = experts.of_a_token * 2 / scored.candidates[0].parts.target.operations
+    return [
+        f"experts: verification by {label(best)} reads {times:.1f} times the experts of a step, {share:.0%} of whose "
+        f"weights they are: v = {best.cost.verify_cost:.2f}; a smaller γ reads fewer"
+    ]
 
 
 def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:

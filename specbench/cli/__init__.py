@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     if verb in RENAMED:
         return fail(f"{verb}: is now: {renamed(verb, rest)}", 2)
     if verb not in VERBS:
-        return fail(f"{verb}: no such verb; choose from {', '.join(closest_first(verb, VERBS))}", 2)
+        return fail(f"{verb}: no such command; choose from {', '.join(closest_first(verb, VERBS))}", 2)
 
     warnings.formatwarning = _plain
     gc.set_threshold(*RARELY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from specbench.errors import UserError
 from specbench.files import require_writable
 from specbench.interop.serving.settings import EngineSettings, settings_for
 from specbench.interop.serving.settings.engines import Span
-from specbench.records.documents import LoadDocument
 
 ABOUT = """
 Simulate a server under load: requests arrive at random, wait for a row of our continuous batching, and decode with each
@@ -71,16 +71,12 @@ def job(form: str, engines: list[str], picture: Path | None, configs: list[LoadC
         draw_picture(picture, partial(goodput, record), form)
 
 
-def settings_of_engines(record: LoadDocument, engines: list[str]) -> list[EngineSettings]:
+def settings_of_engines(record: Mapping[str, Any], engines: list[str]) -> list[EngineSettings]:
     """The settings of each engine for the candidates, best goodput first, each with its own gamma by batch size."""
-    if not engines:
-        return []
-    rows = as_ranking(record)
-    if not rows:
-        raise UserError("--for: no draft pays at any number of rows here; serve without one")
-    found = []
+    rows, found = as_ranking(record), list[EngineSettings]()
     for name in engines:
-        refused: list[str] = []
+        settings = settings_for({"rows": []}, name)
+        refused = [] if rows else ["no draft pays at any number of rows here: serve without one"]
         for row in rows:
             document = {**record, "rows": [row]}
             settings = settings_for(document, name, row["schedule"])
@@ -91,7 +87,7 @@ def settings_of_engines(record: LoadDocument, engines: list[str]) -> list[Engine
     return found
 
 
-def as_ranking(record: LoadDocument) -> list[dict[str, Any]]:
+def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each candidate that pays at some number of rows, as in a ranking, with its schedule."""
     goodput: dict[str, float] = {}
     for row in record["rows"]:

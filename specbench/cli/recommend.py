@@ -66,7 +66,7 @@ def score(form: str, configs: list[ChooseConfig]) -> None:
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
-            + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
+            + (f"; CONTENDED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
     if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
         console.print(f"only {fewest} prompts: the intervals are rough")
@@ -91,7 +91,7 @@ OPTIONS = LISTS | {
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
     "those of whole calls of generate(), and verify= runs them",
     "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
-    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
+    "--from FILE": "with --for: read a saved one (results/recommend/ID.json or load/ID.json), without loading models",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
 
@@ -264,6 +264,8 @@ def requested(options: Mapping[str, str]) -> list[str]:
 
 def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
     """The settings of each engine that `options` name."""
+    if "load_id" in document and "schedule" not in options:
+        return load.settings_of_engines(document, requested(options))
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
 
@@ -298,7 +300,7 @@ def settings_text(one: EngineSettings) -> str:
     lines += [f"· {reason}" for reason in one["refused"]]
     if one["gamma"] is None:
         return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
-    lines.append(f"{one['candidate']} with γ={one['gamma']}, estimated at {one['estimated']:.2f}× here")
+    lines.append(f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here (calibrated)")
     if one["file"] is not None:
         lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
     lines += [f"  {line}" for line in one["command"].splitlines()]

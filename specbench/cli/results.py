@@ -6,6 +6,7 @@ from argparse import Namespace
 from itertools import groupby
 from pathlib import Path
 
+from specbench.analysis.acceptance.phases import ANSWER, phases_of
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options
@@ -43,7 +44,7 @@ SHOWN = {
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
     "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z",
     "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
-    "disturbed": "disturbed",
+    "disturbed": "contended",
 }  # fmt: skip
 DIGITS = {
     "alpha": ".3f",
@@ -72,8 +73,9 @@ def main(argv: list[str]) -> int:
         "--group-by", metavar="KEY", help="compare runs that differ only in KEY (draft, gamma, ...) with the fastest"
     )
     parser.add_argument(
-        "--by", choices=("category", "length", "position", "context"),
-        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals; "
+        "--by", choices=("category", "length", "position", "turn", "phase", "context"),
+        help="split each run by kind of prompt, tokens of context, position in the completion, turn of a conversation, "
+        "or phase (thinking or answer, by the chat template's tags), with intervals; "
         "context: compare runs that differ only in context= and gamma=, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
@@ -177,7 +179,7 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print("disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/method.md)")
+        print("contended: the machine was shared or held back; c, v and the speedups are unreliable (docs/method.md)")
     for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):
@@ -193,7 +195,7 @@ def _cell(column: str, row: Row) -> str:
     if column == "accept":
         return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
     if column == "disturbed":
-        return "disturbed" if value else ""
+        return "contended" if value else ""
     if column == "gamma" and value is None:  # a policy, or the depth of a tree
         return str(row.get("gamma_requested") or "–")
     if value is None:
@@ -289,6 +291,8 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
 
 # `specbench results --by category | length | position`: the numbers of parts of each run, with intervals.
 
+UNSPLIT = {"turn": ("1",), "phase": (ANSWER,)}  # what a run has that has no turns or no thinking
+NOTHING = {"turn": "no run of conversations of several turns", "phase": "no run with completions that think"}
 OF_RUN = ("run_id", "target", "draft", "task", "temperature", "gamma")
 PARTS_DIGITS = {"alpha": ".3f", "tokens_per_pass": ".2f", "speedup": ".2f"}
 
@@ -302,8 +306,8 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
         record = catalog.whole(run_id)
         summary: Row = {"run_id": run_id, **record["summary"]}
         untimed = _untimed(summary)
-        found = strata(record["prompts"], by, untimed is None)
-        if run is None and {one.name for one in found} <= {NO_CATEGORY}:
+        found = strata(record["prompts"], by, untimed is None, phases_of(record) if by == "phase" else None)
+        if run is None and {one.name for one in found} <= {NO_CATEGORY, *UNSPLIT.get(by, ())}:
             continue
         of_run = {name: summary.get(name) for name in OF_RUN} | {"by": by, "untimed": untimed}
         rows += [of_run | _stratum_row(one) for one in found]
@@ -313,7 +317,7 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
 def _untimed(summary: Row) -> str | None:
     """Why a run's strata have no speedups; None if they have."""
     if summary.get("disturbed"):
-        return f"the run was disturbed ({summary.get('disturbed_by')}); run it again with force=true"
+        return f"the machine was contended ({summary.get('disturbed_by')}); run it again with force=true"
     if summary.get("speedup_measured") is None:
         return "the run has no speedup, since its completions are not proved to be the target's"
     return None
@@ -333,7 +337,7 @@ def _draw_strata(rows: list[Row], by: str) -> None:
 
     console = wide_console()
     if not rows:
-        console.print("no run whose rows have a category; task.category_field=NAME names its field")
+        console.print(NOTHING.get(by, "no run whose rows have a category; task.category_field=NAME names its field"))
     for run_id, own in groupby(rows, key=lambda row: row["run_id"]):
         first, *others = own
         named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"

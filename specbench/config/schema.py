@@ -85,6 +85,10 @@ class TaskConfig:
         "a template of the prompt, with {field} for each field of a row; unset: source_field",
         Allowed(lambda text: PLACE.search(text) is not None, "text with {field} for a field of a row"),
     )
+    each_turn: bool = key(
+        False,
+        "conversations: each message of the assistant is a prompt's reference, after the recorded messages before it",
+    )
     category_field: str | None = key(None, "the field with the kind of the prompt, for results --by category")
 
 

@@ -16,6 +16,13 @@ from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.files import json_digest
 
+THINKING_TAGS = (
+    ("<think>", "</think>"),  # Qwen 3, DeepSeek R1, SmolLM 3, GLM 4.5
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("<seed:think>", "</seed:think>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss
+)
+THINKING_SOON = 32  # tokens before the end of a prompt in which a template may begin thinking
 Message = Mapping[str, str]  # 'role' and 'content', as chat templates read them
 
 
@@ -57,6 +64,17 @@ class Vocabulary:
     def has_chat_template(self) -> bool:
         """Whether the tokenizer says how a conversation is written."""
         return bool(getattr(self.tokenizer, "chat_template", None))
+
+    @property
+    def thinking_tags(self) -> tuple[str, str] | None:
+        """What the chat template marks the beginning and the end of thinking with; None where it does not."""
+        template = str(getattr(self.tokenizer, "chat_template", None) or "")
+        return next((tags for tags in THINKING_TAGS if tags[0] in template or tags[1] in template), None)
+
+    def is_inside(self, tags: tuple[str, str], tokens: Sequence[int]) -> bool:
+        """Whether a text of these tokens ends inside the tags."""
+        text = self._decode(list(tokens[-THINKING_SOON:]))
+        return text.rfind(tags[0]) > text.rfind(tags[1])
 
     def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
         """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.

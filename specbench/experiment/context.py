@@ -64,7 +64,7 @@ def _pool(
     config: RunConfig, vocabulary: Vocabulary, examples: Sequence[Example], task: Task, needed: int
 ) -> Iterator[Passage]:
     """The rows of `examples`, and further ones as far as these make fewer than `needed` tokens beside one of them."""
-    first_turns = [one for one in examples if len(one.turns) < 2]
+    first_turns = [one for one in examples if len(one.turns) < 2 and one.turn < 2]
     rows = chain(first_turns, task.beyond(len(examples)))
     texts = ((passage_of(config.task, vocabulary, one), one.index) for one in rows)
     total = longest = 0
@@ -86,7 +86,7 @@ def passage_of(task: TaskConfig, vocabulary: Vocabulary, example: Example) -> st
 
 
 def _lengthened(config: RunConfig, example: Example, left: int, pool: Sequence[Passage], length: Length) -> Example:
-    index = example.index - max(0, len(example.turns) - 1)  # of its row's first turn
+    index = example.index - max(0, len(example.turns) - 1, example.turn - 1)  # of its row's first turn
     own = next((place for place, one in enumerate(pool) if one.row == index), -1)
     picked: list[Passage] = []
     for one in (*pool[own + 1 :], *pool[: max(0, own)]):

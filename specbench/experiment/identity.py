@@ -36,6 +36,8 @@ def identify(config: RunConfig) -> str:
     for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
+    if not frozen["task"]["each_turn"]:
+        del frozen["task"]["each_turn"]
     for draft in list(_dictionaries(frozen["draft"])):  # as runs were called before drafts had, or lost, these keys
         if draft.get("top_tokens", 0) is None:
             del draft["top_tokens"]

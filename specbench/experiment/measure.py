@@ -146,8 +146,10 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
     }
     if example.category is not None:
         raw["category"] = example.category
-    if example.turns:
-        raw["turn"] = len(example.turns)
+    if (tags := parts.vocabulary.thinking_tags) is not None:
+        raw["thinking"] = parts.vocabulary.is_inside(tags, prompt.prefix)
+    if turn := example.turn or len(example.turns):
+        raw["turn"] = turn
     if parts.config.simulate.alpha is not None:  # acceptance was at random: there is nothing to compare
         raw["beta"] = [parts.config.simulate.alpha] * len(baseline.tokens)
         return raw

@@ -113,6 +113,8 @@ def make_record(
         "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
         "prompts": prompts,
     }
+    if (tags := parts.vocabulary.thinking_tags) is not None:
+        record["thinking"] = list(tags)
     return explained(record)
 
 

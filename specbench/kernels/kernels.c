@@ -538,6 +538,11 @@ static void attend(const Instruction *it, const Step *step, const float *q, floa
         float most = -INFINITY, total = 0;
         #pragma omp simd reduction(max:most)
         for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
+        if (it->bias) { /* a sink takes part in the softmax, and mixes nothing in */
+            float sink = ((const float *)it->bias)[h];
+            most = sink > most ? sink : most, total = sink;
+            raise_all(&total, 1, most, 1);
+        }
         raise_all(weights, count, most, 1);
         #pragma omp simd reduction(+:total)
         for (int64_t c = 0; c < count; c++) total += weights[c];

@@ -244,6 +244,7 @@ class PromptRecord(TypedDict):
     proof: NotRequired[EvidenceRecord]
     tree: NotRequired[TreeForecast]
     load: NotRequired[Annotated[LoadRecord | None, "null if the system does not report it"]]
+    thinking: NotRequired[Annotated[bool, "whether the chat template leaves the prompt inside thinking"]]
     category: NotRequired[Annotated[str, "kind of prompt, from task.category_field"]]
     grown: NotRequired[Annotated[int, "tokens of earlier completions in the draft's store (draft.grow=true)"]]
     online: NotRequired[OnlineRecord]
@@ -251,7 +252,11 @@ class PromptRecord(TypedDict):
         Annotated[list[ProcessTimes], "with runs=N: the times in each process, of which the other times are the mean"]
     ]
     turn: NotRequired[
-        Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
+        Annotated[
+            int,
+            "of a conversation of several turns, from 1; later turns read the baseline's answers, or the recorded ones "
+            "with task.each_turn",
+        ]
     ]
     states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent where nothing is known"]]
     used: NotRequired[Annotated[dict[str, UsedRecord], "by decoding: baseline, speculative"]]
@@ -667,6 +672,7 @@ class RunRecord(TypedDict):
     machine: NotRequired[MachineRecord]
     processes: list[Process]
     pieces: Annotated[dict[str, str], "the string of every emitted or drafted token, by its id"]
+    thinking: NotRequired[Annotated[list[str], "the tags between which the target thinks, by its chat template"]]
     prompts: list[PromptRecord]
     explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup"]]
     complete: NotRequired[Literal[True]]

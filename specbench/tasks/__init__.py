@@ -66,6 +66,7 @@ class Example:
     shortened: bool = False
     turns: Sequence[str] = ()
     category: str | None = None
+    turn: int = 0  # of a recorded conversation: which of the assistant's messages is the reference, from 1
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
@@ -119,7 +120,8 @@ class Task:
 
     def beyond(self, count: int) -> Iterator[Example]:
         """The examples after the first `count`, of each row its first turn."""
-        return (one for one in itertools.islice(self._examples(), count, None) if len(one.turns) < 2)
+        rest = itertools.islice(self._examples(), count, None)
+        return (one for one in rest if len(one.turns) < 2 and one.turn < 2)
 
     def spare_text(self) -> Iterator[str]:
         """The training text, where it is in a file; else none."""
@@ -145,11 +147,30 @@ class Task:
         example = self._conversation(index, group) or self._text(index, group)
         category = group[0].fields.get(config.category_field or "")
         example = replace(example, category=None if category is None else str(category))
+        if config.each_turn:
+            yield from self._recorded(example, group[0])
+            return
         if not example.turns:
             yield example
         for number in range(1, len(example.turns) + 1):
             turns = [config.prefix + example.turns[0], *example.turns[1:number]]
             yield replace(example, index=index + number - 1, prompt=turns[-1], turns=turns)
+
+    def _recorded(self, example: Example, row: Row) -> Iterator[Example]:
+        """A prompt for each message of the assistant in a conversation, after the messages before it."""
+        if not example.messages and self.config.chat_template is not False:
+            raise UserError(f"{row.where}: task.each_turn=true needs messages; this row has text")
+        messages = messages_of(row, self.config.source_field or "") or []
+        places = [place for place, one in enumerate(messages) if place and one["role"] == "assistant"]
+        if not places:
+            raise UserError(f"{row.where}: task.each_turn=true: no message is the assistant's")
+        for number, place in enumerate(places):
+            before = messages[:place]
+            as_text = self.config.chat_template is False
+            yield replace(
+                example, index=example.index + number, turn=number + 1, reference=messages[place]["content"],
+                prompt=transcript(before) + (f"\n{ANSWERING}" if as_text else ""), messages=() if as_text else before,
+            )  # fmt: skip
 
     def _text(self, index: int, group: Sequence[Row]) -> Example:
         config = self.config
@@ -192,7 +213,7 @@ class Task:
         messages = messages_of(row, config.source_field)
         if messages is None:
             return None
-        if config.chat_template is False:
+        if config.chat_template is False and not config.each_turn:
             raise UserError(
                 f"{row.where}: messages need a chat template; set task.chat_template=true, or leave it null"
             )
@@ -267,6 +288,7 @@ class Task:
 FIELDS = ("prompt", "turns", "instruction")  # each is read where the field that a task names is another of these
 INPUT = "input"  # what an instruction is about, in rows like Alpaca's
 PLACE = re.compile(r"\{(\w+)\}")
+ANSWERING = "assistant:"  # ends the transcript of a conversation for a model without a chat template
 WAY_OUT = "name the field with task.source_field=NAME, or put several together with task.template='… {NAME} …'"
 
 

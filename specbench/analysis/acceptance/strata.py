@@ -6,20 +6,22 @@ Shapes: N prompts, K columns that each of them adds to.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from operator import add as plus
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.acceptance.phases import ANSWER, Phases
 from specbench.analysis.costs import rows_of, seconds_of
 from specbench.records.schema import PromptRecord
 from specbench.stats import Interval, bootstrap, ratio, ratio_of_ratios
 
-By = Literal["category", "length", "position"]
+By = Literal["category", "length", "position", "turn", "phase"]
 NO_CATEGORY = "none"
 SHORTEST = {"length": 32, "position": 16}  # tokens of the first stretch; each later one is twice as long
 RESAMPLES, SEED = 1000, 0
 Columns = NDArray[np.float64]
+K = TypeVar("K")
 Range = tuple[int, int]  # the first and the last number in it
 
 
@@ -47,13 +49,25 @@ class Stratum(NamedTuple):
     speedup: Interval | None  # None where the run gives no speed
 
 
-def strata(prompts: Sequence[PromptRecord], by: By, with_speed: bool = True) -> list[Stratum]:
-    """The strata of a run in their order: categories by name, lengths and positions from the shortest.
+def strata(
+    prompts: Sequence[PromptRecord],
+    by: By,
+    with_speed: bool = True,
+    phases: Callable[[PromptRecord], Phases] | None = None,
+) -> list[Stratum]:
+    """The strata of a run in their order: categories by name, lengths, positions and turns from the first.
 
-    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion.
+    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion, a
+    turn that of a conversation. `phases` tells a token's phase; without it all are answer.
     """
     rows: dict[tuple[int, str], list[Added]] = defaultdict(list)
     for prompt in prompts:
+        if by == "phase":
+            one = phases(prompt) if phases is not None else None
+            at = [(lambda _: ANSWER) if one is None else labels.__getitem__ for labels in one or ((), ())]
+            for phase, added in added_by(prompt, *at).items():
+                rows[int(phase == ANSWER), phase].append(added)
+            continue
         if by == "position":
             for (first, last), added in added_by_range(prompt, 1, SHORTEST[by]).items():
                 rows[first, f"{first}-{last}"].append(added)
@@ -63,9 +77,13 @@ def strata(prompts: Sequence[PromptRecord], by: By, with_speed: bool = True) -> 
             sum(prompt["beta"]), len(prompt["beta"]), sum(one["emitted"] for one in ours["passes"]),
             len(ours["passes"]), alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
         )  # fmt: skip
-        first, last = (0, 0) if by == "category" else range_of(prompt["prompt_tokens"], SHORTEST[by])
-        name = prompt.get("category", NO_CATEGORY) if by == "category" else f"{first}-{last}"
-        rows[first, name].append(added)
+        if by == "category":
+            rows[0, prompt.get("category", NO_CATEGORY)].append(added)
+        elif by == "turn":
+            rows[prompt.get("turn", 1), str(prompt.get("turn", 1))].append(added)
+        else:
+            first, last = range_of(prompt["prompt_tokens"], SHORTEST[by])
+            rows[first, f"{first}-{last}"].append(added)
     return [_stratum(name, np.array(rows[order, name], float), with_speed) for order, name in sorted(rows)]
 
 
@@ -82,21 +100,29 @@ def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Rang
 
     A pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
     """
-    found: dict[Range, Added] = defaultdict(Added)
 
-    def add(number: int, more: Added) -> None:
-        place = range_of(number, shortest)
+    def place(number: int) -> Range:
+        return range_of(number + first, shortest)
+
+    return added_by(prompt, place, place)
+
+
+def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callable[[int], K]) -> dict[K, Added]:
+    """What a prompt adds to each place of its two completions' tokens, which are numbered from 0."""
+    found: dict[K, Added] = defaultdict(Added)
+
+    def add(place: K, more: Added) -> None:
         found[place] = Added(*map(plus, found[place], more))
 
-    for number, beta in enumerate(prompt["beta"], first):
-        add(number, Added(beta=beta, tokens=1))
+    for number, beta in enumerate(prompt["beta"]):
+        add(of_alone(number), Added(beta=beta, tokens=1))
     alone, ours = prompt["baseline"], prompt["speculative"]
-    for number, (seconds, rows) in enumerate(zip(seconds_of(alone), rows_of(alone), strict=True), first):
-        add(number, Added(alone_s=seconds / rows, alone_tokens=1))
-    number = first
+    for number, (seconds, rows) in enumerate(zip(seconds_of(alone), rows_of(alone), strict=True)):
+        add(of_alone(number), Added(alone_s=seconds / rows, alone_tokens=1))
+    number = 0
     for one, seconds, rows in zip(ours["passes"], seconds_of(ours), rows_of(ours), strict=True):
         emitted = one["emitted"]
-        add(number, Added(emitted=emitted, passes=1, ours_s=seconds / rows, ours_tokens=emitted))
+        add(of_ours(number), Added(emitted=emitted, passes=1, ours_s=seconds / rows, ours_tokens=emitted))
         number += emitted
     return found
 

@@ -74,6 +74,7 @@ class Timed:
     draft_s: float
     verify_s: float
     accept_s: float
+    experts: int | None = None  # that the target read, all layers together; None of a target without experts
 
 
 @dataclass(frozen=True)
@@ -174,11 +175,14 @@ def _round(
         name, gamma = key
         first, others = begin_and_rest(partial(passes, candidates[name], gamma), PASSES * (gamma + 1), gamma + 1)
         this.passes[key].extend(
-            Timed(asked, drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
+            Timed(
+                asked, drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s,
+                None if one.experts is None else sum(one.experts),
+            )
             for seen, begins_text in ((first, True), (others, False))
             for asked, one in seen
             for drafted in (one.drafted if one.parents is None else asked,)
-        )
+        )  # fmt: skip
     return this
 
 

@@ -34,6 +34,8 @@ from specbench.engine.eager.cache import (
 )
 from specbench.errors import UserError
 
+ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}  # kinds of layers, in a config
+RECURRENT = {"conv", "linear_attention", "hybrid", "hybrid_sliding"}
 Step = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 CONVOLUTION = "causal_conv1d_fn"
 # Families whose completions `tests/test_recurrent.py` compares with those of reading one token at a time.
@@ -192,14 +194,14 @@ class Recurrence:
             UserError: its states cannot be rolled back.
         """
         config = network.config.get_text_config(decoder=True)
-        kinds = getattr(config, "layer_types", None) or ()
-        recurrent = [kind for kind in kinds if kind in ("conv", "linear_attention", "hybrid", "hybrid_sliding")]
-        if not recurrent and not getattr(network, "_is_stateful", False):
+        kinds = set(getattr(config, "layer_types", None) or ())
+        stateful = getattr(network, "_is_stateful", False) and not (kinds and kinds <= ATTENTIONS)
+        if not stateful and kinds.isdisjoint(RECURRENT):
             return None
         if config.model_type not in FAMILIES:
             raise UserError(
-                f"{type(network).__name__}: the states of {config.model_type} cannot be rolled back here; "
-                f"recurrent families that can: {', '.join(FAMILIES)}"
+                f"{type(network).__name__}: the states of {config.model_type} cannot be rolled back here; use a model "
+                f"without recurrent layers, or of {', '.join(FAMILIES)}"
             )
         layers = tuple(_layer_for(type(layer)) for layer in DynamicCache(config=config).layers)
         parameters = inspect.signature(network.forward).parameters

@@ -457,15 +457,14 @@ class Assembly:
 
     def _attend(self, node: Node) -> None:
         query, keys, values, bias, scale, *sinks = node.args
-        if sinks:
-            raise Unknown
         form = self._form(query)  # type: ignore[arg-type]
         self._require_buffers(keys, values)
         if not form.heads_first or form.heads is None:
             raise Unknown
         read = self._value(query)
         made = Instruction(
-            Op.ATTEND, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
+            Op.ATTEND, form.width, x=read, bias=self._of_norm(sinks[0], form.heads) if sinks else None,
+            inner=form.width // form.heads, heads=form.heads,
             key_heads=int(value(keys).shape[1]), outside=[self._number(keys), self._number(values)],  # type: ignore[arg-type]
             slots=self._size(keys, 2), scale=float(scale),  # type: ignore[arg-type]
         )  # fmt: skip

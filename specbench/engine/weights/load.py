@@ -16,7 +16,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from specbench.config.model import ModelConfig, name_of
@@ -93,6 +100,10 @@ def _from_files(
     if not weights:  # let `transformers` say what it looked for
         return auto.from_pretrained(source, **pinned, **keywords)
     config = AutoConfig.from_pretrained(source, **pinned, trust_remote_code=False)
+    if (text := config.get_text_config()) is not config and auto is AutoModelForCausalLM:
+        # Of a checkpoint that sees images, too, some families have a text model that reads its part of the weights.
+        known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        config = text if getattr(known, "config_class", None) is type(text) else config
     with torch.device("meta"):
         kind = type(auto.from_config(config))
     with one_at_a_time():
@@ -226,7 +237,7 @@ def shape_of(model: ModelConfig, key: str) -> Any:
 
 def layers_of(model: ModelConfig, key: str) -> int:
     """How many decoder layers `model` has, from its config alone."""
-    config = shape_of(model, key)
+    config = shape_of(model, key).get_text_config()
     layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
     return layers
 

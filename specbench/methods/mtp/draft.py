@@ -62,10 +62,6 @@ class MtpBuilder(DraftBuilder[MtpConfig]):
             raise UserError(
                 f"{key}: draft=mtp is for decoder-only targets; this is an encoder-decoder; use draft=eagle"
             )
-        if "linear_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
-            raise UserError(
-                f"{key}: draft=mtp: layers of the target are recurrent (layer_types), which is not supported"
-            )
         own = draft.path is None and draft.hub is None
         if own and draft.shipped is not None and shipped("models", draft.shipped).is_dir():
             own = False

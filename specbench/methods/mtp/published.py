@@ -185,7 +185,8 @@ def _config_of_depths(network: Any, depths: int) -> Any:
     """The config of a decoder that has these depths for layers, and no vocabulary."""
     own = network.get_decoder().config
     config = own.get_mtp_config() if getattr(own, "num_mtp_layers", None) else copy.deepcopy(own)
-    if config.num_hidden_layers != depths and getattr(config, "layer_types", None):
+    kinds = getattr(config, "layer_types", None)
+    if kinds and (config.num_hidden_layers != depths or "linear_attention" in kinds):
         config.layer_types = ["full_attention"] * depths  # heads have full attention, whatever the target's layers
     config.num_hidden_layers, config.vocab_size, config.pad_token_id = depths, 1, None
     return config

@@ -20,8 +20,8 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     ])  # fmt: skip
     real = {(one["candidate"], one["gamma"], one["rate"]): one for one in record["verified"]}
     keys = list(zip(frame["candidate"], frame["gamma"], frame["rate"], strict=True))
-    for column, name in (("served", "measured"), ("simulated", "simulated")):
-        frame[column] = [real[key][name]["goodput"] if key in real else None for key in keys]  # type: ignore[literal-required]
+    for column, part in (("served", "measured"), ("simulated", "simulated")):
+        frame[column] = [real[key][part]["goodput"] if key in real else None for key in keys]  # type: ignore[literal-required]
     figure, (axes,) = panels(width=6.2, height=3.4)
     groups = dict(list(frame.groupby(["candidate", "gamma"], sort=False)))
     alone, *drafts = groups
