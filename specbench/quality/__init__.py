@@ -1,8 +1,9 @@
 """Quality of completions, without a network: by sacreBLEU and rouge_score themselves.
 
 `evaluate` takes seconds to import, and `evaluate.load("sacrebleu")` fetches a script from the hub; `quality.metrics`
-has the same scores as modules of `evaluate`. They are functions of totals over rows, so that a bootstrap over rows gives
-them intervals (Koehn 2004).
+has the same scores as modules of `evaluate`.
+
+Scores are functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004).
 """
 
 import re
