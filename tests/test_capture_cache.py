@@ -312,7 +312,7 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
     assert start()._program_of_rows.cached is None and len(captures) == 1
     assert start()._program_of_rows.cached == file and len(captures) == 1
     monkeypatch.setattr("specbench.engine.capture.static.rows_agree", lambda *_: False)
-    with pytest.raises(UserError, match="the captured step of several rows differs"):
+    with pytest.raises(UserError, match="the compiled step of several prompts differs"):
         start().steps_of_rows(3)
 
 

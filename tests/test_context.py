@@ -176,6 +176,9 @@ def test_large_buffers_grow_one_after_another():
     assert [layer.numel() for layer in (*large.layers, *large.stacks)] == [0] * 8
     assert [layer[0, 0, :4, 0].tolist() for layer in larger.layers] == [[n, n, n, 0] for n in (1.0, 2.0, 3.0, 4.0)]
     assert [len(part.stacks) for part in (larger.first(2), larger)] == [2, 4] and larger.slots == MOST_STACKED + 512
+    few = Buffers.zeros(shapes, 4, torch.float32, torch.device("cpu"))
+    few.copy_range(larger, 1, 3, 2)  # of stacks of several and of one
+    assert [layer[0, 0, :, 0].tolist() for layer in few.layers] == [[0, 0, n, n] for n in (1.0, 2.0, 3.0, 4.0)]
 
 
 @pytest.mark.parametrize("kind", [EagerModel, StaticModel, NativeModel])

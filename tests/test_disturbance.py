@@ -137,7 +137,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.Mo
 def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     code, out, _, record = run()
     summary = record["summary"]
-    assert code == 0 and f"DISTURBED: {SIGNS}" in out and "force=true" in out
+    assert code == 0 and f"CONTENDED: {SIGNS}" in out and "force=true" in out
     assert summary["disturbed"] is True and summary["disturbed_by"].startswith(SIGNS)
     assert summary["waited"] == pytest.approx(0.4) and summary["speedup_measured"] is not None
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
@@ -146,15 +146,15 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
-    assert any("  disturbed" in line for line in out.splitlines()[1:]) and "docs/method.md" in out
-    assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
+    assert any("  contended" in line for line in out.splitlines()[1:]) and "docs/method.md" in out
+    assert "CONTENDED" in run("gamma=1,2", verb="sweep")[2]
 
 
 @pytest.mark.full
 def test_results_by_position_say_why_there_is_no_speedup(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
     run()
     main(["results", "--by", "position", "--results", str(tmp_path)])
-    assert f"no speedups: the run was disturbed ({SIGNS}" in capfd.readouterr().out
+    assert f"no speedups: the machine was contended ({SIGNS}" in capfd.readouterr().out
 
 
 def test_a_disturbed_speedup_warns_in_python_too() -> None:
@@ -172,7 +172,10 @@ def test_two_disturbed_runs_are_compared_with_a_warning(run, tmp_path: Path, cap
     ids = [run(f"gamma={gamma}")[3]["run_id"] for gamma in (1, 2)]
     main(["compare", *ids, "--results", str(tmp_path)])
     out = capfd.readouterr().out
-    assert f"A was disturbed, so its times are unreliable: {SIGNS}" in out and "B was disturbed" in out
+    assert (
+        f"A ran on a contended machine, so its times are unreliable: {SIGNS}" in out
+        and "B ran on a contended machine" in out
+    )
 
 
 def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *chosen.split(), kind="gpt2")
     code, _, err, _ = called(argv, tmp_path, capfd)
-    assert code == 0 and "its probe was disturbed, so that another" in err, err
+    assert code == 0 and "its probe was contended, so that another" in err, err
     assert "40%" in err
 
 
@@ -254,7 +257,7 @@ def test_times_of_other_verbs_are_marked(
     (file,) = (tmp_path / verb.split()[-1].strip("-")).glob("*.json")
     document = json.loads(file.read_text())
     marked = document["settings"][0] if verb == "alpha" else document
-    assert marked["disturbed_by"].startswith(SIGNS) and "DISTURBED" in out
+    assert marked["disturbed_by"].startswith(SIGNS) and "CONTENDED" in out
     assert verb == "alpha" or [one["waited"] for one in document["rounds"]] == [pytest.approx(0.4)] * 2
 
 
@@ -272,7 +275,7 @@ def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd:
     (file,) = (tmp_path / "recommend").glob("*.json")
     (proof,) = json.loads(file.read_text())["verified"]
     assert proof["off"] is None and proof["disturbed_by"].startswith(SIGNS) and proof["measured"] is not None
-    assert "DISTURBED, so its speedup is unreliable" in out
+    assert "CONTENDED, so its speedup is unreliable" in out
 
 
 def test_a_step_draws_its_token_and_so_v_is_judged_with_what_accepting_costs() -> None:

@@ -117,7 +117,7 @@ bias = eagle_program.entry_bias
 @pytest.mark.full
 def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle_program, "entry_bias", seeing_the_next)
-    with pytest.warns(UserWarning, match=r"cannot be captured: the captured step differs .* it runs eagerly"):
+    with pytest.warns(UserWarning, match=r"cannot be captured: the compiled step differs .* it runs eagerly"):
         assert captured_eagle(*layer("gpt2")) is None
 
 

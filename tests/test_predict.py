@@ -157,7 +157,7 @@ def test_the_first_sentence_says_that_a_gain_is_not_significant() -> None:
     best_low, best_high = best.estimated.low, best.estimated.high
     table.ranked = [replace(best, estimated=Interval(1.13, min(best_low, 0.93), max(best_high, 1.63)))]
     (first, *_) = reasons(table)
-    assert first.startswith("no significant gain: the best, a with γ=5, is estimated at 1.13× (0.")
+    assert first.startswith("no significant gain: the best, a with γ=5, would be 1.13× (calibrated, 0.")
     assert "from 6 prompts" in first and "faster" not in first
     table.ranked = [replace(best, estimated=Interval(1.13, None, None))]
     assert reasons(table)[0].startswith("a single prompt cannot show a gain")

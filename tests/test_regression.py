@@ -352,7 +352,7 @@ def test_a_gain_of_speed_is_told_and_passes(check_against: Callable[..., tuple[i
 @pytest.mark.parametrize(
     ("summary", "code", "said"),
     [
-        ({"disturbed": True, "disturbed_by": "it waited"}, 1, "disturbed, its times are not compared (it waited)"),
+        ({"disturbed": True, "disturbed_by": "it waited"}, 1, "contended, its times are not compared (it waited)"),
         ({"lossless": False, "speedup_measured": None}, 1, "completions are not the target's own"),
         ({"lossless": False, "lossy": True}, 0, ""),
         ({"hardware": "another"}, 0, "1 records whose α and tokens per pass alone are compared"),
@@ -386,7 +386,7 @@ def test_write_keeps_other_lines_and_says_what_has_no_times(
 ) -> None:
     make(tmp_path / "gpu", device="cuda:0", hardware="a GPU", disturbed=True, disturbed_by="it waited")
     code, out, err = check_against("gpu", "--write")
-    assert code == 0 and "3 measurements, 1 of them" in out and "disturbed, only its α" in err
+    assert code == 0 and "3 measurements, 1 of them" in out and "contended, only its α" in err
     assert "2 lines of the baseline of another kind of device" in check_against("gpu")[2]
     # A disturbed record does not replace a line that has times.
     rows = [json.loads(one) for one in (tmp_path / "baseline.jsonl").read_text().splitlines()]
@@ -447,7 +447,7 @@ def test_again_measures_disturbed_records_once_more(tmp_path: Path, capfd: Captu
                                                 "disturbed_by": "it waited"}})  # fmt: skip
     capfd.readouterr()
     assert main(["compare", f"--baseline={tmp_path}/b.jsonl", f"--results={results}", "--write", "--again"]) == 0
-    assert f"disturbed, measured again: {record['run_id']}" in capfd.readouterr().err
+    assert f"contended, measured again: {record['run_id']}" in capfd.readouterr().err
     assert store.read(file)["summary"]["created"] != EARLY
     assert len(list(store.runs_folder(results).glob("*.json"))) == 1
 

@@ -34,14 +34,17 @@ def test_a_clean_run_needs_no_remark() -> None:
     ("changes", "said"),
     [
         ({"lossless": False, "identical": 0.5, **WITHHELD}, "NOT LOSSLESS"),
-        ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the completions differ after a near tie"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it drafting"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it verifying"),
+        (
+            {"identical": 0.9, "dtype": "bfloat16"},
+            "differ: two tokens nearly tied, and bfloat16 rounding decided",
+        ),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of them for drafting"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of them for verifying"),
         (
             # v is of full passes, and most of a look-up's are not.
             {"speedup_measured": 0.95, "tokens_per_pass": 1.07, "verify_cost": 1.56, "c": 0.0}
             | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
-            "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (verifying) + 0.00 (accepting) target steps",
+            "a pass emits 1.07 tokens and takes 1.12 target steps, most of them for verifying",
         ),
         (
             {"verify_cost": 0.85, "verify_cost_low": 0.83, "verify_cost_high": 0.87},
@@ -83,11 +86,11 @@ def _shown(changes: dict[str, object], capfd: pytest.CaptureFixture[str]) -> dic
 
 def test_a_prediction_says_what_it_is_made_from(capfd: pytest.CaptureFixture[str]) -> None:
     lines = _shown({}, capfd)
-    assert lines["tokens per pass"].endswith("Eq. 1 predicts 2.40")
+    assert lines["tokens per pass (τ)"].endswith("Eq. 1 predicts 2.40")
     assert lines["speedup predicted"].endswith("Theorem 3.8")
     assert lines["operations"].endswith("counted; Theorem 3.11: 2.50×") and "2.30×" in lines["operations"]
     lines = _shown({"prediction": "by position"}, capfd)
-    assert lines["tokens per pass"].endswith("from the acceptance by position: 2.40; Eq. 1 with a single α: 2.38")
+    assert lines["tokens per pass (τ)"].endswith("from the acceptance by position: 2.40; Eq. 1 with a single α: 2.38")
     assert lines["speedup predicted"].endswith("Theorem 3.8, from the acceptance by position")
     assert lines["speedup calibrated"].endswith("predicted tokens per pass over what these passes cost (in-sample)")
 

@@ -21,7 +21,7 @@ from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.store import Head, Result
 from specbench.report.console import Screen
-from specbench.report.explanation import biggest, needed, sentences
+from specbench.report.explanation import largest, needed, sentences
 
 KEPT = [head for head in kept(batch=1) if head.summary["speedup_measured"] is not None]
 STEP_S = 0.002
@@ -183,8 +183,9 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
 
 def test_ends_are_told_with_longer_texts() -> None:
     found = waterfall(planted(lengths=[9] * 30, gamma=7), resamples=0)
-    said = biggest(found)
-    assert said is not None and said.startswith("completions of 9 tokens end inside passes: 8.00 → 4.50")
+    assert str(largest(found)).startswith("ends of completions; completions without an end would give 8.00×")
+    said = sentences(found)[0]
+    assert said.startswith("completions of 9 tokens end inside passes: 8.00 → 4.50")
     assert "with completions of 36 tokens 7.20" in said
 
 
@@ -224,7 +225,7 @@ def test_a_run_shows_and_keeps_its_explanation(tmp_path: Path, capsys: pytest.Ca
         screen.show(Result(store.record_file(tmp_path, run_id), record, reused=False))
     shown = capsys.readouterr().out
     explanation = record["explanation"]
-    assert explanation is not None and "biggest lever: " in shown and f"specbench explain {digest(run_id)}" in shown
+    assert explanation is not None and "largest loss: " in shown and f"specbench explain {digest(run_id)}" in shown
     assert explanation["levers"][0] == waterfall(record).levers[0].name
 
 

@@ -156,6 +156,6 @@ def _cascade_lengths(name: str, chains: Sequence[Prediction], length: int, inner
     gamma = max(sorted(outer), key=lambda gamma: outer[gamma])
     c = next(one.cost.c for one in chains if one.gamma == gamma)
     return (
-        f"{about}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× expected "
+        f"{about}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× predicted "
         f"with c={c * factor:.3f} (c={c:.3f} measured at draft.inner_gamma={length})"
     )

@@ -132,11 +132,11 @@ def _headline(table: Predictions) -> str:
             f"{cost}"
         )
     if low is None:
-        return f"a single prompt cannot show a gain: {label(best)} is estimated at {value:.2f}×; {cost}"
+        return f"a single prompt cannot show a gain: {label(best)} would be {value:.2f}× (calibrated); {cost}"
     if low <= 1:
         return (
-            f"no significant gain: the best, {label(best)}, is estimated at {value:.2f}× ({low:.2f}–{high:.2f}) from "
-            f"{prompts} prompts; more prompts (limit=, tokens=) or more rounds= may show it; {cost}"
+            f"no significant gain: the best, {label(best)}, would be {value:.2f}× (calibrated, {low:.2f}–{high:.2f}) "
+            f"from {prompts} prompts; more prompts (limit=, tokens=) or more rounds= may show it; {cost}"
         )
     return f"{label(best)}: {cost}, {value:.2f}× faster; a pass of all γ costs {_price(best)}"
 
@@ -254,7 +254,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
         total_variations: means over the tokens, by the candidate's name.
     """
     lines = [
-        f"{name}: its completions are not the target's own; the total variation per token is {far:.3f}, estimated, "
+        f"{name}: its completions are not the target's own; the total variation per token is about {far:.3f}, "
         "like its α, along the target's own completions"
         for name, far in total_variations.items()
     ]
@@ -272,7 +272,7 @@ def _paper(table: Predictions) -> list[str]:
         return []
     return [
         f"Theorem 3.8 alone would pick {label(theirs)} ({theirs.predicted:.2f}× predicted, "
-        f"{theirs.estimated.value:.2f}× estimated): it assumes that verifying "
+        f"{theirs.estimated.value:.2f}× calibrated): it assumes that verifying "
         f"{theirs.nodes or theirs.gamma + 1} positions costs 1 step; here it costs {theirs.cost.verify_cost:.2f}, and "
         f"accepting {theirs.cost.overhead:.2f}"
     ]

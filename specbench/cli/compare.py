@@ -106,7 +106,7 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: PairedRecord, oth
     console.print(f"{paired['prompts']} prompts in both")
     for name, (_, signs) in zip("AB", runs, strict=True):
         if signs:
-            console.print(f"{name} was disturbed, so its times are unreliable: {signs}")
+            console.print(f"{name} ran on a contended machine, so its times are unreliable: {signs}")
     table = plain_table(("", "value", "95%", "higher", "could show", ""), left=("", "higher"))
     for key, title, none, unit, remark in LINES:
         one = paired[key]

@@ -66,7 +66,7 @@ def score(form: str, configs: list[ChooseConfig]) -> None:
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
-            + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
+            + (f"; CONTENDED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
     if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
         console.print(f"only {fewest} prompts: the intervals are rough")
@@ -300,7 +300,7 @@ def settings_text(one: EngineSettings) -> str:
     lines += [f"· {reason}" for reason in one["refused"]]
     if one["gamma"] is None:
         return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
-    lines.append(f"{one['candidate']} with γ={one['gamma']}, estimated at {one['estimated']:.2f}× here")
+    lines.append(f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here (calibrated)")
     if one["file"] is not None:
         lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
     lines += [f"  {line}" for line in one["command"].splitlines()]

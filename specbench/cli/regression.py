@@ -24,7 +24,7 @@ BASELINE = (
     "or tokens per pass moved, speedup, c, v or memory got worse, completions are not the target's, or a record is "
     "disturbed"
 )
-AGAIN = "with --baseline: first run disturbed records again (force=true)"
+AGAIN = "with --baseline: first run the records of a contended machine again (force=true)"
 COUNTED_HELP = "with --baseline: only α and tokens per pass, whatever disturbs the machine; FILE may lack times"
 HISTORY = "instead of two runs: each config over the commits in FOLDER/history, and where it stepped"
 
@@ -114,7 +114,7 @@ def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[
     models = SharedModels()
     try:
         for run_id in disturbed:
-            to_stderr(f"disturbed, measured again: {run_id}")
+            to_stderr(f"contended, measured again: {run_id}")
             config = config_of_record(catalog.head(run_id).config)
             api.decode(replace(config, results=results, force=True), sys.stderr, models)
     finally:
@@ -168,7 +168,7 @@ def against_baseline(arguments: Namespace) -> int:
 
 
 def _without_times(rows: "Sequence[Measurement]") -> list[str]:
-    return [f"disturbed, only its α and tokens per pass are in it: {row['run_id']}: {row['disturbed_by']}"
+    return [f"contended, only its α and tokens per pass are in it: {row['run_id']}: {row['disturbed_by']}"
             for row in rows if row["disturbed_by"]]  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _remarks(found: "Comparison") -> list[str]:
     """What else a reader must know of a comparison, a line each."""
     lines = [f"failed: {row['run_id']}: completions are not the target's own" for row in found.wrong]
     lines += [
-        f"failed: {row['run_id']}: disturbed, its times are not compared ({row['disturbed_by']}); --again runs it again"
+        f"failed: {row['run_id']}: contended, its times are not compared ({row['disturbed_by']}); --again runs it again"
         for row in found.disturbed
     ]
     counts = (

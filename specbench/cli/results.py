@@ -44,7 +44,7 @@ SHOWN = {
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
     "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z",
     "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
-    "disturbed": "disturbed",
+    "disturbed": "contended",
 }  # fmt: skip
 DIGITS = {
     "alpha": ".3f",
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
         "--by", choices=("category", "length", "position", "turn", "phase", "context"),
         help="split each run by kind of prompt, tokens of context, position in the completion, turn of a conversation, "
         "or phase (thinking or answer, by the chat template's tags), with intervals; "
-        "context: compare runs that differ only in context= and gamma=, and forecast their costs",
+        "context: compare runs that differ only in context=, gamma= and how many prompts, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
     add_export(parser)
@@ -179,7 +179,7 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print("disturbed: the machine was shared or held back; c, v and the speedups are unreliable (docs/method.md)")
+        print("contended: the machine was shared or held back; c, v and the speedups are unreliable (docs/method.md)")
     for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):
@@ -195,7 +195,7 @@ def _cell(column: str, row: Row) -> str:
     if column == "accept":
         return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
     if column == "disturbed":
-        return "disturbed" if value else ""
+        return "contended" if value else ""
     if column == "gamma" and value is None:  # a policy, or the depth of a tree
         return str(row.get("gamma_requested") or "–")
     if value is None:
@@ -317,7 +317,7 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
 def _untimed(summary: Row) -> str | None:
     """Why a run's strata have no speedups; None if they have."""
     if summary.get("disturbed"):
-        return f"the run was disturbed ({summary.get('disturbed_by')}); run it again with force=true"
+        return f"the machine was contended ({summary.get('disturbed_by')}); run it again with force=true"
     if summary.get("speedup_measured") is None:
         return "the run has no speedup, since its completions are not proved to be the target's"
     return None

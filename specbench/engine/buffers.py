@@ -4,7 +4,7 @@ Shapes: N tensors of one shape, B rows, K key heads, C slots, D channels of a he
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,13 +92,18 @@ class Buffers:
     def copy_slots(self, others: "Buffers", count: int) -> None:
         """Take over the first `count` slots of `others`, or as many as these have."""
         count = min(count, others.slots)
-        for mine, theirs in zip(self.stacks, others.stacks, strict=True):
+        for mine, theirs in self._beside(others):
             mine[..., :count, :] = theirs[..., :count, :]
 
     def copy_range(self, others: "Buffers", first: int, stop: int, to: int) -> None:
         """Copy the slots `first` to `stop` - 1 of `others` to those from `to` on."""
-        for mine, theirs in zip(self.stacks, others.stacks, strict=True):
+        for mine, theirs in self._beside(others):
             mine[..., to : to + stop - first, :] = theirs[..., first:stop, :]
+
+    def _beside(self, others: "Buffers") -> Iterator[tuple[Tensor, Tensor]]:
+        """Tensors of these and the same of `others`, in as few as both have."""
+        stacked = len(self.stacks) == len(others.stacks)
+        return zip(*((one.stacks if stacked else one.layers) for one in (self, others)), strict=True)
 
     def move_slots(self, slots: list[int], start: int) -> None:
         """Copy the content of `slots` to the slots from `start` on; everything is read before anything is written."""

@@ -190,7 +190,7 @@ def _difference(captured: StaticModel, eager: EagerModel) -> str | None:
     difference = largest_difference(ours, own)
     if difference <= ROUNDING[network.dtype]:
         return None
-    message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
+    message = f"the compiled step differs from the model's own by {difference:.2g} of the largest logit"
     if network.dtype not in (torch.bfloat16, torch.float16):
         return message
     with in_fp32(network):

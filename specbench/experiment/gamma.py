@@ -164,7 +164,7 @@ def choose_tree(config: RunConfig, parts: Parts, note: Say = lambda line: None) 
         lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
     )
     if waited is not None and waited > MOST_WAITED:
-        note(f"tree.size=auto: its probe was disturbed, so that another size may be better (waited {waited:.0%})")
+        note(f"tree.size=auto: its probe was contended, so that another size may be better (waited {waited:.0%})")
     size, depth, _ = best_size(acceptance, costs.verify, costs.level, tree.depth)
     shape = best_shape(acceptance, size, depth)
     return DraftingPlan(
@@ -302,6 +302,6 @@ def _probe(config: RunConfig, parts: Parts, note: Say) -> list[Prediction]:
             timing=once if config.target.tp_plan else undisturbed,  # ranks must make the same passes
         )
     if (signs := disturbed_by(rounds)) is not None:
-        note(f"gamma={config.gamma}: its probe was disturbed, so that another gamma may be better ({signs})")
+        note(f"gamma={config.gamma}: its probe was contended, so that another gamma may be better ({signs})")
     whole = {name} if spec.verification.traits.as_a_whole else set()
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

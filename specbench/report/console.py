@@ -145,7 +145,7 @@ class Screen:
         """The table of a finished run."""
         from rich.table import Table
 
-        from specbench.report.summary_text import biggest_lever, headline, remarks, rows
+        from specbench.report.summary_text import headline, largest_loss, remarks, rows
 
         console = terminal()
         if not console.is_terminal:
@@ -161,7 +161,7 @@ class Screen:
         console.print(table)
         for line in remarks(summary):
             console.print(line)
-        if (lever := biggest_lever(result.record)) is not None:
-            console.print(lever)
+        if (loss := largest_loss(result.record)) is not None:
+            console.print(loss)
         state = "already there; force=true runs it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")

@@ -15,17 +15,18 @@ from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console
 
+FREE = ("context", "gamma", "limit", "warmup")  # in which runs that are compared may differ
 GROUP = ("target", "draft", "task", "temperature", "batch")
 ESTIMATES = {"alpha": 3, "c": 3, "verify_cost": 2}  # and their digits
 
 
 def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
-    """A row for each chain of `catalog` with a context, those that differ in context and gamma alone one after another.
+    """A row for each chain of `catalog` with a context, those that differ in `FREE` alone one after another.
 
     `run`: only those that differ so from this one. Raises UserError where that has no context.
     """
     heads = [head for head in catalog.heads if head.summary.get("context") and head.summary.get("tree") is None]
-    of_run = {head.run_id: config_digest(head.config, "context", "gamma") for head in heads}
+    of_run = {head.run_id: config_digest(head.config, *FREE) for head in heads}
     if run is not None:
         wanted = catalog.find(run)
         if wanted not in of_run:
@@ -60,7 +61,7 @@ def _row(record: RunRecord) -> Row:
 
 def draw_runs(rows: Sequence[Row]) -> None:
     """Print each setting: its contexts and gammas, the best gamma of each context, and the forecast."""
-    console = wide_console(140)
+    console = wide_console(160)
     if not rows:
         console.print("no run with a context; specbench sweep context=1k,2k,4k measures some")
     for _, group in groupby(rows, key=lambda row: row["setting"]):
@@ -82,7 +83,7 @@ def draw_runs(rows: Sequence[Row]) -> None:
                 cells += [str(row["gamma"] or NONE), f"{1000 * row['target_step_s']:.2f} ms"]
                 cells += [interval_of(row, name, digits=digits) for name, digits in ESTIMATES.items()]
                 cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
-                table.add_row(*cells, digest(row["run_id"]) + (" DISTURBED" if row["disturbed"] else ""))
+                table.add_row(*cells, digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else ""))
         console.print(table)
         for line in said(str(first["draft"]), [one for row in own if (one := _measured(row)) is not None]):
             console.print(f"· {line}")
@@ -113,7 +114,7 @@ def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument])
 
 def draw_documents(rows: Sequence[Row]) -> None:
     """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
-    console = wide_console(140)
+    console = wide_console(160)
     measured = any(row["measured"] is not None for row in rows)
     titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "estimated", "95%"]
     table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")

@@ -1,4 +1,4 @@
-"""A run's waterfall in words: the biggest lever first, with numbers; and what a given speedup would take."""
+"""A run's waterfall in words: the largest loss first, with numbers; and what a given speedup would take."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def name(step: StepName, found: Waterfall) -> str:
 
 
 def sentences(found: Waterfall) -> list[str]:
-    """A sentence for each step that costs speed, the biggest lever first.
+    """A sentence for each step that costs speed, the largest loss first.
 
     Then encoder and prefill, then the data that the record lacks.
     """
@@ -52,9 +52,20 @@ def sentences(found: Waterfall) -> list[str]:
     return lines + found.sample.missing
 
 
-def biggest(found: Waterfall) -> str | None:
-    """The biggest lever in a sentence; None if no step costs speed."""
-    return _sentence(found.levers[0], _before(found)[found.levers[0].name], found) if found.levers else None
+def largest(found: Waterfall) -> str | None:
+    """The largest loss in a line; None if no step costs speed."""
+    if not found.levers:
+        return None
+    step, now = found.levers[0], found.measured.value
+    cost, would = float(found.levels.costs.get(step.name, 0.0)), f"would give {step.alone:.2f}× instead of {now:.2f}×"
+    said: dict[StepName, str] = {
+        "rejections": f"rejections; a draft that is always accepted {would}",
+        "drafting": f"drafting, {cost:.2f} target steps a pass; a free draft {would}",
+        "verification": f"verification, {cost:.2f} target steps a pass; v = 1 {would}",
+        "ends": f"ends of completions; completions without an end {would}",
+        "overhead": f"accepting, {cost:.2f} target steps a pass; accepting in no time {would}",
+    }
+    return said.get(step.name, f"{name(step.name, found)}; a run without it {would}")
 
 
 def needed(speedup: float, rows: list[Need]) -> list[str]:

@@ -27,7 +27,9 @@ def draw(record: LoadDocument) -> None:
         "after it; goodput: requests a second that keep both. Simulated from measured costs"
     )
     if (signs := record["disturbed_by"]) is not None:
-        console.print(f"DISTURBED: {signs}, so the costs are unreliable; repeat it when nothing else runs")
+        console.print(f"CONTENDED: {signs}, so the costs are unreliable; repeat it when nothing else runs")
+    if any(config[part].get("weights") == "random" for config in record["configs"] for part in ("target", "draft")):
+        console.print("simulated: weights are random, so that acceptance says nothing of trained models")
     console.print(_loads(record))
     for line in record["reasons"]:
         console.print(f"· {line}", markup=False)
@@ -35,7 +37,7 @@ def draw(record: LoadDocument) -> None:
         console.print(_served(record["verified"]))
     for one in record["verified"]:
         if one["disturbed_by"]:
-            console.print(f"load {one['load']:.2f}: DISTURBED, so what was served is unreliable: {one['disturbed_by']}")
+            console.print(f"load {one['load']:.2f}: CONTENDED, so what was served is unreliable: {one['disturbed_by']}")
 
 
 def _loads(record: LoadDocument) -> Any:

@@ -22,12 +22,12 @@ def draw(record: RecommendDocument) -> None:
     )
     if (signs := record.get("disturbed_by")) is not None:
         console.print(
-            f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); repeat it when nothing else runs"
+            f"CONTENDED: {signs}, so c, v and the ranking are unreliable (α is not); repeat it when nothing else runs"
         )
     console.print(_ranking(record["rows"]))
     listed = record["rows"][:MOST_ROWS]
     if any(row["prediction"] == BY_POSITION for row in listed):
-        console.print("* from the acceptance rate at each position, since it falls with the position")
+        console.print("* from the acceptance at each position, since it falls with the position")
     if any(row.get("tree") for row in listed):
         console.print(
             "† tree: γ is the number of levels (L), c the cost of a level, tokens are from the acceptance by rank "
@@ -39,7 +39,7 @@ def draw(record: RecommendDocument) -> None:
         console.print(_measured(record["verified"]))
     for run in record["verified"]:
         if run.get("disturbed_by"):
-            console.print(f"{run['run_id']}: DISTURBED, so its speedup is unreliable: {run['disturbed_by']}")
+            console.print(f"{run['run_id']}: CONTENDED, so its speedup is unreliable: {run['disturbed_by']}")
         if run.get("unproved"):
             console.print(f"{run['run_id']}: its speedup is {run['unproved']}", markup=False)
 
@@ -50,7 +50,7 @@ def _ranking(rows: list[RankedRow]) -> Any:
     for row in rows:
         by_batch.setdefault(row.get("batch", 1), []).append(row)
     several = len(by_batch) > 1
-    titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"]
+    titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"]
     weighed = any("memory_ratio" in row for row in rows)  # older documents say nothing of memory
     titles += ["memory"] if weighed else []
     table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
@@ -77,7 +77,7 @@ def _memory(row: RankedRow) -> str:
 
 def _measured(runs: list[Verified]) -> Any:
     """The table of real runs beside their estimates."""
-    titles = ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run")
+    titles = ("draft", "γ", "batch", "calibrated", "measured", "95%", "error", "run")
     table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
     for run in runs:
         table.add_row(
@@ -95,7 +95,7 @@ def _gamma(row: RankedRow | Verified) -> str:
 def _error(run: Verified) -> str:
     """The prediction error."""
     if run.get("disturbed_by"):
-        return "disturbed"
+        return "contended"
     return NONE if run["off"] is None else percentage(run["off"], None, None)
 
 
@@ -112,21 +112,21 @@ def markdown(record: ValidateDocument) -> str:
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
-        "timed passes. 95% intervals resample prompts, and those of the estimate and of its error the rounds, too.",
+        "timed passes. 95% intervals resample prompts, and those of calibrated speedups and errors the rounds, too.",
     ]
     if (signs := record.get("disturbed_by")) is not None:
-        said.append(f"**DISTURBED**: {signs}. Estimates, speedups and errors are unreliable; measure again.")
+        said.append(f"**CONTENDED**: {signs}. Speedups and errors are unreliable; measure again.")
     if (same := record["same_texts"]) is not None:
         said.append(f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token.")
     parts = [_prediction_errors(record), _policies(record), _cost_of_alpha(record)]
-    return "\n\n".join(["# Estimated against measured", *said, *parts]) + "\n"
+    return "\n\n".join(["# Calibrated against measured", *said, *parts]) + "\n"
 
 
 def _prediction_errors(record: ValidateDocument) -> str:
     if not record["rows"]:
         return "## Prediction errors\n\nCompletions are too short for a full pass at any γ, so nothing is predicted."
     table = markdown_table(
-        ("draft", "γ", "tokens per pass", "Theorem 3.8", "estimated", "measured", "error"),
+        ("draft", "γ", "tokens per pass", "Theorem 3.8", "calibrated", "measured", "error"),
         [
             (
                 row["candidate"], row["gamma"], number(row["tokens_per_pass"]), number(row["predicted"]),

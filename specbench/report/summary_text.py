@@ -13,17 +13,17 @@ from specbench.records.catalog import digest
 from specbench.records.loops import why_loops
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
-from specbench.report.explanation import biggest
+from specbench.report.explanation import largest
 from specbench.stats import FEW_PROMPTS
 from specbench.theory import expected_tokens
 
 
-def biggest_lever(record: RunRecord) -> str | None:
-    """The loss with the largest effect on a run's speedup; None without a loss, or if the record lacks it."""
+def largest_loss(record: RunRecord) -> str | None:
+    """The loss with the largest effect on a run's speedup, a fact a line; None if there is none or it is not known."""
     if record.get("explanation") is None:
         return None
-    said = biggest(waterfall(record, resamples=0))
-    return said and f"biggest lever: {said}; more: specbench explain {digest(record['run_id'])}"
+    said = largest(waterfall(record, resamples=0))
+    return said and f"largest loss: {said}\nall losses: specbench explain {digest(record['run_id'])}"
 
 
 def brief(s: Summary) -> str:
@@ -77,7 +77,7 @@ def _processing(s: Summary) -> str:
 
 
 def _batch(s: Summary) -> str:
-    return "" if s.get("batch", 1) == 1 else f"[bold]batch {s['batch']}[/bold] ({s['occupancy']:.1f} rows a pass), "
+    return "" if s.get("batch", 1) == 1 else f"[bold]batch {s['batch']}[/bold] ({s['occupancy']:.1f} prompts a pass), "
 
 
 def _throughput(s: Summary) -> list[tuple[str, str, str]]:
@@ -89,10 +89,10 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
         (
             "tokens a second",
             f"{s['tokens_per_second_baseline']:.0f} / {number(s['tokens_per_second'], 0)}",
-            f"target alone / speculative, {s['batch']} rows together",
+            f"target alone / speculative, {s['batch']} prompts together",
         ),
         (
-            "  latency of a row",
+            "  latency of a prompt",
             f"{1000 * alone:.2f} / {number(None if wait is None else 1000 * wait)} ms",
             "per token, target alone / speculative",
         ),
@@ -110,8 +110,8 @@ def _predicted_tokens(s: Summary) -> str:
     if s["prediction"] == BY_POSITION:
         bound = expected_tokens(s.get("alpha_rule", s["alpha"]), gamma)
         return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 with a single α: {bound:.2f}"
-    of = ", each row with its own α and end" if s["prediction"] == BY_ROW else ""
-    return f"Eq. 1 predicts {predicted:.2f}{of}"
+    of = ", each prompt with its own α and end" if s["prediction"] == BY_ROW else ""
+    return f"mean acceptance length; Eq. 1 predicts {predicted:.2f}{of}"
 
 
 def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
@@ -141,7 +141,11 @@ def _alpha(s: Summary) -> tuple[str, str, str]:
     if s.get("simulated"):
         return ("α", number(s["alpha"], 3), "as given by simulate.alpha, not measured")
     part = alpha_is_of(s["draft"])
-    return ("α", interval_of(s, "alpha", digits=3), "acceptance rate, Cor 3.6" + (f", of the {part}" if part else ""))
+    return (
+        "α",
+        interval_of(s, "alpha", digits=3),
+        "acceptance probability, Cor 3.6" + (f", of the {part}" if part else ""),
+    )
 
 
 def rows(s: Summary) -> list[tuple[str, str, str]]:
@@ -150,8 +154,12 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         _alpha(s),
         *_under_rule(s),
         *_learnt(s),
-        ("accepted / drafted", number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
-        ("tokens per pass", number(s["tokens_per_pass"]), _predicted_tokens(s)),
+        (
+            "accepted / drafted",
+            number(s["accepted_per_drafted"], 3),
+            "draft acceptance rate; not α: a rejection ends a pass",
+        ),
+        ("tokens per pass (τ)", number(s["tokens_per_pass"]), _predicted_tokens(s)),
         *_by_rank(s),
         ("c", number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         *(
@@ -287,8 +295,8 @@ def remarks(s: Summary) -> list[str]:
         reason = s.get("numerics_reason")
         exact = "numerics=invariant gives identical completions" if reason is None else f"numerics are fast: {reason}"
         lines.append(
-            f"{100 * (1 - s['identical']):.1f}% of the completions differ after a near tie of the target's two best "
-            f"tokens, which {s['dtype']} rounding decides; {exact}"
+            f"{round((1 - s['identical']) * s['prompts'])} of {s['prompts']} completions differ: two tokens nearly "
+            f"tied, and {s['dtype']} rounding decided; {exact}"
         )
     elif (prompts := prompts_for_proof(dict(s))) is not None:
         lines.append(
@@ -302,9 +310,8 @@ def remarks(s: Summary) -> list[str]:
         drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
         most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
         lines.append(
-            f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
-            f"{checking:.2f} (verifying) + {s['accepting_per_pass']:.2f} (accepting) target steps on average, most "
-            f"of it {most}"
+            f"slower than the target alone: a pass emits {s['tokens_per_pass']:.2f} tokens and takes "
+            f"{drafting + checking + s['accepting_per_pass']:.2f} target steps, most of them for {most}"
         )
     if s.get("disturbed"):
         lines.append(disturbed(s))
@@ -362,7 +369,7 @@ def simulated(s: Summary) -> str:
 def disturbed(s: Summary) -> str:
     """The remark that the machine was shared or held back, with its signs."""
     return (
-        f"DISTURBED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
+        f"CONTENDED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
         "completions are valid. Run it again with force=true when nothing else runs"
     )
 

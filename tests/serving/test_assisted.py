@@ -179,7 +179,7 @@ def test_a_disturbed_proof_of_another_engine_is_marked_and_not_used_again(
     monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     command = [*argv, f"draft.path={folders['t5-draft']}", "--verify", "1"]
     assert main(command) == 0
-    assert "DISTURBED" in capfd.readouterr().out
+    assert "CONTENDED" in capfd.readouterr().out
     (file,) = (tmp_path / "recommend").glob("*.json")
     (proof,) = json.loads(file.read_text())["verified"]
     assert proof["off"] is None and proof["disturbed_by"].startswith("it waited for a core 40%")

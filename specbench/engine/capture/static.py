@@ -127,7 +127,7 @@ class StaticModel(EagerModel):
                 break
             forget(made.cached)  # a capture that is made now may be right
         raise UserError(
-            f"engine={self.engine}: the captured step of several rows differs from that of one row; use batch=1 or "
+            f"engine={self.engine}: the compiled step of several prompts differs from that of one; use batch=1 or "
             "engine=eager"
         )
 
@@ -268,7 +268,7 @@ class NativeSession(StaticSession):
 
     def _release(self) -> None:
         super()._release()
-        self._calls = {}
+        self._calls, self._rollouts = {}, {}
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""

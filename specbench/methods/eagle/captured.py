@@ -204,7 +204,7 @@ def _checked(eagle: Eagle, target: StaticModel, probe: Probe, again: bool = True
         for file in model.program.cached:
             forget(file)
         return _checked(eagle, target, probe, again=False)
-    raise RuntimeError(f"the captured step differs from the layer's own by {difference:.2g} of the largest logit")
+    raise RuntimeError(f"the compiled step differs from the layer's own by {difference:.2g} of the largest logit")
 
 
 def _probed(eagle: Eagle, model: CapturedEagle) -> tuple[list[Tensor], list[Tensor]]:

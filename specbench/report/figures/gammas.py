@@ -194,7 +194,7 @@ def _set_axes(axes: Axes, ticks: list[int]) -> None:
 MOST_DRAFTS = 4  # panels of a recommendation
 CHOOSING_CURVES: Curves = {
     "predicted": ("predicted", FAINT, (0, (4, 2))),
-    "estimated": ("estimated", VERMILLION, "solid"),
+    "estimated": ("calibrated", VERMILLION, "solid"),
 }
 
 
@@ -213,7 +213,7 @@ def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
     axes[0].set_ylabel("speedup")
     notes = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {record['hardware']}",
-        "Predicted: Theorem 3.8. Estimated: tokens over the cost of the passes that the target's completions need, "
+        "Predicted: Theorem 3.8. Calibrated: tokens over the cost of the passes that the target's completions need, "
         "with 95% interval. Measured: real runs, with 95% interval",
         *(f"{one['run_id']}: {one['unproved']}" for one in record["verified"] if one.get("unproved")),
     ]

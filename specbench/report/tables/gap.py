@@ -180,7 +180,7 @@ def _values(one: Gap) -> Row:
 
 STEPS: tuple[StepName, ...] = tuple(NAMES)
 HEADERS = {step: NAMES[step].partition(" (")[0] for step in STEPS}
-SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "measured", "first lever", "record")
+SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "measured", "largest loss", "record")
 VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone")
 
 
@@ -191,7 +191,7 @@ def levers(records: Records) -> Table:
     found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
     under = [
         "factors of the speedup; from the ideal to the unexplained factor they multiply to the measured speedup. "
-        "first lever: the step whose removal would raise the speedup most, and that speedup. "
+        "largest loss: the step whose removal would raise the speedup most, and that speedup. "
         "`specbench explain RUN` adds intervals, milliseconds and explanations",
         *notes.of_choice(chosen, records),
         *notes.of_records(chosen),
@@ -201,7 +201,7 @@ def levers(records: Records) -> Table:
     ]
     shown = pd.DataFrame([_show_run(row, one) for row, one in found], columns=list(SHOWN))
     values = pd.DataFrame([_run_values(row, one) for row, one in found], columns=list(VALUES))
-    return Table("levers", "Levers. Where the speed of every run goes", shown, values, under)
+    return Table("levers", "Losses. Where the speed of every run goes", shown, values, under)
 
 
 def _show_run(row: Row, found: Waterfall) -> Row:
@@ -213,7 +213,7 @@ def _show_run(row: Row, found: Waterfall) -> Row:
         "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
         "measured": interval_of(row, "speedup_measured", "speedup"),
-        "first lever": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
+        "largest loss": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
         "record": notes.record(row["run_id"]),
     }  # fmt: skip
 

@@ -128,7 +128,7 @@ def silent(name: str) -> list[str]:
 
 
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
-    """The meaning of remarks in the record column, and which records are too small for a table or were disturbed."""
+    """The meaning of remarks in the record column, and which records are left out: too small, or contended."""
     lines = []
     if any((values[name] > 1).any() for name in ("fitting", "alpha_fitting") if name in values):
         lines.append(
