@@ -1,4 +1,4 @@
-"""The commands as Python functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
+"""The commands as functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
 
 They take the keys of the command line, write the same records to `results/`, and display the same tables. The command
 line calls `decode`, `score`, `rank` and `validate`, which take composed configs in place of keys.

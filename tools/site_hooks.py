@@ -41,8 +41,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the tables and figures of `results/` that a page links to."""
     linked = {link for page in Path(config["docs_dir"]).glob("*.md") for link in OUTSIDE.findall(page.read_text())}
     for link in sorted(linked):
-        content = (ROOT / link).read_bytes()
-        files.append(File.generated(config, f"files/{link}", content=content if link.endswith(".png") else content.decode()))
+        files.append(File.generated(config, f"files/{link}", content=(ROOT / link).read_bytes()))
     return files
 
 
