@@ -9,6 +9,18 @@ from specbench.escaping import markdown_cell
 NONE = "–"  # where there is no number
 
 
+# Drafts as their authors write them; in commands and records they have the names on the left.
+AS_WRITTEN = {
+    "dflash": "DFlash", "dspark": "DSpark", "eagle": "EAGLE", "eagle3": "EAGLE-3", "hydra": "Hydra", "medusa": "Medusa",
+    "mtp": "MTP", "pard": "PARD", "pass": "PaSS", "peagle": "P-EAGLE", "specdec": "SpecDec",
+}  # fmt: skip
+
+
+def draft_name(name: str) -> str:
+    """A draft's name on the screen."""
+    return AS_WRITTEN.get(name, name)
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """A number, or a dash where there is none (None or NaN)."""
     return NONE if _missing(value) else f"{value:.{digits}f}"

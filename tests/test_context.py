@@ -198,3 +198,19 @@ def test_a_text_that_outgrows_its_buffers(kind, network):
         assert room.data_ptr() == layer.keys.data_ptr() and room.shape[-2] < 1.2 * len(text)
     else:
         assert session._capacity == 2816 and model.capacity(20_000) == 20_480
+
+
+@pytest.mark.full
+def test_alpha_and_recommend_take_several_contexts(folders, tmp_path, capsys):
+    rows = tmp_path / "rows.txt"
+    rows.write_text("the old dog sees a tree\n" * 40)
+    words = [f"target={folders['gpt2']}", f"draft={folders['gpt2-draft']}", f"task={rows}", "engine=eager"]
+    more = ["dtype=float32", "max_new_tokens=16", "resamples=100", f"results={tmp_path}", "tokens=60", "--format=json"]
+    assert main(["alpha", *words, *more, "sampling.temperature=0", "context=16,48"]) == 0
+    assert [row["context"] for row in json.loads(capsys.readouterr().out)] == [16, 48]
+    assert main(["recommend", *words, *more, "gammas=1,3", "rounds=2", "context=16,32,48"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {(row["context"], row["gamma"]) for row in found} == {(c, g) for c in (16, 32, 48) for g in (1, 3)}
+    assert all(row["tokens"] < row["context"] + 12 and row["c"] > 0 for row in found)
+    assert main(["recommend", *words, *more, "context=16,32", "--for=vllm"]) == 2
+    assert "go with one context" in capsys.readouterr().err

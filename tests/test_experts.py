@@ -72,6 +72,13 @@ def test_experts_are_counted_run_by_run(kind: str, engine: str) -> None:
         assert experts.distinct(experts.taken()) == chosen(kind, text[:read], last)
 
 
+@pytest.mark.skipif(not is_available(), reason="no C compiler")
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_numerics_are_invariant_in_bf16(kind: str) -> None:
+    target = with_engine("native", architectures.network(kind, seed=4).bfloat16(), SIZE, ENDS, "invariant")
+    assert target.not_invariant is None and target.invariant
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_step_counts_the_weights_of_one_tokens_experts(kind: str) -> None:
     target = model(kind, "eager")

@@ -108,6 +108,7 @@ def test_nodes_of_a_tree_are_read_from_their_parents(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_texts_of_a_thousand_prompts(kind: str) -> None:
     settings: dict[str, Any] = {"sampling": Sampling(), "max_new_tokens": 12, "generator": torch.Generator()}

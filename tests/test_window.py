@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from chi import ALARM, speculative_p_value
+from toy import EOS, PROMPT
+from toy import VOCABULARY as TOY
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.cli import main
@@ -9,6 +12,7 @@ from specbench.engine.capture.static import NativeModel, StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.engine.window import BLOCK, ROLLED_BACK, Window
+from specbench.methods.model.draft import ModelDraft
 from specbench.methods.window.draft import WindowDraft
 from specbench.sampling import Sampling
 
@@ -137,3 +141,19 @@ def test_mistakes_are_one_line(words, said, tmp_path, capsys):
     assert main(["run", *words, "limit=2", f"results={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("kind", [WindowDraft, ModelDraft])
+def test_whole_texts_are_the_targets(kind):
+    """One false alarm in 10,000 seeds; drafted tokens are rejected, so that the window does show."""
+    torch.manual_seed(4)
+    config = LlamaConfig(
+        vocab_size=TOY, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=32, initializer_range=0.7,
+    )  # fmt: skip
+    model = NativeModel(LlamaForCausalLM(config).eval().float(), TOY, frozenset({EOS}))
+    windowed = model.windowed(Window(1, 0), "draft=window")
+    draft = WindowDraft(model, windowed) if kind is WindowDraft else ModelDraft(windowed, TOY)
+    p, rejected = speculative_p_value(model, draft, PROMPT, 3, Sampling(1.0), 4, 1500)
+    assert p > ALARM and rejected > 100

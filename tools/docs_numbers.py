@@ -9,7 +9,8 @@ A page names the source of a number in a comment, and this tool writes what foll
 A table:
 
 - `<!-- from: score -->`, `artifact readme`, `artifact paper`: the paper's numbers and README's claims;
-- `<!-- from: records column=value … | title, title, … -->`: records with these values, a row each; the word `fastest`
+- `<!-- from: records column=value … | title, title, … -->`: records with these values (of a CPU, unless `device=` says
+  otherwise), a row each; the word `fastest`
   keeps of records that differ in γ alone the fastest, `sorted` puts the fastest first;
 - `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a file, or of the document of a bench (.json);
   `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
@@ -44,7 +45,7 @@ import pandas as pd
 
 from specbench.cli import main as specbench
 from specbench.errors import UserError
-from specbench.formatting import markdown_table
+from specbench.formatting import draft_name, markdown_table
 from specbench.records.frame import Records
 from specbench.records.store import Result
 from specbench.report import score
@@ -80,7 +81,8 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
     "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
 }  # fmt: skip
-DEFAULT = {"target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}
+CPU = {"device": "cpu"}
+DEFAULT = {**CPU, "target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}
 OF_TARGET = {
     "t5-mini": {"draft": "t5-nano-top1000", "task": "ende-mini"},
     "gpt-mini": {"draft": "gpt-nano", "task": "lm-mini"},
@@ -120,7 +122,7 @@ class Source:
         if first == "records":
             conditions, _, titles = rest.partition(" | ")
             words = shlex.split(conditions)
-            chosen = self._matching(_pairs([word for word in words if "=" in word]), source)
+            chosen = self._matching({**CPU, **_pairs([word for word in words if "=" in word])}, source)
             chosen = _fastest(chosen) if "fastest" in words else chosen
             if "sorted" in words:
                 chosen = chosen.sort_values("speedup_measured", ascending=False, kind="stable")
@@ -284,7 +286,7 @@ def _cell(row: "pd.Series[object]", columns: str, decimals: int, with_interval: 
 
 def _number(value: object, decimals: int, ends: tuple[object, object] | None) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return str(value)
+        return draft_name(str(value))
     if isinstance(value, int):
         decimals = 0
     written: Callable[[object], str] = lambda number: f"{number:,.{decimals}f}"  # noqa: E731

@@ -3,6 +3,7 @@
 This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
 
+import gc
 import importlib
 import io
 import re
@@ -87,6 +88,9 @@ usage: specbench VERB [key=value ...]
 """
 
 
+RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million objects, which each collection looks at
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
     argv = sys.argv[1:] if argv is None else argv
@@ -110,6 +114,7 @@ def main(argv: list[str] | None = None) -> int:
         return fail(f"{verb}: no such command; choose from {', '.join(closest_first(verb, VERBS))}", 2)
 
     warnings.formatwarning = _plain
+    gc.set_threshold(*RARELY)
     try:
         module, _, function = VERBS[verb][0].partition(":")
         return int(getattr(importlib.import_module(module), function)(rest))

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
         "--by", choices=("category", "length", "position", "turn", "phase", "context"),
         help="split each run by kind of prompt, tokens of context, position in the completion, turn of a conversation, "
         "or phase (thinking or answer, by the chat template's tags), with intervals; "
-        "context: compare runs that differ only in context= and gamma=, and forecast their costs",
+        "context: compare runs that differ only in context=, gamma= and how many prompts, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
     add_export(parser)

@@ -196,7 +196,7 @@ class RunConfig:
     context: str | None = key(
         None,
         "put each prompt after other whole rows of the task, up to so many tokens in all: 4096, 4k (4 x 1024); with "
-        "commas in run, sweep, alpha and recommend; unset: prompts as they are (docs/context.md)",
+        "commas in run, sweep, alpha and recommend; unset: prompts as they are (docs/tasks.md)",
         CONTEXT,
     )
     max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))

@@ -650,7 +650,7 @@ static void wait_for_all(Barrier *barrier, int threads) {
         return;
     }
     for (int64_t waited = 0; __atomic_load_n(&barrier->turn, __ATOMIC_ACQUIRE) == turn; waited++) {
-        if (waited >= 1 << 14) sched_yield(); /* another thread has lost its core, and may want this one */
+        if (waited >= 1 << 10) sched_yield(); /* some 50 us: another thread has lost its core, and may want this one */
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #elif defined(__aarch64__)

@@ -1,11 +1,12 @@
-"""Quality of completions: `evaluate` metrics that work without a network.
+"""Quality of completions, without a network: by sacreBLEU and rouge_score themselves.
 
-`evaluate.load("sacrebleu")` fetches a script from the hub; `quality.metrics` has the same as modules. Scores are
-functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004).
+`evaluate` takes seconds to import, and `evaluate.load("sacrebleu")` fetches a script from the hub; `quality.metrics`
+has the same scores as modules of `evaluate`.
+
+Scores are functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004).
 """
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -19,16 +20,10 @@ RESAMPLES = 1000
 
 
 def quality(metric: str | None, predictions: Sequence[str], references: Sequence[str]) -> float | None:
-    """The score of `predictions` from 0 to 100 by one of METRICS (`quality.metrics`); None without a metric."""
+    """The score of `predictions` from 0 to 100 by one of ROW_SCORES; None without a metric."""
     if metric is None or not predictions:
         return None
-    from specbench.quality.metrics import METRICS  # `evaluate` takes seconds to import
-
-    # In memory, with a folder of its own: the cache of `evaluate` lies in a home that may not be writable.
-    with tempfile.TemporaryDirectory() as folder:
-        module = METRICS[metric](cache_dir=folder, keep_in_memory=True)
-        scores = module.compute(predictions=list(predictions), references=list(references))
-    return float(scores["score"])
+    return float(ROW_SCORES[metric].score(columns_of(metric, predictions, references).sum(axis=0)))
 
 
 def quality_interval(metric: str, predictions: Sequence[str], references: Sequence[str]) -> Interval:

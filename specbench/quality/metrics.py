@@ -1,4 +1,8 @@
-"""BLEU and ROUGE as `evaluate` metric modules: sacreBLEU's corpus score, and rouge_score's F-measures."""
+"""BLEU and ROUGE as `evaluate` metric modules: sacreBLEU's corpus score, and rouge_score's F-measures.
+
+`evaluate` takes seconds to import, so runs use `quality`; `METRICS[name]().compute(predictions=..., references=...)`
+gives the same.
+"""
 
 from collections.abc import Callable
 from functools import partial

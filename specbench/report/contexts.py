@@ -15,17 +15,18 @@ from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console
 
+FREE = ("context", "gamma", "limit", "warmup")  # in which runs that are compared may differ
 GROUP = ("target", "draft", "task", "temperature", "batch")
 ESTIMATES = {"alpha": 3, "c": 3, "verify_cost": 2}  # and their digits
 
 
 def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
-    """A row for each chain of `catalog` with a context, those that differ in context and gamma alone one after another.
+    """A row for each chain of `catalog` with a context, those that differ in `FREE` alone one after another.
 
     `run`: only those that differ so from this one. Raises UserError where that has no context.
     """
     heads = [head for head in catalog.heads if head.summary.get("context") and head.summary.get("tree") is None]
-    of_run = {head.run_id: config_digest(head.config, "context", "gamma") for head in heads}
+    of_run = {head.run_id: config_digest(head.config, *FREE) for head in heads}
     if run is not None:
         wanted = catalog.find(run)
         if wanted not in of_run:

@@ -8,7 +8,7 @@ from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
-from specbench.formatting import interval, interval_of, more_memory, number, size
+from specbench.formatting import draft_name, interval, interval_of, more_memory, number, size
 from specbench.records.catalog import digest
 from specbench.records.loops import why_loops
 from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
@@ -39,7 +39,7 @@ def headline(s: Summary, threads: int) -> str:
     """Target, draft, task, settings and size of the run, as markup of rich; `threads` is of torch on a CPU."""
     s = cast(Summary, {name: escape(value) if isinstance(value, str) else value for name, value in s.items()})
     return (
-        f"[bold]{s['target']}[/bold] with draft [bold]{s['draft']}[/bold] on {s['task']}: "
+        f"[bold]{s['target']}[/bold] with draft [bold]{draft_name(s['draft'])}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
         f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"

@@ -211,7 +211,8 @@ def marked(network: Any) -> Iterator[None]:
 
 def _expanded(module: Any, latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values from DeepSeek's latents [B, 1, C, R], as its own function makes them, with no write in place."""
-    both = module.kv_b_proj(latent).unflatten(-1, (-1, module.qk_nope_head_dim + module.v_head_dim))
+    mapped = module.kv_b_proj(latent.to(module.kv_b_proj.weight.dtype)).to(latent.dtype)  # caches may be wider
+    both = mapped.unflatten(-1, (-1, module.qk_nope_head_dim + module.v_head_dim))
     keys, values = both[:, 0].transpose(1, 2).split([module.qk_nope_head_dim, module.v_head_dim], -1)
     return torch.cat([keys, rotated.expand(-1, keys.shape[1], -1, -1)], -1), values
 

@@ -268,7 +268,7 @@ class NativeSession(StaticSession):
 
     def _release(self) -> None:
         super()._release()
-        self._calls = {}
+        self._calls, self._rollouts = {}, {}
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""

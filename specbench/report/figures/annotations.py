@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
+from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import FAINT, GRID, INK, MARKERS, PAPER, Drawn, panels, spread
 from specbench.report.paper import fill, fill_twin
@@ -82,7 +83,9 @@ def below(axes: Axes, marks: Sequence[Artist]) -> None:
 
 def pair_name(row: "pd.Series[object]") -> str:
     """Name a pair by draft and temperature, 't5-nano, T=0'; the notes name the target too."""
-    name = f"{row['draft']}, T={row['temperature']:g}" + (f", {row['where']}" if row.get("where") else "")
+    name = f"{draft_name(str(row['draft']))}, T={row['temperature']:g}" + (
+        f", {row['where']}" if row.get("where") else ""
+    )
     return f"{name} (simulated)" if row["simulated"] else name
 
 
@@ -101,7 +104,7 @@ def setting(runs: pd.DataFrame, run_ids: Sequence[str]) -> str:
     pairs = []
     for (target, task), group in of.groupby(["target", "task"], sort=False):
         drafts = list(dict.fromkeys(group["draft"]))
-        said = f"{len(drafts)} drafts" if len(drafts) > MOST_NAMED else ", ".join(drafts)
+        said = f"{len(drafts)} drafts" if len(drafts) > MOST_NAMED else ", ".join(map(draft_name, drafts))
         pairs.append(f"{target} with {said} on {task}" + (" (simulated)" if group["simulated"].any() else ""))
     temperatures = ", ".join(f"{one:g}" for one in sorted(of["temperature"].unique()))
     machines = (of["hardware"].fillna("hardware not noted") + ", " + of["dtype"]).unique()

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.schema import Row
 from specbench.report.figure import (
@@ -106,7 +107,7 @@ def _entry(row: Row) -> str:
     """'t5-nano, block', 't5-nano, heuristic γ'."""
     rule = "" if row["accept"] == "exact" else row["accept"]
     policy = row["policy"] and (f"γ={row['policy']}" if row["policy"][0].isdigit() else f"{row['policy']} γ")
-    return ", ".join(filter(None, [row["draft"], rule, policy]))
+    return ", ".join(filter(None, [draft_name(row["draft"]), rule, policy]))
 
 
 def _lines(block: pd.DataFrame) -> list[str]:
@@ -206,7 +207,9 @@ def _rank(pair: pd.DataFrame) -> tuple[int, float]:
 
 
 def _tree_title(first: "pd.Series[object]", temperature: float) -> str:
-    return f"{first['target']} with {first['draft']}, T={temperature:g} ({short(str(first['hardware']))})"
+    return (
+        f"{first['target']} with {draft_name(str(first['draft']))}, T={temperature:g} ({short(str(first['hardware']))})"
+    )
 
 
 def _tree_panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], shapes: list[str], top: float) -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum
 from specbench.analysis.acceptance.strata import strata as divided
 from specbench.config.drafts import alpha_is_of
-from specbench.formatting import NONE, interval, interval_of, number
+from specbench.formatting import NONE, draft_name, interval, interval_of, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import PAIR, Records, choose, remark
 from specbench.records.schema import Row
@@ -184,7 +184,8 @@ def strata(records: Records) -> Table:
 
 def _show_part(row: Row, run: Row) -> Row:
     return {
-        "task": label(run["task"]), "M_p": run["target"], "M_q": run["draft"], "T": f"{run['temperature']:g}",
+        "task": label(run["task"]), "M_p": run["target"], "M_q": draft_name(run["draft"]),
+        "T": f"{run['temperature']:g}",
         "γ": run["gamma_said"], "by": BY[row["by"]], "part": row["group"], "prompts": str(row["prompts"]),
         "tokens": str(row["tokens"]), "α": interval(row["alpha"], row["low"], row["high"]),
         "tokens/pass": interval_of(row, "tokens_per_pass"),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
-from specbench.formatting import NONE, interval, interval_of, number, share
+from specbench.formatting import NONE, draft_name, interval, interval_of, number, share
 from specbench.quality import quality_difference
 from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
 from specbench.records.schema import Row
@@ -128,7 +128,7 @@ def _filling() -> list[str]:
 
 def _show(row: Row) -> Row:
     named = {
-        "M_p": row["target"], "task": row["task"], "T": f"{row['temperature']:g}", "M_q": row["draft"],
+        "M_p": row["target"], "task": row["task"], "T": f"{row['temperature']:g}", "M_q": draft_name(row["draft"]),
         "rule": row["accept"], "γ": row["gamma_said"],
     }  # fmt: skip
     if row["state"] == "no record":
@@ -269,7 +269,7 @@ def _our_tree(row: Row) -> Row:
     measured = interval_of(row, "speedup_measured", "speedup")
     rule = "" if row["accept"] == "exact" else f", {row['accept']}"
     return {
-        "M_p": row["target"], "M_q": row["draft"], "task": row["task"], "T": f"{row['temperature']:g}",
+        "M_p": row["target"], "M_q": draft_name(row["draft"]), "task": row["task"], "T": f"{row['temperature']:g}",
         "shape": row["shape"] + rule, "n": str(row["size"]),
         "tokens/pass": interval_of(row, "tokens_per_pass", "tokens"),
         "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),

@@ -14,7 +14,7 @@ import pandas as pd
 from specbench import theory
 from specbench.analysis.explain import Waterfall, waterfall
 from specbench.analysis.forecast import passes_to_come
-from specbench.formatting import NONE, interval, interval_of, number, percentage
+from specbench.formatting import NONE, draft_name, interval, interval_of, number, percentage
 from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
 from specbench.records.schema import Row, StepName
 from specbench.report.explanation import NAMES, name
@@ -209,7 +209,8 @@ def _show_run(row: Row, found: Waterfall) -> Row:
     rule = rule_name(row)
     lever = found.levers[0] if found.levers else None
     return {
-        "task": label(row["task"]), "M_p": row["target"], "M_q": row["draft"], "T": f"{row['temperature']:g}",
+        "task": label(row["task"]), "M_p": row["target"], "M_q": draft_name(row["draft"]),
+        "T": f"{row['temperature']:g}",
         "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
         "measured": interval_of(row, "speedup_measured", "speedup"),
