@@ -275,6 +275,7 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
         (["tree=sequoia"], "tree=sequoia: specbench recommend --load does not use tree"),
         (["engine=transformers"], "engine=transformers: --load times our own batching"),
         (["--from", "x.json", "--for", "vllm"], "--from: does not go with --load"),
+        (["context=16,32"], "context: --load is for one context; give one"),
         (["arrivals=nowhere"], "arrivals=nowhere: must be a file or folder"),
         (["arrivals=ROWS"], "is not a file of seconds, a line each"),
         (["arrivals=SAME"], "the first 20 requests need two different times"),

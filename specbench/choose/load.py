@@ -149,11 +149,13 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
         The record's file, and the record.
 
     Raises:
-        UserError: several temperatures, too few prompts, or a config that cannot be batched or measured.
+        UserError: several temperatures or contexts, too few prompts, or a config that cannot be batched or measured.
         MachineError: the device, memory, disk or hub does not suffice.
     """
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
+    if len({config.context for config in configs}) > 1:
+        raise UserError("context: --load is for one context; give one")
     recorded = _recorded(configs[0])
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
