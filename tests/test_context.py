@@ -25,6 +25,7 @@ from specbench.experiment.context import in_context
 from specbench.experiment.identity import identify
 from specbench.experiment.prompts import encode, prompt_tokens
 from specbench.tasks import Task
+from specbench.theory.trees import ROOT
 
 MINI = ModelConfig(name="gpt-mini", shipped="gpt-mini")
 
@@ -191,6 +192,9 @@ def test_a_text_that_outgrows_its_buffers(kind, network):
     for end in (MOST_STACKED - 2, MOST_STACKED + 3, MOST_STACKED + 300, MOST_STACKED + 301, MOST_STACKED + 700):
         session.rollback(session.length - 2)
         begin = session.length
+        nodes = session.extend([*text[begin : begin + 5], 5], [ROOT, 0, 1, 2, 3, 0])  # some of which find no room
+        torch.testing.assert_close(nodes[:5], expected[begin : begin + 5], atol=1e-5, rtol=0)
+        session.rollback(begin)
         torch.testing.assert_close(session.extend(text[begin:end]), expected[begin:end], atol=1e-5, rtol=0)
     if kind is EagerModel:
         layer = session._caches(None)[0]

@@ -50,11 +50,11 @@ class Buffers:
         return Buffers([stack[0] for stack in stacks], stacks)
 
     def grown(self, slots: int, count: int) -> "Buffers":
-        """Buffers with room for `slots`, their first `count` those of these, which are empty after it.
+        """Buffers with room for `slots`, their first `count` those of these (or as many), which are empty after it.
 
         Each buffer is freed when it is copied, so that memory never holds all of them twice.
         """
-        stacks = []
+        stacks, count = [], min(count, self.slots)
         for place, old in enumerate(self.layers):
             new = old.new_zeros(1, *old.shape[:-2], slots, old.shape[-1])
             new[0, ..., :count, :] = old[..., :count, :]
