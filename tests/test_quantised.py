@@ -6,12 +6,16 @@ from typing import Any, cast
 
 import pytest
 import torch
+from chi import ALARM, speculative_p_value
 from decode import autoregressive, speculative
 from networks import network
 from torch import nn
+from toy import EOS, PROMPT, VOCABULARY
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from specbench.choose.recommend import of_simulated_costs
+from specbench.conformance import check_draft
 from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import MOST_ERROR, checked_capture
@@ -95,6 +99,25 @@ def test_every_linear_map_is_rounded_and_the_text_stays_the_targets_own(kind: st
         trace = speculative(target, draft, prompt, gamma=3, generator=torch.Generator(), **told)  # type: ignore[arg-type]
         assert trace.tokens == text
     assert errors[1] > 4 * errors[0] > 0
+
+
+@native
+@pytest.mark.statistical
+def test_sampled_texts_have_the_targets_distribution() -> None:
+    """And the q that is reported is that of the levels that tokens were drawn from."""
+    torch.manual_seed(4)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=32, initializer_range=0.7,
+    )  # fmt: skip
+    whole = LlamaForCausalLM(config).eval()
+    small, ends = copy.deepcopy(whole), frozenset({EOS})
+    round_weights(small, 4)
+    draft = ModelDraft(checked_capture(NativeModel, small, VOCABULARY, ends, level_bits=4), VOCABULARY)
+    target = NativeModel(whole, VOCABULARY, ends)
+    p_value, rejected = speculative_p_value(target, draft, PROMPT, 3, Sampling(1.0), 4, 1000)
+    assert p_value > ALARM and rejected > 20
+    check_draft(draft, VOCABULARY, PROMPT, [1, 1, 2])
 
 
 @native

@@ -134,7 +134,7 @@ class BufferPool:
     @property
     def free_bytes(self) -> int:
         """The bytes of all that no session uses."""
-        return sum(_bytes(tuple(one.stacks)) for free in self._free.values() for one in free)
+        return sum(size_of(tuple(one.stacks)) for free in self._free.values() for one in free)
 
     def give_back(self, held: dict[str, Buffers]) -> None:
         for kind, buffers in held.items():
@@ -168,11 +168,12 @@ class TensorCache:
         """Cache `tensors`, and return them as `get` will."""
         tensors = tuple(tensor.contiguous() for tensor in tensors)
         self._cached[key] = tensors
-        self._bytes += _bytes(tensors)
+        self._bytes += size_of(tensors)
         while self._bytes > self.most and len(self._cached) > 1:
-            self._bytes -= _bytes(self._cached.pop(next(iter(self._cached))))
+            self._bytes -= size_of(self._cached.pop(next(iter(self._cached))))
         return tensors
 
 
-def _bytes(tensors: tuple[Tensor, ...]) -> int:
+def size_of(tensors: tuple[Tensor, ...]) -> int:
+    """Their bytes."""
     return sum(tensor.nbytes for tensor in tensors)
