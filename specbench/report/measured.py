@@ -31,7 +31,7 @@ FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
 def with_families(frame: pd.DataFrame, records: Records) -> pd.DataFrame:
     """`frame` with the column `family` of each record's draft."""
     kinds = [records.catalog.head(run_id).config.get("draft", {}).get("kind", "model") for run_id in frame["run_id"]]
-    return frame.assign(family=[FAMILY.get(kind, TRAINED) for kind in kinds])
+    return frame.copy().assign(family=[FAMILY.get(kind, TRAINED) for kind in kinds])
 
 
 def neural(frame: pd.DataFrame) -> pd.DataFrame:
