@@ -121,7 +121,10 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """See `session.Repeat`: a graph from the second completion on; the first one asks for it. What no graph can hold runs as it is."""
+        """See `session.Repeat`: a graph from the second completion on; the first one asks for it.
+
+        What no graph can hold runs as it is.
+        """
         key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
         if isinstance(found := self._functions.get(key), FunctionGraph):
             return found.run(inputs)
