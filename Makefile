@@ -22,7 +22,7 @@ mini: $(READY)
 	$(BIN)/specbench sweep experiment=gamma-mini $(ARGS)
 
 # Every draft and every rule on the models that ship: the table and the figure `beyond`, and the figure `online`.
-BEYOND := beyond-mini beyond-mini-exit beyond-mini-skip beyond-mini-lookahead beyond-mini-horizontal beyond-mini-rules beyond-mini-lenient beyond-mini-top-beta beyond-mini-gamma beyond-mini-confidence beyond-mini-sum online-mini
+BEYOND := beyond-mini beyond-mini-exit beyond-mini-skip beyond-mini-lookahead beyond-mini-horizontal beyond-mini-rules beyond-mini-lenient beyond-mini-top-beta beyond-mini-gamma beyond-mini-confidence beyond-mini-sum beyond-mini-gpt beyond-mini-quantised online-mini
 beyond: $(READY)
 	$(foreach sweep,$(BEYOND),$(BIN)/specbench sweep experiment=$(sweep) $(ARGS) &&) true
 

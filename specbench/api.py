@@ -1,4 +1,4 @@
-"""The verbs as Python functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
+"""The commands as functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
 
 They take the keys of the command line, write the same records to `results/`, and display the same tables. The command
 line calls `decode`, `score`, `rank` and `validate`, which take composed configs in place of keys.
@@ -85,7 +85,7 @@ class Run(_Shown):
 
     @property
     def alpha(self) -> float | None:
-        """Acceptance rate α: the mean of Σ min(p, q) (Corollary 3.6)."""
+        """Acceptance probability α: the mean of Σ min(p, q) (Corollary 3.6)."""
         return self.summary["alpha"]
 
     @property
@@ -97,7 +97,7 @@ class Run(_Shown):
     def speedup(self) -> float | None:
         """Measured: time per token of the target alone over that of speculative decoding; None if the proof failed.
 
-        Warns with `DisturbedWarning` if other work disturbed the run, and with `UnprovedWarning` if nothing shows that
+        Warns with `DisturbedWarning` if the machine was contended, and with `UnprovedWarning` if nothing shows that
         sampled completions are the target's own.
         """
         if self.unproved is not None:
@@ -108,7 +108,7 @@ class Run(_Shown):
 
     @property
     def disturbed_by(self) -> str | None:
-        """The signs, in words, that other work disturbed the run, so that c, v and its speedups are unreliable."""
+        """The signs, in words, that the machine was contended, so that c, v and its speedups are unreliable."""
         return self.summary.get("disturbed_by")
 
     @property
@@ -148,7 +148,7 @@ class Alphas(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Ranking(_Shown):
-    """Every (draft, γ) by its estimated speedup, the best first, with the reasons."""
+    """Every (draft, γ) by its calibrated speedup, the best first, with the reasons."""
 
     file: Path
     record: RecommendDocument
@@ -212,7 +212,7 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
 
 
 def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
-    """Rank drafts and γ by their estimated speedup: `specbench recommend`.
+    """Rank drafts and γ by their calibrated speedup: `specbench recommend`.
 
     Args:
         quiet: without progress on stderr.

@@ -41,13 +41,14 @@ def small_run(
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     """Runs inside are interrupted, as by Ctrl-C, when `after` prompts have been measured."""
     from specbench.experiment import runner
+    from specbench.experiment.measure import measure_prompt
 
-    measure, left = runner.measure_prompt, iter(range(after))
+    left = iter(range(after))
 
     def measured(*args: Any) -> Any:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return measure(*args)
+        return measure_prompt(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "measure_prompt", measured)

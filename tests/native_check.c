@@ -39,14 +39,32 @@ static void check_activation(int64_t kind) {
     if (out[0] == out[0] || (kind != TANH && out[1] != INFINITY)) failed++, printf("activation %ld: NaN, infinity\n", (long)kind);
 }
 
-static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t activation, int has_bias, int has_more) {
+/* Random levels and scales, packed; their products in `w`. */
+static void *levels_of(float *w, int64_t n, int64_t k, int64_t size) {
+    int64_t groups = groups_of(k);
+    int8_t *levels = malloc(n * k);
+    uint16_t *scales = malloc(n * groups * 2);
+    void *packed = malloc(levels_size(n, k, size));
+    for (int64_t i = 0; i < n * groups; i++) scales[i] = narrow(noise() / (1 << (size - 1)));
+    for (int64_t i = 0; i < n * k; i++) {
+        levels[i] = rand() % (1 << size) - (1 << (size - 1));
+        w[i] = levels[i] * wide(scales[i / k * groups + i % k / GROUP]);
+    }
+    pack_levels(levels, scales, packed, n, k, size);
+    free(levels), free(scales);
+    return packed;
+}
+
+static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t activation, int has_bias, int has_more,
+                         int64_t level_bits) {
     float *x = floats(rows * k, s), *w = floats(n * k, s), *b = floats(n, s), *more = floats(rows * n, s);
     void *short_w = weights_of(w, n * k, s), *short_b = weights_of(b, n, s);
-    void *packed = malloc(packed_size(n, k) * (s ? 2 : 4));
-    float *out = floats(rows * n, 0), *scratch = floats(filled_up(k) * rows + 16, 0);
-    pack(short_w, packed, n, k, s);
+    void *packed = level_bits ? levels_of(w, n, k, level_bits) : malloc(packed_size(n, k) * (s ? 2 : 4));
+    if (!level_bits) pack(short_w, packed, n, k, s);
     Instruction it;
     memset(&it, 0, sizeof it);
+    it.inner = k, it.level_bits = level_bits;
+    float *out = floats(rows * n, 0), *scratch = floats(inputs_of(&it) * rows + 16, 0);
     it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = n, it.weight = packed, it.activation = activation;
     it.out.stride = it.y.stride = n, it.bias = has_bias ? short_b : 0;
     if (s && has_tiles) shape_tiles(rows);
@@ -71,11 +89,21 @@ static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t 
 
 static void check_maps(int64_t rows) {
     for (int64_t s = 0; s < 2; s++) {
-        check_linear(rows, 21, 75, s, -1, 0, 0);
-        check_linear(rows, 64, 160, s, RELU, 0, 1);
-        check_linear(rows, 33, 31, s, GELU, 1, 1);
-        check_linear(rows, 33, 31, s, SILU, 1, 0);
+        check_linear(rows, 21, 75, s, -1, 0, 0, 0);
+        check_linear(rows, 64, 160, s, RELU, 0, 1, 0);
+        check_linear(rows, 33, 31, s, GELU, 1, 1, 0);
+        check_linear(rows, 33, 31, s, SILU, 1, 0, 0);
     }
+}
+
+static void check_levels(int64_t rows) {
+    for (int64_t s = 0; s < 2; s++)
+        for (int64_t size = 4; size <= 8; size += 4) {
+            check_linear(rows, 21, 75, s, -1, 0, 0, size);
+            check_linear(rows, 64, 160, s, RELU, 0, 1, size);
+            check_linear(rows, 97, 31, s, GELU, 1, 1, size);
+            check_linear(rows, 33, 40, s, SILU, 1, 0, size);
+        }
 }
 
 /* Parts of `rows` rows, one more in each: each has its own slots, keys, values and bias. */
@@ -247,6 +275,7 @@ int main(void) {
     int64_t kinds[] = {RELU, SILU, GELU, GELU_TANH, TANH};
     for (int i = 0; i < 5; i++) check_activation(kinds[i]);
     int with_tiles = has_tiles;
+    for (int64_t rows = 1; rows < 10; rows++) check_levels(rows);
     for (int64_t rows = 1; rows < 70; rows += rows < 35 ? 1 : 6) check_maps(rows);
 #ifdef TILES
     has_tiles = 0; /* as where the system does not permit them */

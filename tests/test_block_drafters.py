@@ -19,12 +19,14 @@ from toy import EOS, VOCABULARY
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.conformance import check_draft
+from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.dflash.cache import BlockCache
+from specbench.methods.dflash.captured import CapturedBlockSession
 from specbench.methods.dflash.draft import BlockDraft
 from specbench.methods.dflash.published import PublishedBlock, published_block
 from specbench.methods.dspark.draft import MarkovDraft, MarkovSession
@@ -256,6 +258,22 @@ def test_every_engine_drafts_the_same(engine: str, kind: str, tmp_path: Path) ->
         trace = speculative(target, draft, PROMPT, gamma=3, **told)
         proposals.append([(a_pass.tokens, a_pass.accepted) for a_pass in trace.passes])
     assert proposals[0] == proposals[1]
+
+
+@torch.inference_mode()
+def test_a_long_text_has_the_same_blocks(tmp_path: Path) -> None:
+    """One that is read in parts, in buffers so large that they grow alone (`Buffers`)."""
+    _, draft = made(tmp_path, "dflash", engine=StaticModel)
+    ours, own = draft.cache(), BlockCache(draft.drafter)
+    assert isinstance(ours, CapturedBlockSession)
+    features_LF = torch.randn(300, draft.drafter.fc.in_features, generator=torch.Generator().manual_seed(2))
+    for part_LF in features_LF.split([290, 10]):
+        for one in (ours, own):
+            one.read(part_LF)
+        ours.reserve(MOST_STACKED + 1)
+        found, expected = (one.block(7, 3).logits_LV for one in (ours, own))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert ours.length == own.length == 300
 
 
 # What is changed in a folder, and what is said of it.

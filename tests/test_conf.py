@@ -36,7 +36,7 @@ def test_every_choice_composes(group: str, choice: str) -> None:
     if group == "accept":
         assert picked.rule == choice
         tree = TreeConfig("widths", [2], children="replaced")
-        check(replace(config, tree=tree, gamma="tree") if choice in ("traversal", "k-seq") else config)
+        check(replace(config, tree=tree, gamma="tree") if choice in ("traversal", "k-seq", "multi-path") else config)
         return
     if choice != "hub":
         assert choice in (picked.name, picked.label() if isinstance(picked, ModelDraftConfig) else None)
@@ -149,9 +149,11 @@ WRONG = {
     "accept=k-seq tree=widths": "accept=k-seq: not together with tree=widths, tree.children=distinct: its children are",
     "accept=k-seq tree=widths tree.children=replaced draft=merged": "accept=k-seq: not together with draft=merged-t5-"
     "nano-bigram: its children are draws from one q; use accept=exact",
+    "accept=multi-path tree=widths tree.widths=[2,2] tree.children=replaced": "accept=multi-path: not together with "
+    "tree=widths 2×2 replaced, draft=t5-nano: its paths are independent draws from one q; use tree=widths",
     "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
     "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
-    "tree=widths accept=block": "accept.rule=block: must be exact | k-seq | traversal | typical with tree=widths",
+    "tree=widths accept=block": "accept.rule=block: must be exact | k-seq | multi-path | traversal | typical with tree",
     "accept=traversal": "accept=traversal: requires a tree, such as tree=widths; or use accept=block",
     "tree=sequoa": "tree=sequoa: no such tree; did you mean sequoia?",
     "task.template=plain": "task.template=plain: must be text with {field} for a field of a row",

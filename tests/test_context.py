@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from specbench.cli import main
 from specbench.config.keys import tokens_of
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
-from specbench.engine.buffers import MOST_STACKED, Buffers
+from specbench.engine.buffers import CACHED_BYTES, MOST_STACKED, Buffers
 from specbench.engine.capture.static import NativeModel, StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
@@ -25,6 +26,7 @@ from specbench.experiment.context import in_context
 from specbench.experiment.identity import identify
 from specbench.experiment.prompts import encode, prompt_tokens
 from specbench.tasks import Task
+from specbench.theory.trees import ROOT
 
 MINI = ModelConfig(name="gpt-mini", shipped="gpt-mini")
 
@@ -191,6 +193,9 @@ def test_a_text_that_outgrows_its_buffers(kind, network):
     for end in (MOST_STACKED - 2, MOST_STACKED + 3, MOST_STACKED + 300, MOST_STACKED + 301, MOST_STACKED + 700):
         session.rollback(session.length - 2)
         begin = session.length
+        nodes = session.extend([*text[begin : begin + 5], 5], [ROOT, 0, 1, 2, 3, 0])  # some of which find no room
+        torch.testing.assert_close(nodes[:5], expected[begin : begin + 5], atol=1e-5, rtol=0)
+        session.rollback(begin)
         torch.testing.assert_close(session.extend(text[begin:end]), expected[begin:end], atol=1e-5, rtol=0)
     if kind is EagerModel:
         layer = session._caches(None)[0]
@@ -198,6 +203,16 @@ def test_a_text_that_outgrows_its_buffers(kind, network):
         assert room.data_ptr() == layer.keys.data_ptr() and room.shape[-2] < 1.2 * len(text)
     else:
         assert session._capacity == 2816 and model.capacity(20_000) == 20_480
+
+
+def test_addresses_of_large_masks_hold_few_of_them():
+    model, run = SimpleNamespace(_addresses={}), SimpleNamespace(placed=len)
+    for _ in range(20):
+        NativeModel.addresses_of(model, run, (torch.empty(CACHED_BYTES // 4, dtype=torch.uint8),), [0])
+        assert len(model._addresses) <= 4
+    for _ in range(20):
+        NativeModel.addresses_of(model, run, (torch.empty(8),), [0])
+    assert len(model._addresses) > 20
 
 
 @pytest.mark.full

@@ -52,6 +52,7 @@ FIRST = [
         "specbench alpha draft=t5-nano,bigram,unigram",
         "specbench recommend draft=t5-nano,bigram accept=exact,block sampling.temperature=1",
         "specbench recommend --validate draft=t5-nano,bigram rounds=24",
+        "specbench recommend --load draft=t5-nano --for vllm",
         "specbench bench limit=8 repeats=3",
         "specbench bench beam width=4 'u=[4,8]' 'gamma=[1,3]'",
     )

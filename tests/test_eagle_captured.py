@@ -15,6 +15,7 @@ from test_batches import alone, in_rows, prompts_of
 from test_batches import same as same_texts
 from test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
 
+from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import StaticModel
 from specbench.methods.decoder_layer import Source
@@ -89,6 +90,22 @@ def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) ->
             for one in (ours, own):
                 one.rollback(kept)
             assert ours.length == own.length
+
+
+@torch.inference_mode()
+def test_large_buffers_grow_alone() -> None:
+    """From the size at which they are no longer stacked on, see `Buffers`."""
+    eagle, target = layer("llama", TAPS, ENGINES["static"])
+    ours, own = sessions(eagle, required(eagle, target))
+    features = torch.randn(9, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
+    for begin, end in ((0, 5), (5, 9)):
+        after = [one.read(features[begin:end], range(begin, end)) for one in (ours, own)]
+        same(*after)
+        ours.reserve(MOST_STACKED + 1)
+        before = after[1].states_LD.expand(3, -1)
+        same(*(one.draft_nodes(before, [7, 8, 9], [-1, -1, -1]) for one in (ours, own)))
+        for one in (ours, own):
+            one.rollback(end)
 
 
 @pytest.mark.full

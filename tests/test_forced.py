@@ -143,6 +143,9 @@ def test_one_length_means_two_things(tmp_path: Path) -> None:
         ('{"num_speculative_tokens": 3, "synthetic_acceptance_rates": [0.4]}', "has 1 rates for γ=3"),
         ("--spec-synth-len 2.6", "without --spec-draft-n-max"),
         ("--spec-synth-rates x", "take numbers"),
+        ("--spec-synth-rates 0.5,,0.4", "'' is not a number"),
+        ("SGLANG_SIMULATE_ACC_LEN=1.2.3", "'1.2.3' is not a number"),
+        ('{"speculative_config": "{}", "synthetic_acceptance_length": 2}', "speculative_config is no object"),
         ('{"measured": false, "conditional_accept_rates": [], "marginal_accept_rates": []}', "nothing was measured"),
         (
             '{"conditional_accept_rates": [0.8, 0.4], "marginal_accept_rates": [0.8, 0.4], "mean_accept_length": 2.2}',

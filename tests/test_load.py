@@ -27,6 +27,7 @@ from specbench.analysis.load import (
     service,
     simulate,
 )
+from specbench.choose.load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument
@@ -227,6 +228,21 @@ def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, cap
     assert where_drafts_stop(record) is None
 
 
+@pytest.mark.parametrize(
+    ("drafts", "said"),
+    [
+        ((0, 1, 1), "at these loads alone: 0.70, 1.00"),
+        ((1, 0, 0), "up to load 0.50, and not above"),
+        ((1, 1, 1), "up to the highest load"),
+        ((0, 0, 0), "at no load"),
+    ],
+)
+def test_the_loads_at_which_a_draft_pays_are_named(drafts: tuple[int, ...], said: str) -> None:
+    loads, plan = (0.5, 0.7, 1.0), SimpleNamespace(capacity=10.0, rows=4)
+    best: Any = [{"candidate": "d" if one else "none", "load": at} for one, at in zip(drafts, loads, strict=True)]
+    assert said in _reasons(best, {}, plan)[1]  # type: ignore[arg-type]
+
+
 def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
     draft = {"kind": "model", "path": "/weights/small", "hub": None, "revision": None, "shipped": None, "name": "d"}
     sampling = {"temperature": 0.0, "top_k": None, "top_p": None}
@@ -240,7 +256,10 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
     file.write_text(json.dumps(record))
     assert main(["recommend", "--for", "vllm,tensorrt-llm", "--from", str(file)]) == 0
     out = capfd.readouterr().out
-    assert '"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 1024, 0]]' in out and "1.50×" in out
+    assert (
+        '"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 1024, 0]]' in out
+        and "1.50× here (highest goodput" in out
+    )
     assert "draft_len_schedule:\n        4: 3" in out
     record["schedules"] = {"d": [{"first": 1, "last": None, "gamma": 0}]}
     file.write_text(json.dumps(record))
@@ -256,12 +275,15 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
         (["tree=sequoia"], "tree=sequoia: specbench recommend --load does not use tree"),
         (["engine=transformers"], "engine=transformers: --load times our own batching"),
         (["--from", "x.json", "--for", "vllm"], "--from: does not go with --load"),
+        (["context=16,32"], "context: --load is for one context; give one"),
         (["arrivals=nowhere"], "arrivals=nowhere: must be a file or folder"),
         (["arrivals=ROWS"], "is not a file of seconds, a line each"),
+        (["arrivals=SAME"], "the first 20 requests need two different times"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str, argv: list[str], tmp_path: Path, capfd: Capture) -> None:
-    given = [word.replace("ROWS", f"{tmp_path}/rows.jsonl") for word in words]
+    (tmp_path / "same.txt").write_text("5\n" * 20 + "9\n")
+    given = [word.replace("ROWS", f"{tmp_path}/rows.jsonl").replace("SAME", f"{tmp_path}/same.txt") for word in words]
     kept = [one for one in argv if not any(one.startswith(f"{word.partition('=')[0]}=") for word in given)]
     assert said in refusal([*kept, *given], capfd)
 

@@ -320,6 +320,8 @@ def test_models_that_carry_no_tree_say_why(monkeypatch: pytest.MonkeyPatch) -> N
     split = eager(calm("gpt2"))
     split.no_trees = "with target.tp_plan has caches in several processes, which are not compacted"
     assert "target.tp_plan" in one_line(split)
+    with pytest.raises(UserError, match=r"^draft=pass: .* target\.tp_plan .*; use another draft$"):
+        split.require_trees("draft=pass", "use another draft")
     flash = eager(calm("gpt2"))
     monkeypatch.setattr("specbench.engine.capture.placement.MASKED_ATTENTION", ("eager",))
     assert "takes no mask with attn_implementation=sdpa" in one_line(flash)

@@ -16,9 +16,11 @@ from scipy.stats import chisquare
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Children, Verification
+from specbench.algorithm.acceptance.rules import multi_path
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.k_seq import accept_k_seq
+from specbench.algorithm.acceptance.rules.multi_path import accept_multi_path
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.acceptance.tree_rules import without
 from specbench.algorithm.acceptance.verify import verify
@@ -146,6 +148,7 @@ def error(draft: Draft, children: Children, verification: Verification, plan: Pl
             texts[node] = (*texts[parent], token)
         p_NV = torch.stack([TARGET.table_VVV[text[-2:]] for text in texts.values()])
         path, token = verify(p_NV, proposal, verification, chance)  # type: ignore[arg-type]
+        assert all(proposal.parents[node] == before for before, node in zip([ROOT, *path], path, strict=False))  # type: ignore[index]
         return (*(proposal.tokens[node] for node in path), token)
 
     law: dict[tuple[int, ...], float] = {}
@@ -168,6 +171,7 @@ def own(text: Sequence[int], after: int = 0) -> float:
     return likely
 
 
+multi_path_of = multi_path.selected
 ENUMERATED = {**drafts(ONE, OTHER, SIZE), "heads": OnStates()}
 
 
@@ -184,6 +188,28 @@ def test_k_seq_on_independent_draws_from_one_q(enumerated: None, name: str) -> N
     k_seq = Verification(accept_k_seq, SAMPLED)
     worst, tokens = error(ENUMERATED[name], "replaced", k_seq)
     assert worst < ROUNDING and tokens > 1
+
+
+@pytest.mark.parametrize(
+    "widths", [[2], [2, 1], [3], *(pytest.param(long, marks=pytest.mark.full) for long in ([3, 1], [2, 1, 1]))]
+)
+@pytest.mark.parametrize("name", ["heads", "cascade"])
+def test_one_of_several_independent_paths_is_verified_as_a_block(
+    enumerated: None, name: str, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, plan = Verification(accept_multi_path, SAMPLED), TreeShape.of_widths(widths)
+    worst, tokens = error(ENUMERATED[name], "replaced", rule, plan)
+    _, of_one = error(ENUMERATED[name], "replaced", rule, TreeShape.chain(len(widths)))
+    assert worst < ROUNDING and tokens > of_one
+    monkeypatch.setattr(
+        multi_path, "selected", lambda p_NV, q_NV, tree: unselected(multi_path_of(p_NV, q_NV, tree), q_NV)
+    )
+    assert error(ENUMERATED[name], "replaced", rule, plan)[0] > 1e-3  # with q itself the law is another
+
+
+def unselected(found: tuple[list[int], Any], q_NV: Any) -> tuple[list[int], Any]:
+    """The selected path with the q that it was drawn from, as if it had not been selected."""
+    return found[0], [q_NV[node] for node in found[0]]
 
 
 def merged_sharing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: what pages link to outside `docs/` becomes part of the site."""
+"""Hooks of the documentation site: files outside `docs/`, formulas, values on one line, former addresses."""
 
 import os
 import re
@@ -6,10 +6,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = re.compile(r"\]\(\.\./(results/[^)#]+)")
+COMMENT = re.compile(r"(?m)^<!--.*-->\n+|<!--.*?-->")
+FORMULA = re.compile(r"(?m)^```math\n((?s:.*?))\n```$")
+INLINE_FORMULA = re.compile(r"\$`([^`]+)`\$")
+CODE = re.compile(r"(<pre.*?</pre>|<code.*?</code>|<svg.*?</svg>)", re.DOTALL)
+VALUE = re.compile(r"[-+−]?\d[\d.,]*%?×? \[[-+−]?\d[^\]<]*\]")
 # Former pages, and where their text is now: the site forwards links to them.
 MOVED = {
     "api": "reference/#api", "artifact": "paper/#check-our-claims", "batches": "gamma/#batches",
@@ -35,14 +41,23 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the tables and figures of `results/` that a page links to."""
     linked = {link for page in Path(config["docs_dir"]).glob("*.md") for link in OUTSIDE.findall(page.read_text())}
     for link in sorted(linked):
-        content = (ROOT / link).read_bytes()
-        files.append(File.generated(config, link, content=content if link.endswith(".png") else content.decode()))
+        files.append(File.generated(config, f"files/{link}", content=(ROOT / link).read_bytes()))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links as the site has them: `results/` lies beside the pages."""
-    return OUTSIDE.sub(r"](\1", markdown)
+    """Links as the site has them: `results/` lies in `files/`; no comments, which name sources; formulas as MathML."""
+    markdown = OUTSIDE.sub(r"](files/\1", COMMENT.sub("", markdown))
+    markdown = markdown.replace("](../docs/", "](../../")
+    markdown = FORMULA.sub(lambda found: convert(found[1].strip(), display="block"), markdown)
+    return INLINE_FORMULA.sub(lambda found: convert(found[1]), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """A value with its interval stays on one line, except in code."""
+    parts = CODE.split(html)
+    parts[::2] = [VALUE.sub(r'<span class="value">\g<0></span>', part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def on_post_build(config: Any) -> None:

@@ -50,7 +50,7 @@ class LoadedCandidate:
 
     @property
     def draft(self) -> str:
-        return draft_name(self.config.draft, self.parts.draft_vocabulary)
+        return draft_name(self.config.draft, self.parts.draft_vocabulary, self.parts.engine)
 
     @property
     def rule(self) -> str:

@@ -149,11 +149,13 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
         The record's file, and the record.
 
     Raises:
-        UserError: several temperatures, too few prompts, or a config that cannot be batched or measured.
+        UserError: several temperatures or contexts, too few prompts, or a config that cannot be batched or measured.
         MachineError: the device, memory, disk or hub does not suffice.
     """
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
+    if len({config.context for config in configs}) > 1:
+        raise UserError("context: --load is for one context; give one")
     recorded = _recorded(configs[0])
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
@@ -311,7 +313,7 @@ class _Plan:
         )
         whole = simulate([0.0] * requests, [alone[place] for place in places], costs[ALONE, 0], nodes[-1], config.seed)
         capacity = service(whole, promise).throughput
-        rates = list(config.rates) or [load * capacity for load in LOADS]
+        rates = sorted(set(config.rates)) or [load * capacity for load in LOADS]
         if recorded is not None and not config.rates:
             rates = [requests / recorded[requests - 1]]
         return _Plan(
@@ -420,10 +422,12 @@ def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]
     drafting = [row["load"] for row in best if row["candidate"] != ALONE]
     if not drafting:
         lines.append("a draft pays at no load here")
-    elif max(drafting) == best[-1]["load"]:
+    elif drafting != [row["load"] for row in best[: len(drafting)]]:
+        lines.append(f"a draft pays at these loads alone: {', '.join(f'{load:.2f}' for load in drafting)}")
+    elif len(drafting) == len(best):
         lines.append("a draft pays up to the highest load here")
     else:
-        lines.append(f"a draft pays up to load {max(drafting):.2f}, and not above")
+        lines.append(f"a draft pays up to load {drafting[-1]:.2f}, and not above")
     for name, spans in schedules.items():
         said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
         lines.append(f"{name}, γ with the most tokens a second by requests that decode at a time: {said}")
@@ -446,9 +450,11 @@ def _recorded(config: LoadConfig) -> list[float] | None:
         return None
     try:
         lines = Path(config.arrivals).read_text(encoding="utf-8").split()
-        times = sorted(map(float, lines))
+        times = sorted(map(float, lines))[: config.requests]
     except (OSError, ValueError) as error:
         raise UserError(f"arrivals={config.arrivals}: is not a file of seconds, a line each ({error})") from error
     if len(times) < 2 or not times[-1] > times[0] or not np.isfinite(times).all():
-        raise UserError(f"arrivals={config.arrivals}: needs at least two different times, in seconds")
+        raise UserError(
+            f"arrivals={config.arrivals}: the first {config.requests} requests need two different times, in seconds"
+        )
     return [time - times[0] for time in times]

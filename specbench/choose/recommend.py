@@ -34,6 +34,7 @@ from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.interop.serving.assisted import AssistedGeneration, engine_name
 from specbench.interop.serving.engine import Engine, prove, time_engine
+from specbench.loading import cost_is_simulated
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
@@ -270,7 +271,7 @@ def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
         f"{part.bits}-bit kernels; its α is (docs/drafts.md#quantised)"
         for one in candidates
         for part in one.config.draft.levels()
-        if isinstance(part, QuantisedConfig)
+        if isinstance(part, QuantisedConfig) and cost_is_simulated(part, one.parts.engine)
     ]
 
 

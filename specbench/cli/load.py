@@ -23,6 +23,7 @@ draft and gamma, and without. Costs of starts, joins and passes are timed in rea
 (requests a second within what is promised), p50, p95 and p99 of both times, the best gamma at each load, and the number
 of requests at a time from which no draft pays. Writes results/load/ID.json.
 """
+GOODPUT = "highest goodput over the target's alone, simulated"
 OPTIONS = {
     "batch=1,2,4,8": "(default) rows at which costs are timed; the server has as many as the last",
     "verify=N": "serve N of the loads for real, without a draft and with the best, and print the simulation's errors",
@@ -83,7 +84,7 @@ def settings_of_engines(record: Mapping[str, Any], engines: list[str]) -> list[E
             refused += settings["refused"]
             if settings["gamma"] is not None:
                 break
-        found.append(settings | {"refused": refused})
+        found.append(settings | {"refused": refused, "measure": GOODPUT})
     return found
 
 

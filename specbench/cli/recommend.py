@@ -300,7 +300,9 @@ def settings_text(one: EngineSettings) -> str:
     lines += [f"· {reason}" for reason in one["refused"]]
     if one["gamma"] is None:
         return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
-    lines.append(f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here (calibrated)")
+    lines.append(
+        f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here ({one.get('measure', 'calibrated')})"
+    )
     if one["file"] is not None:
         lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
     lines += [f"  {line}" for line in one["command"].splitlines()]

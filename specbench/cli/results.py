@@ -9,7 +9,7 @@ from pathlib import Path
 from specbench.analysis.acceptance.phases import ANSWER, phases_of
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import as_json, print_rows
-from specbench.cli.options import RUN, Options, options
+from specbench.cli.options import RUN, Options, options, to_stderr
 from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.files import write_atomically
@@ -244,10 +244,13 @@ def export(arguments: Namespace) -> None:
         UserError: no run is named, or the named do not make one document.
     """
     if not arguments.runs:
-        raise UserError(f"--as {arguments.kind}: name the runs it is made of: specbench results RUN --as profile")
+        form = f"--as {arguments.kind}"
+        raise UserError(f"{form}: name the runs it is made of: specbench results RUN {form}")
     made: object
     if arguments.kind == "profile":
         made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
+    elif other := [name for name in ("draft", "temperature") if getattr(arguments, name) is not None]:
+        raise UserError(f"--{other[0]}: goes with --as profile; --as {arguments.kind} is of a run, which has one")
     else:
         made = _forced(arguments.kind, arguments.results, arguments.runs)
     text = made if isinstance(made, str) else as_json(made)
@@ -262,7 +265,11 @@ def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object
     from specbench.interop.readings.forced import written
 
     catalog = Catalog(results)
-    return written(form, [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))])
+    records = [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))]
+    for record in records:
+        if record["summary"]["simulated"]:
+            to_stderr(f"simulated, acceptance was drawn at a given α or weights are random: {record['run_id']}")
+    return written(form, records)
 
 
 def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:
@@ -289,7 +296,7 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
     return profile_of_scores(document["alpha_id"], *scored[0])
 
 
-# `specbench results --by category | length | position`: the numbers of parts of each run, with intervals.
+# `specbench results --by`: the numbers of parts of each run, with intervals.
 
 UNSPLIT = {"turn": ("1",), "phase": (ANSWER,)}  # what a run has that has no turns or no thinking
 NOTHING = {"turn": "no run of conversations of several turns", "phase": "no run with completions that think"}

@@ -33,6 +33,7 @@ class DraftConfig(NamedConfig):
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     found_in_text: its tokens are found in a text, and not drawn.
     matches: its sessions say how many tokens they matched (`methods.copying.Matches`).
+    costs_on: the engine on which its cost is its own; on others it is simulated, and its name in tables says so.
     builder: its `DraftBuilder` as 'module:Class', since building needs torch and this file does not.
     """
 
@@ -50,6 +51,7 @@ class DraftConfig(NamedConfig):
     matches: ClassVar[bool] = False
     own_tree: ClassVar[bool] = False
     first_alone: ClassVar[bool] = False
+    costs_on: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:
         """Let kinds of other packages set flags by the names that these had."""

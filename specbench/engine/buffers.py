@@ -50,11 +50,11 @@ class Buffers:
         return Buffers([stack[0] for stack in stacks], stacks)
 
     def grown(self, slots: int, count: int) -> "Buffers":
-        """Buffers with room for `slots`, their first `count` those of these, which are empty after it.
+        """Buffers with room for `slots`, their first `count` those of these (or as many), which are empty after it.
 
         Each buffer is freed when it is copied, so that memory never holds all of them twice.
         """
-        stacks = []
+        stacks, count = [], min(count, self.slots)
         for place, old in enumerate(self.layers):
             new = old.new_zeros(1, *old.shape[:-2], slots, old.shape[-1])
             new[0, ..., :count, :] = old[..., :count, :]
@@ -134,7 +134,7 @@ class BufferPool:
     @property
     def free_bytes(self) -> int:
         """The bytes of all that no session uses."""
-        return sum(_bytes(tuple(one.stacks)) for free in self._free.values() for one in free)
+        return sum(size_of(tuple(one.stacks)) for free in self._free.values() for one in free)
 
     def give_back(self, held: dict[str, Buffers]) -> None:
         for kind, buffers in held.items():
@@ -168,11 +168,12 @@ class TensorCache:
         """Cache `tensors`, and return them as `get` will."""
         tensors = tuple(tensor.contiguous() for tensor in tensors)
         self._cached[key] = tensors
-        self._bytes += _bytes(tensors)
+        self._bytes += size_of(tensors)
         while self._bytes > self.most and len(self._cached) > 1:
-            self._bytes -= _bytes(self._cached.pop(next(iter(self._cached))))
+            self._bytes -= size_of(self._cached.pop(next(iter(self._cached))))
         return tensors
 
 
-def _bytes(tensors: tuple[Tensor, ...]) -> int:
+def size_of(tensors: tuple[Tensor, ...]) -> int:
+    """Their bytes."""
     return sum(tensor.nbytes for tensor in tensors)

@@ -90,7 +90,12 @@ AUTO = {"cuda": ("cudagraph",), "cpu": ("native", "static")}
 
 
 def with_engine(
-    engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str = "fast"
+    engine: str,
+    network: Any,
+    vocabulary_size: int,
+    eos_ids: frozenset[int],
+    numerics: str = "fast",
+    level_bits: int = 0,
 ) -> EagerModel:
     """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
 
@@ -102,6 +107,7 @@ def with_engine(
         numerics: invariant | fast | auto (invariant where that costs nothing: native). Invariant logits of a position
             are the same to the bit, however many positions are read at once. Where that is not possible the model is
             fast, and `not_invariant` says why.
+        level_bits: the weights of linear maps are rounded to so many bits, see `PackedWeights`.
 
     Raises:
         UserError: the named engine does not run on this device, or cannot capture this network.
@@ -119,7 +125,7 @@ def with_engine(
         engine, fell_back = "eager", reason
     for name in AUTO.get(device, ()) if engine == "auto" else () if engine == "eager" else (engine,):
         try:
-            model: EagerModel = _with_numerics(KINDS[name], network, vocabulary_size, eos_ids, numerics)
+            model: EagerModel = _with_numerics(KINDS[name], network, vocabulary_size, eos_ids, numerics, level_bits)
         except Exception as error:  # whatever a model's own code raises when it is captured
             if engine != "auto":
                 raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
@@ -136,10 +142,15 @@ def with_engine(
 
 
 def _with_numerics(
-    kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str
+    kind: type[StaticModel],
+    network: Any,
+    vocabulary_size: int,
+    eos_ids: frozenset[int],
+    numerics: str,
+    level_bits: int = 0,
 ) -> StaticModel:
     """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
-    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids)
+    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids, level_bits=level_bits)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
         return made()
     if kind is CompiledModel:
@@ -162,6 +173,7 @@ def checked_capture(
     invariant: bool = False,
     packed: PackedWeights | None = None,
     again: bool = True,
+    level_bits: int = 0,
 ) -> StaticModel:
     """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
 
@@ -171,11 +183,11 @@ def checked_capture(
         RuntimeError: they differ by more than rounding.
     """
     began = time.perf_counter()
-    model = kind(network, vocabulary_size, eos_ids, packed, invariant)
+    model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant)
     if (reason := _difference(model, EagerModel(network, vocabulary_size, eos_ids))) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return checked_capture(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
+            return checked_capture(kind, network, vocabulary_size, eos_ids, invariant, packed, False, level_bits)
         raise RuntimeError(reason)
     model.warmup_s = time.perf_counter() - began
     return model

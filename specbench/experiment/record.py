@@ -72,7 +72,7 @@ def make_record(
     surroundings = environment()
     summary: Summary = {
         **_names(config),
-        "draft": draft_name(config.draft, parts.draft_vocabulary),
+        "draft": draft_name(config.draft, parts.draft_vocabulary, parts.engine),
         **vocabulary_facts(parts.draft_vocabulary),
         **_learning(config),
         "gamma": plan["gamma"],  # None: adaptive; each pass says what it drafted

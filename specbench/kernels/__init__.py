@@ -1,6 +1,7 @@
 """`kernels.c`, compiled for this machine by the C compiler that is there, once, and loaded.
 
-`engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it.
+`engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it; `levels` rounds
+weights to few bits.
 
 The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
@@ -87,6 +88,8 @@ def _loaded() -> ctypes.PyDLL:
         written.restype = None
     loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    loaded.levels_size.restype, loaded.levels_size.argtypes = number, [number] * 3
+    loaded.pack_levels.restype, loaded.pack_levels.argtypes = None, [pointer] * 3 + [number] * 3
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
     loaded.rollout.restype = number
     loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]

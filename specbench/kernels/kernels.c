@@ -46,6 +46,7 @@ typedef struct {
     const void *weight, *bias, *norm_weight, *norm_bias;
     double scale, epsilon;
     int64_t activation, residual, normed, period; /* of y's columns, which are repeated to x's width */
+    int64_t level_bits; /* of a linear map's weights: 8, 4, or 0 where they are numbers of the model */
 } Instruction;
 
 static inline float wide(uint16_t b) { uint32_t u = (uint32_t)b << 16; float f; memcpy(&f, &u, 4); return f; }
@@ -292,6 +293,89 @@ static inline void release_tiles(void) {}
 static inline void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {}
 #endif
 
+/* Weights in 8 or 4 bits: whole levels, times a scale for each GROUP inputs of an output. A block of BLOCK outputs lies
+   group after group: the scales, in bf16, of two outputs in a word, and the levels, of 32 / size consecutive inputs of an
+   output in a word. Lane j of a vector belongs to output j, so that shifts in registers unpack them. Inputs and sums are
+   fp32, whatever the model computes in, and the sums of a group are added up before its scale is applied. */
+enum { GROUP = 32, MOST_LEVEL_ROWS = 4 };
+static inline int64_t groups_of(int64_t k) { return (k + GROUP - 1) / GROUP; }
+
+/* The bytes that `pack_levels` writes. */
+int64_t levels_size(int64_t n, int64_t k, int64_t size) {
+    return (n + BLOCK - 1) / BLOCK * groups_of(k) * (1 + 2 * size) * BYTES;
+}
+
+/* Levels [N, K] of `size` bits, and scales [N, groups] in bf16, as blocks of outputs. */
+void pack_levels(const int8_t *levels, const uint16_t *scales, void *out, int64_t n, int64_t k, int64_t size) {
+    int64_t groups = groups_of(k), in_a_word = 32 / size;
+    memset(out, 0, levels_size(n, k, size));
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t lane = row % LANES, high = row % BLOCK / LANES;
+            uint32_t *to = (uint32_t *)out + (row / BLOCK * groups + g) * (1 + 2 * size) * LANES + lane;
+            *to |= (uint32_t)scales[row * groups + g] << 16 * high;
+            for (int64_t i = 0; i < GROUP && g * GROUP + i < k; i++) {
+                uint32_t level = (uint32_t)levels[row * k + g * GROUP + i] & ((1u << size) - 1);
+                to[(1 + i / in_a_word * 2 + high) * LANES] |= level << i % in_a_word * size;
+            }
+        }
+}
+
+/* Level number `t` of each word. */
+static inline vec level(bits words, int t, int size) {
+#ifdef __AVX512F__
+    if (size == 4) { /* the four lowest bits choose one of 16 numbers */
+        const vec of = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+        return (vec)_mm512_permutexvar_ps((__m512i)(words >> 4 * t), (__m512)of);
+    }
+#endif
+    return __builtin_convertvector((ints)(words << (32 - size * (t + 1))) >> (32 - size), vec);
+}
+
+/* The sums of `rows` rows of x and one block of weights; `rows` and `size` are known where this is compiled. */
+static inline __attribute__((always_inline)) void level_product(const float *x, int64_t x_stride, const void *weight,
+                                                                int64_t groups, float *out, const int rows, const int size) {
+    const int in_a_word = 32 / size;
+    const char *w = weight;
+    vec total[MOST_LEVEL_ROWS][2];
+    UNROLLED for (int r = 0; r < rows; r++) total[r][0] = total[r][1] = (vec){0};
+    for (int64_t g = 0; g < groups; g++, w += (1 + 2 * size) * BYTES, x += GROUP) {
+        vec sum[MOST_LEVEL_ROWS][2][2];
+        UNROLLED for (int r = 0; r < rows; r++) sum[r][0][0] = sum[r][0][1] = sum[r][1][0] = sum[r][1][1] = (vec){0};
+        for (int i = 0; i < size; i++)
+            UNROLLED for (int high = 0; high < 2; high++) {
+                bits words = *(const bits *)(w + (1 + 2 * i + high) * BYTES);
+                UNROLLED for (int t = 0; t < in_a_word; t++) {
+                    vec unpacked = level(words, t, size);
+                    UNROLLED for (int r = 0; r < rows; r++)
+                        sum[r][high][t % 2] += unpacked * x[r * x_stride + i * in_a_word + t];
+                }
+            }
+        bits scales = *(const bits *)w;
+        UNROLLED for (int r = 0; r < rows; r++) {
+            total[r][0] += (sum[r][0][0] + sum[r][0][1]) * (vec)(scales << 16);
+            total[r][1] += (sum[r][1][0] + sum[r][1][1]) * (vec)(scales & 0xffff0000u);
+        }
+    }
+    UNROLLED for (int r = 0; r < rows; r++) memcpy(out + r * BLOCK, total[r], sizeof total[r]);
+}
+#define OF_LEVELS(ROWS, SIZE)                                                                                          \
+    static void levels_##ROWS##x##SIZE(const void *x, int64_t x_stride, const void *weight, int64_t even, float *out) {\
+        level_product(x, x_stride, weight, even / GROUP, out, ROWS, SIZE);                                             \
+    }
+OF_LEVELS(1, 8) OF_LEVELS(2, 8) OF_LEVELS(3, 8) OF_LEVELS(4, 8) OF_LEVELS(1, 4) OF_LEVELS(2, 4) OF_LEVELS(3, 4) OF_LEVELS(4, 4)
+static const Product LEVELS[2][MOST_LEVEL_ROWS] = {{levels_1x8, levels_2x8, levels_3x8, levels_4x8},
+                                                   {levels_1x4, levels_2x4, levels_3x4, levels_4x4}};
+
+/* The inputs that a map's weights are for, filled up, and the bytes of a block of them. */
+static inline int64_t inputs_of(const Instruction *it) {
+    return it->level_bits ? groups_of(it->inner) * GROUP : filled_up(it->inner);
+}
+static inline int64_t block_bytes(const Instruction *it) {
+    if (it->level_bits) return groups_of(it->inner) * (1 + 2 * it->level_bits) * BYTES;
+    return BLOCK * filled_up(it->inner) * (it->short_floats ? 2 : 4);
+}
+
 static float activated(float v, int64_t kind) {
     switch (kind) {
     case RELU: return v < 0 ? 0 : v;
@@ -362,10 +446,10 @@ static void norm_row(const Instruction *it, const float *restrict x, float *rest
 /* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
 static void linear(const Instruction *it, const float *x, int64_t x_stride, float *out, const float *more,
                    int64_t rows, float *scratch, int thread, int threads) {
-    int64_t s = it->short_floats, k = it->inner, even = filled_up(k), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
+    int64_t s = it->short_floats, k = it->inner, even = inputs_of(it), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
     int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
     const char *numbers = (const char *)x;
-    int64_t size = s && SHORT_STEP == 2 ? 2 : 4, stride = x_stride;
+    int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
     float sums[MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
     if (size == 2 || even > k) { /* as the products read it */
@@ -376,15 +460,17 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
         }
         numbers = (const char *)scratch, stride = even;
     }
-    const int is_tiled = s && has_tiles;
-    const int64_t few = at_once(rows, is_tiled ? MOST_TILED : MOST_ROWS), parts = (rows + few - 1) / few;
-    const int64_t tile = is_tiled ? 1 : BLOCKS_OF[s != 0][few - 1];
+    const int is_tiled = s && has_tiles && !it->level_bits;
+    const int64_t few = at_once(rows, it->level_bits ? MOST_LEVEL_ROWS : is_tiled ? MOST_TILED : MOST_ROWS);
+    const int64_t parts = (rows + few - 1) / few, tile = is_tiled || it->level_bits ? 1 : BLOCKS_OF[s != 0][few - 1];
     for (int64_t b = first, taken; b < end; b += taken) {
-        const char *weight = (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4);
+        const char *weight = (const char *)it->weight + b * block_bytes(it);
         taken = end - b >= tile ? tile : 1;
         for (int64_t part = 0; part < parts; part++) {
             int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
-            if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
+            if (it->level_bits) {
+                LEVELS[it->level_bits == 4][some - 1](numbers + r * stride * size, stride, weight, even, sums);
+            } else if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
                 r = rows - few * part < few ? rows - few : few * part, some = few;
                 tiled((const uint16_t *)numbers + r * stride, stride, weight, even, sums, few);
             } else (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1](numbers + r * stride * size, stride, weight, even, sums);
@@ -693,7 +779,7 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
     while (it < end && it->op != LINEAR) it++;
     if (it == end) return;
     int64_t blocks = (it->width + BLOCK - 1) / BLOCK, first = blocks * thread / threads;
-    int64_t size = BLOCK * filled_up(it->inner) * (it->short_floats ? 2 : 4);
+    int64_t size = block_bytes(it);
     int64_t bytes = (blocks * (thread + 1) / threads - first) * size;
     fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
 }

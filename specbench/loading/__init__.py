@@ -103,12 +103,17 @@ def choose_vocabulary(
     return VocabularyChoice("slem", f"less than {ENOUGH:.0%} of the draft's tokens are shared", translation)
 
 
-def draft_name(draft: DraftConfig, choice: VocabularyChoice | None) -> str:
-    """The name of `draft` in tables: its label, and how it drafts for another vocabulary."""
-    label = draft.label()
+def draft_name(draft: DraftConfig, choice: VocabularyChoice | None, engine: str) -> str:
+    """The name of `draft` in tables: its label, whether `engine` simulates its cost, how it translates."""
+    label = draft.label() + ("-simulated-cost" if cost_is_simulated(draft, engine) else "")
     if choice is None or choice.how == "same" or label.endswith(f"-{choice.how}"):
         return label
     return f"{label}-{choice.how}"
+
+
+def cost_is_simulated(draft: DraftConfig, engine: str) -> bool:
+    """Whether some part of `draft` costs something else on `engine` than where it would be used."""
+    return any(part.costs_on not in (None, engine) for part in draft.levels())
 
 
 def vocabulary_facts(choice: VocabularyChoice | None) -> Vocabularies:

@@ -173,6 +173,7 @@ class ModelRequest:
         pass_embeddings: they read the look-ahead embeddings in these folders.
         changes: its weights will be changed, so that no other run shares it.
         kept_tokens: it predicts these tokens alone.
+        level_bits: the weights of its linear maps are rounded to so many bits; 0: they are not.
     """
 
     model: ModelConfig
@@ -186,6 +187,7 @@ class ModelRequest:
     pass_embeddings: tuple[Path, ...] = ()
     changes: bool = False
     kept_tokens: tuple[int, ...] | None = None
+    level_bits: int = 0
 
     @property
     def numerics(self) -> str:
@@ -197,7 +199,8 @@ class ModelRequest:
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
         states = (self.with_states, self.taps, self.of_prompt, self.pass_embeddings)
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated, self.kept_tokens)
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated, self.kept_tokens,
+               self.level_bits)  # fmt: skip
         return (source, files_of(self.model), *run)
 
 
@@ -229,6 +232,7 @@ class ModelLoader:
             request.of_prompt,
             request.pass_embeddings,
             request.kept_tokens,
+            request.level_bits,
         )
         if model.fell_back is not None and model.engine != "eager":
             say(f"{request.key}: engine={model.engine}, which is slower than native: {model.fell_back}")

@@ -267,8 +267,8 @@ class LoadRow(ServiceRecord):
     gamma: int
     rate: Annotated[float, "requests a second that arrive"]
     load: Annotated[float, "rate over what the target alone serves when requests always wait"]
-    goodput_low: Annotated[float, "95% of the simulated arrivals are above"]
-    goodput_high: Annotated[float, "95% of the simulated arrivals are below"]
+    goodput_low: Annotated[float, "2.5% of the simulated arrivals are below"]
+    goodput_high: Annotated[float, "2.5% of the simulated arrivals are above"]
 
 
 class TurnCostRow(TypedDict):

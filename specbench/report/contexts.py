@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
 from specbench.analysis.forecast.contexts import AtContext, said
+from specbench.analysis.forecast.theorems import BY_POSITION
+from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
 from specbench.formatting import NONE, interval_of, number, span
 from specbench.records.catalog import Catalog, digest
@@ -45,7 +47,7 @@ def _row(record: RunRecord) -> Row:
         "prompts": summary["prompts"], "simulated": summary["simulated"], "disturbed": summary.get("disturbed", False),
         "tokens": fmean(prompt["prompt_tokens"] + half for prompt, half in zip(prompts, halves, strict=True)),
         "target_step_s": summary["target_step_s"], "overhead": summary["overhead"],
-        "tokens_per_pass": summary["tokens_per_pass"],
+        "tokens_per_pass": summary["tokens_per_pass"], "falls": summary["prediction"] == BY_POSITION,
         "alpha": summary["alpha"], "alpha_low": summary["alpha_low"], "alpha_high": summary["alpha_high"],
         "speedup": summary["speedup_measured"], "speedup_low": summary["speedup_low"],
         "speedup_high": summary["speedup_high"],
@@ -85,8 +87,12 @@ def draw_runs(rows: Sequence[Row]) -> None:
                 cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
                 table.add_row(*cells, digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else ""))
         console.print(table)
-        for line in said(str(first["draft"]), [one for row in own if (one := _measured(row)) is not None]):
+        for line in said(
+            str(first["draft"]), [one for row in own if (one := _measured(row)) is not None], first["falls"]
+        ):
             console.print(f"· {line}")
+        if any(row["disturbed"] for row in own):
+            console.print("· CONTENDED runs are in these costs; run them again with force=true when nothing else runs")
 
 
 def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument]) -> list[Row]:
@@ -130,7 +136,7 @@ def draw_documents(rows: Sequence[Row]) -> None:
     console.print(table)
     for (draft, _), group in groupby(rows, key=lambda row: (row["draft"], row["batch"])):
         chains = [one for row in group if row["tree"] is None and (one := _measured(row)) is not None]
-        for line in said(str(draft), chains):
+        for line in said(str(draft), chains, falls_with_position(str(draft))):
             console.print(f"· {line}")
 
 

@@ -28,8 +28,6 @@ def draw(record: LoadDocument) -> None:
     )
     if (signs := record["disturbed_by"]) is not None:
         console.print(f"CONTENDED: {signs}, so the costs are unreliable; repeat it when nothing else runs")
-    if any(config[part].get("weights") == "random" for config in record["configs"] for part in ("target", "draft")):
-        console.print("simulated: weights are random, so that acceptance says nothing of trained models")
     console.print(_loads(record))
     for line in record["reasons"]:
         console.print(f"· {line}", markup=False)

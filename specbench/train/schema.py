@@ -399,7 +399,12 @@ def _check_eagle(recipe: Recipe) -> None:
     if plan.vocabulary is not None:
         _require_range(recipe, ["eagle.vocabulary"], 2, also=", or null")
     if plan.parallel:
-        _require(recipe, "eagle.taps", bool, "three depths, or eagle.fused=true, with eagle.parallel")
+        _require(
+            recipe,
+            "eagle.taps",
+            lambda taps: taps or plan.fused,
+            "three depths, or eagle.fused=true, with eagle.parallel",
+        )
         _require_range(recipe, ["eagle.layers"], 1, 8)
     _require_share(recipe, "eagle.share")
     _require_share(recipe, "eagle.decay")

@@ -50,7 +50,8 @@ class Vocabulary:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_composes_and_passes_the_checks(name: str) -> None:
-    recipe = check(composed(name, "data.path=[x.jsonl]", "distill.target=x"))
+    start = ["model.start_from=x"] if name == "pard" else []  # a draft that has been trained already
+    recipe = check(composed(name, "data.path=[x.jsonl]", "distill.target=x", *start))
     assert recipe.name in (name, "distilled")
 
 
@@ -67,8 +68,8 @@ def test_the_papers_pair_has_the_papers_size(name: str, millions: float) -> None
 def test_the_shipped_models_are_small_and_run_in_transformers() -> None:
     folders = sorted(shipped("models").iterdir())
     assert (
-        sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")) < 55e6
-    )  # the pairs 40 MB, heads 15
+        sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")) < 57e6
+    )  # the pairs 40 MB, heads 17
     for folder in folders:
         config = json.loads((folder / "config.json").read_text())
         if config.get("is_encoder_decoder"):

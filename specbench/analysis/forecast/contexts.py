@@ -120,13 +120,19 @@ def crossings(measured: Sequence[AtContext]) -> list[tuple[float, bool]]:
     ]
 
 
-def said(name: str, measured: Sequence[AtContext]) -> list[str]:
-    """Sentences on one draft over its contexts: where it pays, and how well its costs are forecast."""
+def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
+    """Sentences on one draft over its contexts: where it pays, and how well its costs are forecast.
+
+    Where it pays is not known of a draft whose acceptance `falls` with the position, since one alpha does not describe
+    it.
+    """
     if not by_gamma(measured):
         return []
     lines = []
     last = max(one.tokens for one in measured)
-    for tokens, pays in crossings(measured):
+    if falls:
+        lines.append(f"{name}: acceptance falls with the position, so that α does not say where it pays")
+    for tokens, pays in crossings(measured) if not falls else ():
         beyond = ", beyond what was measured" if tokens > last else ""
         lines.append(f"{name}: {'pays' if pays else 'no longer pays'} from a context of about {tokens:,.0f} on{beyond}")
     if not lines and (best := best_at(measured, last)) is not None:

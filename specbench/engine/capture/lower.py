@@ -45,9 +45,14 @@ FAST = Kernels()
 
 
 class PackedWeights:
-    """Weights in a kernel's layout, each made once, however many graphs use it."""
+    """Weights in a kernel's layout, each made once, however many graphs use it.
 
-    def __init__(self) -> None:
+    `level_bits`: those of linear maps are rounded to so many bits (`kernels.levels`), in which the native kernels read
+    them; 0: they are not.
+    """
+
+    def __init__(self, level_bits: int = 0) -> None:
+        self.level_bits = level_bits
         self._made: dict[Any, tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
         self.reads = ExpertReads()  # of the experts among them
 

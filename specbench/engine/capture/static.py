@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
-from specbench.engine.buffers import CACHED_OF_TREES, MOST_STACKED, BufferPool, TensorCache
+from specbench.engine.buffers import CACHED_BYTES, CACHED_OF_TREES, MOST_STACKED, BufferPool, TensorCache, size_of
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
@@ -230,7 +230,8 @@ class NativeModel(StaticModel):
         """The addresses of tensors that a session has looked up, which are inputs of these numbers."""
         found = self._addresses.get(id(looked_up))
         if found is None or found[0] is not looked_up:
-            if len(self._addresses) >= MOST_ADDRESSES:
+            # An entry holds its tensors, also once the cache that they come from has dropped them.
+            if len(self._addresses) >= min(MOST_ADDRESSES, CACHED_BYTES // (size_of(looked_up) + 1)):
                 self._addresses.clear()
             placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
             found = self._addresses[id(looked_up)] = looked_up, placed

@@ -174,7 +174,7 @@ class StaticSession(NetworkSession):
             )
             for first in range(0, len(tokens), most)
         ]
-        logits_LV = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        logits_LV = blocks[-1] if last_row or len(blocks) == 1 else torch.cat(blocks)
         self._keep_states(logits_LV, parents is not None)
         return logits_LV
 

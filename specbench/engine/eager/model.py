@@ -114,14 +114,14 @@ class EagerModel:
             return WindowedEager(self, prompt, self.window)
         return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt.prefix[:-1])
 
-    def require_trees(self) -> None:
+    def require_trees(self, key: str = "tree", instead: str = "use tree=none") -> None:
         """Check that sessions of this model can read a tree.
 
         Raises:
-            UserError: they cannot.
+            UserError: they cannot; the message names the `key` that needs it, and what to do `instead`.
         """
         if reason := self.no_trees or (None if self._only_recurrent else self.placement.no_trees):
-            raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
+            raise UserError(f"{key}: {type(self.network).__name__} {reason}; {instead}")
 
     @property
     def recurrent_layers(self) -> int:

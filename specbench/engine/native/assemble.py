@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from specbench.engine.capture.lower import PackedWeights, widened
 from specbench.engine.capture.nodes import aten, constant, plain, value
 from specbench.engine.native.instructions import Instruction, Op, Value
 from specbench.kernels import library
+from specbench.kernels.levels import packed
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
@@ -314,8 +316,9 @@ class Assembly:
         weight = self._weight(node.args[1], form.width, read.width)
         bias = self._weight(node.args[2] if len(node.args) > 2 else None, form.width)
         assert weight is not None
-        self._write_slot(node, Instruction(Op.LINEAR, form.width, x=read, inner=read.width,
-                                           weight=self._packed.of(weight, laid_out), bias=bias))  # fmt: skip
+        bits = self._packed.level_bits
+        self._write_slot(node, Instruction(Op.LINEAR, form.width, x=read, inner=read.width, level_bits=bits,
+                                           weight=self._packed.of(weight, LAYOUTS[bits]), bias=bias))  # fmt: skip
 
     def _add(self, node: Node) -> None:
         self._both(node, Op.ADD, Op.SHIFT)
@@ -530,3 +533,7 @@ def laid_out(weight: Tensor) -> Tensor:
     made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
     library().pack(weight.data_ptr(), made.data_ptr(), outputs, inner, weight.dtype == torch.bfloat16)
     return made
+
+
+# Of a linear map's weights, by the bits of their levels; 0: they are numbers of the model.
+LAYOUTS: dict[int, Callable[[Tensor], Tensor]] = {0: laid_out, 8: partial(packed, bits=8), 4: partial(packed, bits=4)}

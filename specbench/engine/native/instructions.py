@@ -59,6 +59,7 @@ class Instruction:
     activation: int = -1
     normed: bool = False
     period: int = 0  # of y's columns, which are repeated to the width; 0: none are
+    level_bits: int = 0  # of a linear map's weights, where they are levels
 
     @property
     def read(self) -> list[int]:
@@ -172,7 +173,7 @@ class _Raw(ctypes.Structure):
         *((name, _Ref) for name in ("out", "x", "y", "z")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
-        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed", "period")),
+        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed", "period", "level_bits")),
     ]  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
     raw = (_Raw * len(program))()
     for one, made, after in zip(program, raw, [*program[1:], None], strict=True):
         for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_texts", "bias_heads",
-                     "bias_rows", "scale", "epsilon", "activation", "normed"):  # fmt: skip
+                     "bias_rows", "scale", "epsilon", "activation", "normed", "level_bits"):  # fmt: skip
             setattr(made, name, getattr(one, name))
         for name in ("weight", "bias", "norm_weight", "norm_bias"):
             tensor = getattr(one, name)

@@ -34,6 +34,7 @@ from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
+from specbench.engine.weights.rounding import round_weights
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
 
@@ -167,6 +168,7 @@ def load_model(
     states_of_prompt: bool = False,
     pass_embeddings: tuple[Path, ...] = (),
     kept_tokens: tuple[int, ...] | None = None,
+    level_bits: int = 0,
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`.
 
@@ -186,6 +188,7 @@ def load_model(
         states_of_prompt: also those of a decoder-only model's prompt.
         pass_embeddings: its sessions read the look-ahead embeddings in these folders.
         kept_tokens: it predicts these tokens alone (`ShortHead`).
+        level_bits: the weights of its linear maps are rounded to 8 or 4 bits; 0: they are not.
 
     Raises:
         UserError: the checkpoint or engine cannot be used.
@@ -200,7 +203,10 @@ def load_model(
             network = random_network(shape_of(model, key), dtype, device)
         except torch.OutOfMemoryError as error:
             raise _no_room(model, key, f"on {device}", error) from error
-        return with_engine(engine, network, vocabulary.size, frozenset(), numerics)  # ends of text would be random
+        if level_bits:
+            round_weights(network, level_bits)
+        # Ends of text would be random.
+        return with_engine(engine, network, vocabulary.size, frozenset(), numerics, level_bits)
     if spread:
         network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
         _require_placed(network, key, device)
@@ -211,9 +217,11 @@ def load_model(
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
     if kept_tokens is not None:
         shorten_head(network, kept_tokens, key)
+    if level_bits:
+        round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
+    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics, level_bits)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
     return made

@@ -144,14 +144,15 @@ def _profile(record: Mapping[str, Any], one: Acceptance) -> dict[str, Any]:
 def _golden(records: Sequence[Mapping[str, Any]], found: Mapping[str, Acceptance]) -> str:
     """InferenceX' YAML: a length by gamma, of one target, draft and task. Its prompts are others (SPEED-Bench)."""
     first = records[0]["summary"]
-    same = ("target", "draft", "task", "temperature", "accept")
+    same = ("target", "draft", "task", "temperature", "accept", "processing", "context", "simulated")
     for record in records[1:]:
         if other := next((key for key in same if record["summary"].get(key) != first.get(key)), None):
             raise UserError(f"{record['run_id']}: has another {other}; the runs of --as inferencex differ in γ alone")
     lengths = {one.gamma: round(one.length, 2) for one in sorted(found.values(), key=lambda one: one.gamma)}
     if len(lengths) < len(found):
         raise UserError("--as inferencex: two of the runs have the same γ; name one for each γ")
-    head = f"# dataset: {first['task']} | temperature: {first['temperature']:g} | measured by specbench\n"
+    how = "simulated" if first.get("simulated") else "measured"
+    head = f"# dataset: {first['task']} | temperature: {first['temperature']:g} | {how} by specbench\n"
     body = {"_metadata": {"draft-model": first["draft"]}, first["target"]: {"thinking_off": lengths}}
     return head + yaml.safe_dump(body, sort_keys=False).rstrip()
 
@@ -163,6 +164,8 @@ def read_vllm(document: Document) -> Reading:
     """The reading of a speculative config with forced acceptance."""
     for value in document.values:
         config = value.fields.get("speculative_config", value.fields)
+        if not isinstance(config, dict):
+            raise UserError(f"{value.where}: speculative_config is no object")
         gamma = whole_number(config.get("num_speculative_tokens"), value.where, "num_speculative_tokens")
         if (rates := config.get(VLLM_RATES)) is not None:
             return _reading(VLLM_RATES, _rates(rates, value.where, VLLM_RATES, gamma))
@@ -177,11 +180,11 @@ def read_llamacpp(document: Document) -> Reading:
     if match is None:
         raise UserError(f"{document.path}: --spec-synth-len and --spec-synth-rates take numbers")
     if match[1] == "rates":
-        given = [float(rate) for rate in match[2].strip(",").split(",")]
+        given = [_real(rate, document) for rate in match[2].strip(",").split(",")]
         return _reading("--spec-synth-rates", _rates(given, str(document.path), "--spec-synth-rates"))
     if drafted is None:
         raise UserError(f"{document.path}: --spec-synth-len without --spec-draft-n-max, its γ")
-    gamma, length = int(drafted[1]), float(match[2])
+    gamma, length = int(drafted[1]), _real(match[2].strip(","), document)
     alpha = alpha_of(length - 1, gamma)
     return _reading("--spec-synth-len", Acceptance([alpha**place for place in range(1, gamma + 1)]))
 
@@ -246,10 +249,17 @@ def from_length(length: float, gamma: int) -> Acceptance:
     return Acceptance([min(1.0, max(0.0, length - 1 - place)) for place in range(gamma)])
 
 
+def _real(text: str, document: Document) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UserError(f"{document.path}: {text!r} is not a number") from error
+
+
 def _found(pattern: re.Pattern[str], document: Document) -> float:
     for line in document.lines:
         if match := pattern.search(line):
-            return number(float(match[1].strip(".")), str(document.path), match[0])
+            return _real(match[1].strip("."), document)
     raise UserError(f"{document.path}: no number after the variable")
 
 

@@ -35,6 +35,7 @@ from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.eagle.cache import Prediction
 
 PROBED = 5  # tokens of the context with which captured steps are compared
+READ_AT_ONCE = 256  # tokens of the context, which do not depend on each other: a layout is tokens times slots
 
 
 class BlockProgram:
@@ -164,7 +165,7 @@ class CapturedBlock:
         self.drafter, self.device, self.ids = drafter, target.device, target.ids
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
-        self.numbers, self.capacity = target.numbers, target.capacity
+        self.numbers, self.capacity, self.grows_in_place = target.numbers, target.capacity, target.grows_in_place
         self._addresses: dict[int, Any] = {}
         self.masks = [drafter.shape.mask] * (drafter.shape.block - 1)
         CapturedBlockSession(self).look_up(USUAL_COUNTS)
@@ -226,8 +227,12 @@ class CapturedBlockSession(NativeSession):
         visible_1LC = (layout.positions_BC < self.length + count).unsqueeze(1).expand(-1, count, -1)
         return Layout(layout.slots_BL, layout.positions_BC, visible_1LC.contiguous())
 
-    @torch.inference_mode()
     def read(self, features_LF: Tensor) -> None:
+        for part_LF in features_LF.split(READ_AT_ONCE):
+            self._read_part(part_LF)
+
+    @torch.inference_mode()
+    def _read_part(self, features_LF: Tensor) -> None:
         count, program = len(features_LF), self.model.program
         self._make_room(self.length + count)
         states_1LF = self._states.get(count)

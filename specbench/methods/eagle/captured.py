@@ -160,7 +160,7 @@ class CapturedEagle:
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self.numbers, self.capacity, self.source_slots = target.numbers, target.capacity, target.source_slots
-        self.ids = target.ids
+        self.ids, self.grows_in_place = target.ids, target.grows_in_place
         self.graphs = target if isinstance(target, CudaGraphModel) else None
         self._graph_inputs: dict[tuple[int, int], Tensor] = {}
         if self.graphs is None:

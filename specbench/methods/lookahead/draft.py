@@ -163,7 +163,7 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
     """Builds `draft=lookahead`."""
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        target.require_trees()
+        target.require_trees(f"{self.request.key}=lookahead", "use another draft")
         draft = self.draft
         read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
         return LookaheadDraft(read, draft.window, draft.ngram, draft.guesses, self.request.device)

@@ -111,6 +111,6 @@ class ParallelBuilder(HeadsBuilder):
         self.pass_embeddings = (self.folder,)
 
     def build_draft(self, target: EagerModel) -> Draft:
-        target.require_trees()
+        target.require_trees(f"{self.request.key}=pass", "use another draft")
         read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
         return ParallelDraft(read, target.pass_embeddings[self.folder], self.request.device)

@@ -120,7 +120,7 @@ class PardBuilder(DraftBuilder[PardConfig]):
         request = self.request
         wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device)
         model = request.loader.load(wanted, say)
-        model.require_trees()  # by which it is scored
+        model.require_trees(f"{request.key}=pard", "use another draft")  # by which it is scored
         self.models.append(model)
         own = processed(model, request.run.sampling, request.vocabulary)
         return PardDraft(own, self.mask, request.device)

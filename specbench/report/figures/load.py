@@ -51,12 +51,14 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     promise, hardware = record["promise"], record["hardware"]
     notes = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {hardware}, at most "
-        f" {record['server_rows']} requests at a time",
+        f"{record['server_rows']} requests at a time",
         f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
         f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with all rows at "
         "work. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
         "arrivals of these",
     ]
+    if signs := record.get("disturbed_by"):
+        notes.append(f"Contended: {signs}, so the costs are unreliable")
     return Drawn(name, "Goodput against load", figure, frame, notes)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
@@ -33,6 +33,7 @@ class EngineSettings(TypedDict):
     candidate: str | None
     gamma: int | None
     estimated: float | None
+    measure: NotRequired[str]  # what `estimated` is; absent: the calibrated speedup
     command: str
     settings: Mapping[str, Any]
     file: FileContent | None
