@@ -270,7 +270,7 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["batch=8"], "batch=[8]: must be a list of rows"),
+        (["batch=8"], "batch=[8]: must be a list of batch sizes"),
         (["gamma=3"], "gamma=3: specbench recommend --load does not use gamma; give gammas=[…]"),
         (["tree=sequoia"], "tree=sequoia: specbench recommend --load does not use tree"),
         (["engine=transformers"], "engine=transformers: --load times our own batching"),
@@ -290,7 +290,7 @@ def test_mistakes_are_one_line(words: list[str], said: str, argv: list[str], tmp
 
 def test_few_prompts_are_a_mistake(argv: list[str], capfd: Capture) -> None:
     assert main([*argv, "batch=1,8"]) == 2
-    assert "batch=1,8: costs of turns are timed over 8 prompts, and these rows need 18" in capfd.readouterr().err
+    assert "batch=1,8: costs of turns are timed over 8 prompts, and these batch sizes need 18" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("key", ["rates=[1]", "requests=50"])

@@ -165,7 +165,7 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
         if len(server.prompts) < 2 * sum(nodes):
             raise UserError(
                 f"batch={','.join(map(str, nodes))}: costs of turns are timed over {len(server.prompts)} prompts, and "
-                f"these rows need {2 * sum(nodes)}; give more prompts (limit=) or fewer rows"
+                f"these batch sizes need {2 * sum(nodes)}; give more prompts (limit=) or smaller batches"
             )
         timed = {key: Timed([], {}, defaultdict(list)) for key in server.settings}
         waits = list[float | None]()
@@ -416,8 +416,8 @@ def _record(one: Service) -> ServiceRecord:
 def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: _Plan) -> list[str]:
     """What to set, in sentences."""
     lines = [
-        f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves with {plan.rows} rows always "
-        "at work"
+        f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves when its batch of {plan.rows} "
+        "is always full"
     ]
     drafting = [row["load"] for row in best if row["candidate"] != ALONE]
     if not drafting:

@@ -70,7 +70,7 @@ class ChooseConfig(RunConfig):
     )
     batches: list[int] = fresh(
         lambda: [1],
-        "batch=1,4,16: a ranking for each batch; --load: rows at which costs are timed, the server's as the last",
+        "batch=1,4,16: a ranking for each batch; --load: sizes at which costs are timed, the server's the largest",
         verbs=("recommend", LOAD),
     )
     repeats: int = key(2, "times that each candidate decodes each prompt", at_least(1), (VALIDATE,))
@@ -110,7 +110,7 @@ class LoadConfig(ChooseConfig):
         None, "a file of recorded arrivals, seconds, a line each; rates= stretches them; unset: Poisson", EXISTS
     )
     ttft: float | None = key(
-        None, "ms to the first token that are promised; unset: 20 steps of the target alone, all rows at work", POSITIVE
+        None, "ms to the first token that are promised; unset: 20 steps of the target alone with a full batch", POSITIVE
     )
     tpot: float | None = key(None, "ms a token after the first that are promised; unset: 2 such steps", POSITIVE)
 
@@ -119,7 +119,7 @@ def check_load(config: LoadConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check_choose(config)
     require(config.tree.shape == "none", "tree", config.tree.shape, "none: loads are simulated for chains")
-    require(len(config.batches) > 1, "batch", config.batches, "a list of rows, as in batch=1,2,4,8")
+    require(len(config.batches) > 1, "batch", config.batches, "a list of batch sizes, as in batch=1,2,4,8")
 
 
 # Keys of a run that a verb does not use, and what to give in their place.

@@ -250,8 +250,7 @@ def _raw(trace: Trace, parts: Parts) -> TraceRecord:
 # Decode groups of prompts in batches, with and without the draft, and return their raw records.
 #
 # A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft
-# and
-# then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
+# and then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
 
 
 @dataclass(frozen=True)

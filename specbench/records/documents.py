@@ -277,7 +277,7 @@ class TurnCostRow(TypedDict):
     candidate: str
     gamma: int
     tokens_per_pass: float
-    turns: int
+    turns: Annotated[int, "turns that were timed"]
     join_s: Annotated[float, "seconds to start a request"]
     token_s: Annotated[float, "seconds a token of its prompt"]
     pass_s: Annotated[dict[str, float], "seconds of a pass, by rows"]
@@ -319,16 +319,16 @@ class LoadDocument(Document):
     dtype: str
     hardware: str
     engine: str
-    requests: int
+    requests: Annotated[int, "served at each load"]
     arrivals: Annotated[str, "'Poisson', or the file of recorded arrivals"]
     server_rows: Annotated[int, "the most requests that decode at a time"]
     promise: Annotated[dict[str, float], "ttft_s, tpot_s"]
     rows: list[LoadRow]
-    costs: list[TurnCostRow]
+    costs: Annotated[list[TurnCostRow], "of each candidate and gamma, and of the target alone"]
     best: Annotated[list[LoadRow], "of each load"]
     schedules: Annotated[dict[str, list[LoadSpan]], "by candidate: gamma by batch size"]
     reasons: list[str]
-    verified: list[ServedRow]
+    verified: Annotated[list[ServedRow], "loads that were served for real (verify=N)"]
     alpha_rows: Annotated[list[Row], "draft and accept of each config"]
     configs: list[Config]
     disturbed_by: str | None

@@ -29,6 +29,7 @@ def draw(record: LoadDocument) -> None:
     if (signs := record["disturbed_by"]) is not None:
         console.print(f"CONTENDED: {signs}, so the costs are unreliable; repeat it when nothing else runs")
     console.print(_loads(record))
+    console.print("95%: over simulated arrivals, which are the same for all candidates: they rise and fall together")
     for line in record["reasons"]:
         console.print(f"· {line}", markup=False)
     if record["verified"]:
@@ -70,8 +71,12 @@ def _name(candidate: str, gamma: int) -> str:
     return f"{candidate}, γ={gamma}" if gamma else "target alone"
 
 
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g}" if seconds < 0.9995 else f"{1000 * seconds:,.0f}"
+
+
 def _times(row: ServiceRecord | LoadRow) -> list[str]:
     """Quantiles in milliseconds."""
     return [
-        " / ".join(f"{1000 * seconds:.3g}" for seconds in values.values()) for values in (row["ttft_s"], row["tpot_s"])
+        " / ".join(_milliseconds(seconds) for seconds in values.values()) for values in (row["ttft_s"], row["tpot_s"])
     ]

@@ -53,8 +53,8 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {hardware}, at most "
         f"{record['server_rows']} requests at a time",
         f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
-        f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with all rows at "
-        "work. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
+        f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with a full "
+        "batch. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
         "arrivals of these",
     ]
     if signs := record.get("disturbed_by"):
