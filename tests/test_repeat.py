@@ -1,5 +1,6 @@
 """What computes a verdict on a GPU is captured as graphs; the tokens are those of the same operations one by one."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from captured import Repeated
 from decode import spec_of
 from networks import network
+from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Verification
 from specbench.algorithm.acceptance.rules.block import accept_block
@@ -59,6 +61,16 @@ def test_graphs_of_verdicts_give_the_verdicts_of_their_operations(name: str, tem
         assert found[0] == found[1]
         model.capture_asked()
     assert all(isinstance(function, FunctionGraph) for function in model._functions.values()) and model._functions
+
+
+def test_what_cannot_be_captured_runs_as_it_is() -> None:
+    def refusing(work: Callable[[], Tensor]) -> Repeated:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    model = CudaGraphModel(network("gpt2", seed=5, layers=1), SIZE, frozenset({1}), capture=refusing)
+    for _ in range(3):
+        assert model.repeat(torch.neg, torch.ones(2)).tolist() == [-1, -1]
+        model.capture_asked()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -169,6 +169,9 @@ def test_rules_of_trees_alone(run: Any) -> None:
         assert len(ranks) == 4 and all(
             b * b <= 1.0001 * a * c for a, b, c in zip(ranks, ranks[1:], ranks[2:], strict=False)
         )
+    code, out, err, record = run("accept=multi-path", "tree.widths=[3,1]", *options)
+    assert code == 0, err
+    assert record["summary"]["lossless"] and abs(record["summary"]["proof_z"]) < 5 and "multi-path" in out
     code, out, err, record = run("accept=typical", *options)
     assert code == 0, err
     assert record["summary"]["lossy"] and "(lossy)" in out

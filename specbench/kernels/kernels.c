@@ -529,47 +529,157 @@ static inline vec of_neighbours(vec a, vec b) {
 #endif
 }
 
-/* To `out`, which has room for a multiple of KEYS: the products of `query` [D] with the keys [C, D] in the slots `seen`,
-   times `scale`, plus what `out` holds. The sums of a product's lanes are added up for KEYS of them at once. */
-enum { KEYS = 8 };
-static void scores(const float *restrict query, const float *restrict keys, const int64_t *restrict seen, int64_t count,
-                   int64_t d, float scale, float *restrict out) {
-    for (int64_t c = 0; c < count; c += KEYS) {
-        vec sum[KEYS];
-        const float *key[KEYS];
-        int64_t i = 0, some = count - c < KEYS ? count - c : KEYS;
-        UNROLLED for (int k = 0; k < KEYS; k++) key[k] = keys + seen[c + (k < some ? k : 0)] * d, sum[k] = (vec){0};
+/* One row of a query head: what it asks for, and of each slot that it sees, in order, the weight; of those in a block that
+   its tile does not see as a whole, the number too. */
+typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } Asking;
+
+/* A tile has up to MOST_ASKING rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load
+   of a key or a value, and the others find NEAR_SLOTS of them in the cache nearby. */
+enum { SLOTS = 16, NEAR_SLOTS = 64, MOST_ASKING = 8 };
+#define INLINED static inline __attribute__((always_inline)) void /* with constants for the sizes of a tile */
+#if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
+enum { OF_ONE = 8, OF_TWO = 8, OF_FOUR = 4, MOST_SUMS = 16 }; /* keys, or vectors of a value, that so many rows read at once */
+#else
+enum { OF_ONE = 8, OF_TWO = 4, OF_FOUR = 2, MOST_SUMS = 8 };
+#endif
+
+/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
+   some tiles once a product and those of others twice. */
+static inline vec last_channels(const float *v, int64_t count) {
+#ifdef __AVX512F__
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
+#else
+    vec some = {0};
+    memcpy(&some, v, count * sizeof(float));
+    return some;
+#endif
+}
+
+/* To the weights of `rows` rows from their place `at` on: the products of the queries [D] with `count` keys [C, D], times
+   `scale`. The keys are those in the slots `seen`, or the first ones. The sums of a product's lanes are added up for
+   all products with `some` keys at once; a product is the same in any company. */
+INLINED scores(const int rows, const int some, const Asking *of, const float *restrict keys, const int32_t *seen,
+               int64_t count, int64_t d, float scale) {
+    for (int64_t c = 0; c < count; c += some) {
+        vec sum[MOST_SUMS];
+        const float *key[MOST_SUMS];
+        int64_t i = 0, left = seen && count - c < some ? count - c : some;
+        UNROLLED for (int k = 0; k < some; k++) key[k] = keys + (seen ? seen[c + (k < left ? k : 0)] : c + k) * d;
+        UNROLLED for (int k = 0; k < rows * some; k++) sum[k] = (vec){0};
         for (; i + LANES <= d; i += LANES)
-            UNROLLED for (int k = 0; k < KEYS; k++) sum[k] += *(const vec *)(query + i) * *(const vec *)(key[k] + i);
-        UNROLLED for (int k = 0; k < 4; k++) sum[k] = of_neighbours(sum[2 * k], sum[2 * k + 1]);
-        UNROLLED for (int k = 0; k < 2; k++) sum[k] = of_neighbours(sum[2 * k], sum[2 * k + 1]);
-        if (LANES > 4) sum[0] = of_neighbours(sum[0], sum[1]);
-        if (LANES > 8) sum[0] = of_neighbours(sum[0], sum[0]);
-        float one[KEYS];
-        memcpy(one, sum, sizeof one);
-        for (; i < d; i++) UNROLLED for (int k = 0; k < KEYS; k++) one[k] += query[i] * key[k][i];
-        UNROLLED for (int k = 0; k < KEYS; k++) out[c + k] += one[k] * scale;
+            UNROLLED for (int k = 0; k < some; k++) {
+                vec read = *(const vec *)(key[k] + i);
+                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] += *(const vec *)(of[r].query + i) * read;
+            }
+        if (i < d)
+            UNROLLED for (int k = 0; k < some; k++) {
+                vec read = last_channels(key[k] + i, d - i);
+                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] += last_channels(of[r].query + i, d - i) * read;
+            }
+        UNROLLED for (int lanes = LANES, n = rows * some; lanes > 1; lanes /= 2, n = (n + 1) / 2)
+            UNROLLED for (int k = 0; k < n; k += 2) sum[k / 2] = of_neighbours(sum[k], sum[k + 1 < n ? k + 1 : k]);
+        float one[MOST_SUMS];
+        memcpy(one, sum, rows * some * sizeof(float));
+        UNROLLED for (int r = 0; r < rows; r++) {
+            float *out = of[r].weights + of[r].at + c;
+            if (left == some) UNROLLED for (int k = 0; k < some; k++) out[k] += one[r * some + k] * scale;
+            else for (int64_t k = 0; k < left; k++) out[k] += one[r * some + k] * scale;
+        }
     }
 }
 
-/* The rows of `value` [C, D] in the slots `seen`, added up by weight, times `factor`. */
-#define MIX(PARTS)                                                                                                     \
-    for (; i + PARTS * LANES <= d; i += PARTS * LANES) {                                                               \
-        vec sum[PARTS];                                                                                                \
-        UNROLLED for (int j = 0; j < PARTS; j++) sum[j] = (vec){0};                                                    \
-        for (int64_t c = 0; c < count; c++)                                                                            \
-            UNROLLED for (int j = 0; j < PARTS; j++)                                                                   \
-                sum[j] += weights[c] * *(const vec *)(value + seen[c] * d + i + j * LANES);                            \
-        UNROLLED for (int j = 0; j < PARTS; j++) *(vec *)(out + i + j * LANES) = sum[j] * factor;                      \
+/* To the results of `rows` rows, from channel i on: `count` rows of `value` [C, D] by their weights from place `at` on. */
+INLINED mix_some(const int rows, const int parts, const Asking *to, const float *restrict value, const int32_t *seen,
+                 int64_t count, int64_t d, int64_t i) {
+    vec sum[MOST_SUMS];
+    const float *weights[MOST_SUMS];
+    UNROLLED for (int r = 0; r < rows; r++) {
+        weights[r] = to[r].weights + to[r].at;
+        UNROLLED for (int j = 0; j < parts; j++) sum[r * parts + j] = *(vec *)(to[r].out + i + j * LANES);
     }
-static void mix(const float *restrict weights, const float *restrict value, const int64_t *restrict seen, int64_t count,
-                float *restrict out, int64_t d, float factor) {
+    for (int64_t c = 0; c < count; c++) {
+        const float *from = value + (seen ? seen[c] : c) * d + i;
+        UNROLLED for (int j = 0; j < parts; j++) {
+            vec read = *(const vec *)(from + j * LANES);
+            UNROLLED for (int r = 0; r < rows; r++) sum[r * parts + j] += weights[r][c] * read;
+        }
+    }
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int j = 0; j < parts; j++) *(vec *)(to[r].out + i + j * LANES) = sum[r * parts + j];
+}
+
+INLINED mix(const int rows, const int most, const Asking *to, const float *restrict value, const int32_t *seen,
+            int64_t count, int64_t d) {
     int64_t i = 0;
-    MIX(8) MIX(4) MIX(1)
-    for (; i < d; i++) {
-        float sum = 0;
-        for (int64_t c = 0; c < count; c++) sum += weights[c] * value[seen[c] * d + i];
-        out[i] = sum * factor;
+    for (; i + most * LANES <= d; i += most * LANES) mix_some(rows, most, to, value, seen, count, d, i);
+    if (most > 4) for (; i + 4 * LANES <= d; i += 4 * LANES) mix_some(rows, 4, to, value, seen, count, d, i);
+    for (; i + 2 * LANES <= d; i += 2 * LANES) mix_some(rows, 2, to, value, seen, count, d, i);
+    for (; i + LANES <= d; i += LANES) mix_some(rows, 1, to, value, seen, count, d, i);
+    if (i < d)
+        for (int r = 0; r < rows; r++) {
+            vec sum = last_channels(to[r].out + i, d - i);
+            for (int64_t c = 0; c < count; c++)
+                sum += to[r].weights[to[r].at + c] * last_channels(value + (seen ? seen[c] : c) * d + i, d - i);
+            memcpy(to[r].out + i, &sum, (d - i) * sizeof(float));
+        }
+}
+
+/* The slots that each row of a tile sees, with what is added to their scores, and to `whole` which blocks all of them see
+   as a whole. */
+static void gather(Asking *rows, int64_t n, int64_t slots, char *whole) {
+    for (int64_t c = 0; c < slots; c += SLOTS) { /* most often all of a block is visible, or nothing */
+        int64_t end = c + SLOTS < slots ? c + SLOTS : slots, most = 0, least = SLOTS;
+        for (Asking *row = rows; row < rows + n; row++) {
+            int visible = end - c;
+            if (row->added && visible == SLOTS) {
+                visible = 0;
+                for (int64_t i = 0; i < SLOTS; i++) visible += row->added[c + i] >= -1e30f;
+            }
+            most = visible > most ? visible : most, least = visible < least ? visible : least;
+        }
+        whole[c / SLOTS] = least == SLOTS;
+        if (most) for (Asking *row = rows; row < rows + n; row++) {
+            row->seen[row->count] = c;
+            if (least == SLOTS) {
+                if (row->added) memcpy(row->weights + row->count, row->added + c, SLOTS * sizeof(float));
+                else memset(row->weights + row->count, 0, SLOTS * sizeof(float));
+                row->count += SLOTS;
+            } else for (int64_t i = c; i < end; i++) {
+                row->seen[row->count] = i, row->weights[row->count] = row->added ? row->added[i] : 0;
+                row->count += !row->added || row->added[i] >= -1e30f;
+            }
+        }
+    }
+}
+
+/* What a tile reads of its slots, keys' scores or values, in the order of the slots: of blocks that all rows see, up to
+   four rows at a time; of others what each of them sees. */
+INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, const float *from, int64_t d, float scale,
+                   const int is_mix) {
+    for (int64_t r = 0; r < n; r++) rows[r].at = 0;
+    for (int64_t c = 0, end; c < slots; c = end) {
+        int is_whole = whole[c / SLOTS];
+        for (end = c; end < slots && whole[end / SLOTS] == is_whole && !(is_whole && n > 1 && end - c == NEAR_SLOTS);) end += SLOTS;
+        const float *read = from + c * d;
+        int64_t r = 0;
+        if (is_whole) {
+            for (; r + 4 <= n; r += 4)
+                if (is_mix) mix(4, OF_FOUR, rows + r, read, 0, end - c, d);
+                else scores(4, OF_FOUR, rows + r, read, 0, end - c, d, scale);
+            for (; r + 2 <= n; r += 2)
+                if (is_mix) mix(2, OF_TWO, rows + r, read, 0, end - c, d);
+                else scores(2, OF_TWO, rows + r, read, 0, end - c, d, scale);
+            for (; r < n; r++)
+                if (is_mix) mix(1, OF_ONE, rows + r, read, 0, end - c, d);
+                else scores(1, OF_ONE, rows + r, read, 0, end - c, d, scale);
+            for (r = 0; r < n; r++) rows[r].at += end - c;
+        } else for (; r < n; r++) {
+            int64_t at = rows[r].at, count = end < slots ? 0 : rows[r].count - at;
+            if (end < slots) while (at + count < rows[r].count && rows[r].seen[at + count] < end) count++;
+            if (is_mix) mix(1, OF_ONE, rows + r, from, rows[r].seen + at, count, d);
+            else scores(1, OF_ONE, rows + r, from, rows[r].seen + at, count, d, scale);
+            rows[r].at += count;
+        }
     }
 }
 
@@ -585,56 +695,61 @@ typedef struct { const Instruction *program; int64_t count; const Part *parts; i
     int64_t first_row = 0;                                                                                             \
     for (const Part *part = (step)->parts; part < (step)->parts + (step)->part_count; first_row += part->rows, part++)
 
-/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are gathered first, in
-   order, so that a sum does not depend on the slots between them: a path of a tree is summed as a chain is, and a text
-   among others as it is alone. Each text has its own keys, values and, with more than one at `bias_texts`, bias. */
+/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. Those are summed in order, as if
+   they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of its
+   tile: a path of a tree is summed as a chain is, and a text among others as it is alone. Each text has its own keys,
+   values and, with more than one at `bias_texts`, bias. */
 static void attend(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, int thread,
                    int threads) {
-    int64_t d = it->inner, group = it->heads / it->key_heads, rows = step->rows, units = it->heads * rows;
-    const Part *part = step->parts;
-    int64_t first = 0; /* row of the part */
-    for (int64_t unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
-        int64_t h = unit / rows, r = unit % rows, count = 0;
-        if (r < first) part = step->parts, first = 0;
-        while (r >= first + part->rows) first += part->rows, part++;
+    int64_t d = it->inner, group = it->heads / it->key_heads, all = step->rows * group, units = it->key_heads * all;
+    int64_t last = units * (thread + 1) / threads, n;
+    for (int64_t unit = units * thread / threads; unit < last; unit += n) { /* by key head, text, query head and row */
+        const Part *part = step->parts;
+        int64_t key_head = unit / all, at = unit % all, first = 0; /* row of the part */
+        for (; at >= part->rows * group; part++) at -= part->rows * group, first += part->rows;
         const int64_t *sizes = part->sizes;
-        int64_t slots = sizes[it->slots], tokens = part->rows / part->texts, text = (r - first) / tokens;
-        const float *keys = part->outside[it->outside[0]], *values = part->outside[it->outside[1]], *added = 0;
-        if (it->outside[2] >= 0) { /* the bias' axes for texts, heads and rows may each have one entry for all */
-            int64_t head = text * (sizes[it->bias_texts] > 1), row = (r - first) % tokens * (sizes[it->bias_rows] > 1);
+        int64_t slots = sizes[it->slots], tokens = part->rows / part->texts, text = at / (tokens * group), room = slots + SLOTS;
+        at -= text * tokens * group;
+        n = tokens * group - at < last - unit ? tokens * group - at : last - unit;
+        n = at_once(n, MOST_ASKING);
+        Asking rows[MOST_ASKING];
+        char *whole = (char *)(scratch + 2 * n * room);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t h = key_head * group + (at + i) / tokens, token = (at + i) % tokens, r = first + text * tokens + token;
+            rows[i] = (Asking){.query = q + r * it->x.stride + h * d, .out = out + r * it->out.stride + h * d};
+            rows[i].weights = scratch + i * room, rows[i].seen = (int32_t *)(scratch + (n + i) * room);
+            if (it->outside[2] < 0) continue;
+            /* the bias' axes for texts, heads and rows may each have one entry for all */
+            int64_t head = text * (sizes[it->bias_texts] > 1), row = token * (sizes[it->bias_rows] > 1);
             head = sizes[it->bias_heads] > 1 ? head * it->heads + h : head;
-            added = (const float *)part->outside[it->outside[2]] + (head * sizes[it->bias_rows] + row) * slots;
+            rows[i].added = (const float *)part->outside[it->outside[2]] + (head * sizes[it->bias_rows] + row) * slots;
         }
-        int64_t at = (text * it->key_heads + h / group) * slots * d;
-        float *weights = scratch;
-        int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
-        for (int64_t c = 0, end; c < slots; c = end) { /* most often all of some neighbours are visible, or none */
-            int visible = 0;
-            end = c + LANES < slots ? c + LANES : slots;
-            if (!added) visible = end - c;
-            else for (int64_t i = c; i < end; i++) visible += added[i] >= -1e30f;
-            if (visible == end - c)
-                for (int64_t i = c; i < end; i++, count++) seen[count] = i, weights[count] = added ? added[i] : 0;
-            else if (visible) for (int64_t i = c; i < end; i++) {
-                seen[count] = i, weights[count] = added[i];
-                count += added[i] >= -1e30f;
+        gather(rows, n, slots, whole);
+        int64_t from = (text * it->key_heads + key_head) * slots * d;
+        read_slots(rows, n, slots, whole, (const float *)part->outside[it->outside[0]] + from, d, (float)it->scale, 0);
+        float totals[MOST_ASKING] = {0};
+        for (int64_t i = 0; i < n; i++) {
+            float *weights = rows[i].weights, most = -INFINITY, total = 0;
+            int64_t count = rows[i].count;
+            #pragma omp simd reduction(max:most)
+            for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
+            if (it->bias) { /* a sink takes part in the softmax, and mixes nothing in */
+                float sink = ((const float *)it->bias)[key_head * group + (at + i) / tokens];
+                most = sink > most ? sink : most, total = sink;
+                raise_all(&total, 1, most, 1);
             }
+            raise_all(weights, count, most, 1);
+            #pragma omp simd reduction(+:total)
+            for (int64_t c = 0; c < count; c++) total += weights[c];
+            totals[i] = total;
+            memset(rows[i].out, 0, d * sizeof(float));
         }
-        scores(q + r * it->x.stride + h * d, keys + at, seen, count, d, (float)it->scale, weights);
-        float most = -INFINITY, total = 0;
-        #pragma omp simd reduction(max:most)
-        for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
-        if (it->bias) { /* a sink takes part in the softmax, and mixes nothing in */
-            float sink = ((const float *)it->bias)[h];
-            most = sink > most ? sink : most, total = sink;
-            raise_all(&total, 1, most, 1);
+        read_slots(rows, n, slots, whole, (const float *)part->outside[it->outside[1]] + from, d, 1, 1);
+        for (int64_t i = 0; i < n; i++) {
+            float factor = 1 / totals[i];
+            for (int64_t j = 0; j < d; j++) rows[i].out[j] *= factor;
+            if (it->short_floats) round_all(rows[i].out, d);
         }
-        raise_all(weights, count, most, 1);
-        #pragma omp simd reduction(+:total)
-        for (int64_t c = 0; c < count; c++) total += weights[c];
-        float *mixed = out + r * it->out.stride + h * d;
-        mix(weights, values + at, seen, count, mixed, d, 1 / total);
-        if (it->short_floats) round_all(mixed, d);
     }
 }
 

@@ -67,7 +67,7 @@ class CudaGraphModel(StaticModel):
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
         self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
-        self._functions: dict[Key, FunctionGraph | Callable[[Capture], FunctionGraph]] = {}
+        self._functions: dict[Key, FunctionGraph | Callable[[Capture], FunctionGraph] | None] = {}
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
         self._choice: Choice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
@@ -121,7 +121,10 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """See `session.Repeat`: a graph from the second completion on; the first one asks for it."""
+        """See `session.Repeat`: a graph from the second completion on; the first one asks for it.
+
+        What no graph can hold runs as it is.
+        """
         key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
         if isinstance(found := self._functions.get(key), FunctionGraph):
             return found.run(inputs)
@@ -210,9 +213,12 @@ class CudaGraphModel(StaticModel):
                 continue
             self.captures += 1
         self._asked.clear()
-        for name, function in self._functions.items():
-            if not isinstance(function, FunctionGraph):
-                self._functions[name] = function(self.capture)
+        for name, asked in self._functions.items():
+            if asked is not None and not isinstance(asked, FunctionGraph):
+                try:
+                    self._functions[name] = asked(self.capture)
+                except RuntimeError:  # it reads values on the host, as a rule of a plug-in may
+                    self._functions[name] = None
 
 
 def _grown(size: int, needed: int) -> int:

@@ -199,8 +199,8 @@ class NativeRun:
         return [outside[number].shape[axis] for number, axis in self._sizes_of]
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
-        """Floats that each thread needs for itself: rows as a linear map reads them; scores of slots, and which."""
-        return max(self.scratch_of_maps(rows), *(_lines(3 * sizes[number] + 8) for number in self._slots), LINE)
+        """Floats that each thread needs for itself: rows of a linear map; of up to 8 rows, scores and slots."""
+        return max(self.scratch_of_maps(rows), *(_lines(17 * (sizes[number] + 16)) for number in self._slots), LINE)
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
