@@ -137,6 +137,7 @@ FILLED = {
             "specdec",
         ),
         "shlex.quote(target or 'TARGET')": ("TARGET",),
+        "start": (" model.start_from=DRAFT",),
     },
     "config/verbs": {"verb": ("alpha",)},
     "methods/target_layers/config": {"key": ("draft",), "AUTO": ("auto",)},

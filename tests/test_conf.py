@@ -77,7 +77,7 @@ def test_what_replaces_the_default_draft_keeps_nothing_of_it(
 WRONG = {
     "gama=3": "gama: no such key; did you mean gamma?",
     "sampling.temprature=1": "sampling.temprature: no such key; did you mean sampling.temperature",
-    "+nonsense=1": "nonsense: no such key; the keys are accept, batch, device, draft",
+    "+nonsense=1": "nonsense: no such key; the keys are accept, batch, context, device, draft",
     "gamma=x": "gamma=x: must be from 1 to 64, or auto | adaptive",
     "gamma=0": "gamma=0: must be from 1 to 64",
     "gamma=1000": "gamma=1000: must be from 1 to 64",
@@ -87,7 +87,7 @@ WRONG = {
     "draft=bigrm": "draft=bigrm: no such draft; did you mean bigram, ",
     "T=1": "T: no such key; did you mean sampling.temperature?",
     "top_p=0.9": "top_p: no such key; did you mean sampling.top_p?",
-    "--nonsense": "nonsense: no such key; the keys are accept, batch, device, draft",
+    "--nonsense": "nonsense: no such key; the keys are accept, batch, context, device, draft",
     "--gamma": "--gamma: give a value",
     "--resolve": "--resolve: belongs to --cfg job",
     "--cfg=task": "--cfg task: must be job | hydra | all",
@@ -150,7 +150,7 @@ WRONG = {
     "accept=k-seq tree=widths tree.children=replaced draft=merged": "accept=k-seq: not together with draft=merged-t5-"
     "nano-bigram: its children are draws from one q; use accept=exact",
     "accept=multi-path tree=widths tree.widths=[2,2] tree.children=replaced": "accept=multi-path: not together with "
-    "tree=widths 2×2 replaced, draft=t5-nano: its paths are independent draws from one q; use tree=widths",
+    "tree=widths 2×2 replaced, draft=t5-nano-top1000: its paths are independent draws from one q; use tree=widths",
     "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
     "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
     "tree=widths accept=block": "accept.rule=block: must be exact | k-seq | multi-path | traversal | typical with tree",

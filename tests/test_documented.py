@@ -208,8 +208,10 @@ def test_a_printed_command(
         assert {word for word in words if word.startswith("--")} <= set(
             re.findall(r"--[a-z-]+", capsys.readouterr().out)
         )
-    elif trains:  # for a target of either kind
-        for target in ("t5-mini",) if "recipe=specdec" in words else ("t5-mini", "gpt-mini"):
+    elif trains:
+        kinds = {"specdec": ["t5-mini"], **{name: ["gpt-mini"] for name in ("dflash", "dspark", "pard")}}
+        recipe = next(word for word in words if word.startswith("recipe=")).removeprefix("recipe=")
+        for target in kinds.get(recipe, ["t5-mini", "gpt-mini"]):
             line = re.sub(r"distill.target=\w+", f"distill.target=shipped:models/{target}", command.line)
             run(commands.Command(command.page, line), usable, monkeypatch)
     elif verb not in (*MEASURING, "train") or "--help" in words:

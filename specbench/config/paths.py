@@ -63,8 +63,9 @@ def _recipe(path: str) -> Mapping[str, Any]:
 
 
 def training_command(recipe: str, target: str | None = None) -> str:
-    """The command that trains a draft for `target` (None: unknown); the recipe fits a target of either kind."""
-    return f"specbench train recipe={recipe} distill.target={shlex.quote(target or 'TARGET')} 'data.path=[FILE]'"
+    """The command that trains a draft for `target` (None: unknown)."""
+    start = " model.start_from=DRAFT" if recipe == "pard" else ""  # it trains an ordinary small model on
+    return f"specbench train recipe={recipe} distill.target={shlex.quote(target or 'TARGET')} 'data.path=[FILE]'{start}"
 
 
 # Drafts, rules, tasks and targets of other packages, found by entry points (docs/reference.md#extending).
