@@ -60,7 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
            "decoder_start_token_id": 0},
     "gpt2": {"n_embd": 32, "n_head": 2, "n_positions": 128, "initializer_range": 0.4},
     "phi3": {**ROTARY, "initializer_range": 0.2},
-    "olmo2": {**ROTARY, "initializer_range": 0.2},
+    "olmo2": {**ROTARY},
     "granite": {**ROTARY, "initializer_range": 0.2},
     "smollm3": {**ROTARY, "initializer_range": 0.2},
     "glm4": {**ROTARY, "head_dim": 16, "initializer_range": 0.2},
