@@ -79,7 +79,8 @@ def test_files(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.count("figure2") == 4
     points = pd.read_csv(tmp_path / "figure2.csv")
     assert len(points) == 12
-    assert points["tokens_low"].le(points["tokens_per_pass"]).all()
+    measured = points.dropna(subset=["tokens_low"])
+    assert measured["tokens_low"].le(measured["tokens_per_pass"]).all()
 
 
 def test_all_figures_have_an_index(drawn: dict[str, Drawn], tmp_path: Path) -> None:
