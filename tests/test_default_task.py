@@ -37,7 +37,7 @@ def task_of(*overrides: str, primary: str = "run") -> str:
 def expected(target: str) -> str:
     if target.startswith(GPT_LIKE):
         return "lm1b"
-    if target in ("gpt-mini", "random-llama3.1-8b"):
+    if target == "gpt-mini" or target.startswith(("random-llama", "random-moe")):
         return "lm-mini"
     if target in TODAY:
         return TODAY[target]

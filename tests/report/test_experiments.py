@@ -37,6 +37,7 @@ NUMBERS = (
     "sampling.temperature",
     "accept.lenience",
     "accept.tau",
+    "draft.bits",
     "draft.layers",
     "draft.lengths",
     "draft.online_lr",

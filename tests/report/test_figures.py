@@ -78,7 +78,7 @@ def test_files(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {f.name for f in tmp_path.iterdir()} == {f"figure2.{end}" for end in (*FORMATS, "csv")}
     assert capsys.readouterr().out.count("figure2") == 4
     points = pd.read_csv(tmp_path / "figure2.csv")
-    assert len(points) == 9
+    assert len(points) == 12
     assert points["tokens_low"].le(points["tokens_per_pass"]).all()
 
 
