@@ -239,7 +239,7 @@ def test_a_draft_that_agrees_less_further_ahead_is_predicted_by_position(
         assert falls or row["tokens_per_pass_iid"] == pytest.approx(expected)
         assert row["predicted"] == pytest.approx(row["tokens_per_pass_iid"] / (row["gamma"] * row["cost"]["c"] + 1))
         assert f"{row['predicted']:.2f}{'*' if falls else ''} " in out
-    assert "* from the acceptance rate at each position" in out
+    assert "* from the acceptance at each position" in out
 
 
 @pytest.mark.full
