@@ -163,6 +163,7 @@ def test_a_capture_that_disagrees_is_not_used(
     right = StaticSession._step
     monkeypatch.setattr(StaticSession, "_step", lambda *inputs: right(*inputs) * factor)
     monkeypatch.setattr(NativeSession, "_step", StaticSession._step)
+    monkeypatch.setattr(NativeSession, "extend", StaticSession.extend)
     fallen = with_engine("auto", network("gpt2", seed=5).to(dtype), 40, ENDS)
     assert fallen.engine == "eager" and fallen.fell_back is not None
     assert "differs from the model's own" in fallen.fell_back
