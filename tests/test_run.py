@@ -41,8 +41,8 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     code, out, _, record = run("gamma=3", "engine=auto", kind=kind)
     assert code == 0
     summary = record["summary"]
-    # Of lossy rules, of processed logits, and of completions many of which loop.
-    elsewhere = {"alpha_rule", "total_variation", "processing", "speedup_without_loops"}
+    # Of lossy rules, of processed logits, of completions many of which loop, and of prompts of a given length.
+    elsewhere = {"alpha_rule", "total_variation", "processing", "speedup_without_loops", "context"}
     assert set(COLUMNS) - elsewhere <= {"run_id", *summary}
     assert (summary["target"], summary["draft"], summary["task"]) == (kind, f"{kind}-draft", "ende (rows.jsonl)")
     assert summary["identical"] == 1.0 and summary["lossless"] and summary["simulated"] is False
