@@ -192,7 +192,8 @@ def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Samp
 @pytest.mark.full
 def test_eagles_steps_are_of_one_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """As graphs that the target captures between texts."""
-    monkeypatch.setattr(eagle_session, "_checked", eagle_session.CapturedEagle)  # there is no content to compare
+    # There is no content to compare.
+    monkeypatch.setattr(eagle_session, "_checked", lambda eagle, target, _: eagle_session.CapturedEagle(eagle, target))
     own = moved(network("t5", seed=5, layers=1))
     width = return_states(own, "target")
     target = graphs(own, SIZE, frozenset({1}))
