@@ -14,6 +14,7 @@ from block_checkpoints import BLOCK, MASK
 from calls import newest, refusal
 from decode import autoregressive, speculative
 from networks import network as toy_network
+from node_rows import nodes_have_the_q_of_their_paths
 from toy import EOS, VOCABULARY
 
 from specbench.algorithm.acceptance.base import Proposal
@@ -205,17 +206,7 @@ def test_rows_of_chains_and_tree_nodes_are_those_of_scoring(kind: str, tmp_path:
         for place in range(3):
             assert torch.allclose(proposal.q_GV[place], rows[place][place], atol=1e-5)
             assert torch.allclose(torch.cat([part[place] for part in parts]), rows[place], atol=1e-5)
-        tokens, parents = [4, 22, 8, 8], [-1, -1, 0, 1]
-        session = draft.start(prompt, sampling)
-        session.after_text(text, 3)
-        of_nodes = [
-            *session.after_nodes(tokens[:2], parents[:2])._q(),
-            *session.after_nodes(tokens[2:], parents[2:])._q(),
-        ]
-        for node, row_V in enumerate(of_nodes):
-            path = [tokens[node]] if parents[node] < 0 else [tokens[parents[node]], tokens[node]]
-            along = list(draft.start(prompt, sampling).score_ahead([*text, *path, 0], len(text), len(path) + 1))
-            assert torch.allclose(row_V, along[len(path)][len(path)], atol=1e-5)
+        nodes_have_the_q_of_their_paths(draft, prompt, text, sampling, 1e-5)
 
 
 @pytest.mark.statistical

@@ -12,6 +12,7 @@ import torch
 from calls import newest, refusal
 from decode import autoregressive, speculative
 from networks import network as toy_network
+from node_rows import nodes_have_the_q_of_their_paths
 from safetensors.torch import load_file, save_file
 from toy import EOS, VOCABULARY
 from transformers import AutoModelForCausalLM
@@ -173,17 +174,7 @@ def test_rows_of_chains_and_tree_nodes_are_those_of_scoring(family: str, depths:
         rows = list(draft.start(prompt, sampling).score_ahead([*text, *proposal.tokens], len(text), 3))
         for place in range(len(proposal.tokens)):
             assert torch.allclose(proposal.q_GV[place], rows[place][place], atol=1e-4)
-        tokens, parents = [4, 22, 8, 8], [-1, -1, 0, 1]
-        session = draft.start(prompt, sampling)
-        session.after_text(text, 3)
-        of_nodes = [
-            *session.after_nodes(tokens[:2], parents[:2])._q(),
-            *session.after_nodes(tokens[2:], parents[2:])._q(),
-        ]
-        for node, row_V in enumerate(of_nodes):
-            path = [tokens[node]] if parents[node] < 0 else [tokens[parents[node]], tokens[node]]
-            along = list(draft.start(prompt, sampling).score_ahead([*text, *path, 0], len(text), len(path) + 1))
-            assert torch.allclose(row_V, along[len(path)][len(path)], atol=1e-4)
+        nodes_have_the_q_of_their_paths(draft, prompt, text, sampling, 1e-4)
 
 
 @pytest.mark.full

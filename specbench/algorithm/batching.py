@@ -87,7 +87,7 @@ def together(
 ) -> list[Trace]:
     """Run `decodings`, at most `rows` of them at a time, in order, and return their traces.
 
-    `target` is the model whose sessions they use; `watch` is told of every turn, right after it.
+    `target` is the model whose sessions they use; `watch` is called after every turn.
     """
     arrivals = decodings if isinstance(decodings, Arrivals) else None
     waiting = enumerate(() if isinstance(decodings, Arrivals) else decodings)

@@ -97,7 +97,7 @@ def simulate(
     return [Served(arrivals[index], first[index], end[index], sum(one.emitted)) for index, one in enumerate(requests)]
 
 
-# Arrivals, and what a user is promised.
+# Arrivals and the SLO.
 
 
 def poisson(rate: float, requests: int, seed: int) -> list[float]:

@@ -261,7 +261,7 @@ def export(arguments: Namespace) -> None:
 
 
 def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object]:
-    """The acceptance of runs as another program is told to have it."""
+    """The acceptance of runs, in the form in which another program is set to it."""
     from specbench.interop.readings.forced import written
 
     catalog = Catalog(results)

@@ -76,7 +76,7 @@ def _is_full(one: PassRecord, gamma: int | None) -> bool:
 
 
 def experts_read(prompts: Sequence[PromptRecord], gamma: int | None) -> float | None:
-    """The experts that the mean full pass reads over those that the mean step reads; None without experts."""
+    """Mean experts read by a full pass, divided by the mean of a step; None without experts."""
     of_steps = [count for prompt in prompts for count in prompt["baseline"].get("step_experts", ())]
     passes = [one for prompt in prompts for one in prompt["speculative"]["passes"] if _is_full(one, gamma)]
     of_passes = [sum(one["experts"]) for one in passes if "experts" in one]

@@ -216,7 +216,7 @@ class RecurrentLayer(LinearAttentionLayer):
 
 
 class KeyValueRows(DynamicLayer):
-    """Layers of several sessions, in one run: each takes its own new tokens in, without those that fill its row up."""
+    """Layers of several sessions in one forward pass: each caches its own new tokens, not the padding of its row."""
 
     def __init__(self, rows: Sequence[KeyValueLayer], new: Sequence[Arrangement], slots: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Acceptance that another program is told to have: written from runs, and read back.
+"""Acceptance settings of other programs: written from runs, and read back.
 
 Benchmarks of engines force the acceptance of drafted tokens, so that it is the same on every machine. What they take:
 
