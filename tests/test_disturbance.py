@@ -63,7 +63,7 @@ def test_steps_that_jump_are_a_sign_also_without_load() -> None:
 
 def test_short_steps_are_compared_over_a_millisecond() -> None:
     """A third of the steps interrupted for 75 µs is a machine at rest; a neighbour's slices of 3 ms are found."""
-    draw = Random(3)
+    draw = np.random.default_rng(3)
     at_rest = [[2e-4 + 7.5e-5 * (draw.random() < 1 / 3) for _ in range(60)] for _ in range(20)]
     shared = [[step + 3e-3 * (draw.random() < 0.05) for step in text] for text in at_rest]
     assert of_steps(None, at_rest).signs == []
