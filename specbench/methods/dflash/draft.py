@@ -110,9 +110,13 @@ class BlockSession(AtOnceSession):
             cache.read(torch.cat(unread))
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Keep the target's states of all but the newest token; a session of the draft's own reads the text itself."""
+        """Keep the target's states of all but the newest token; those that the session has not read it reads itself.
+
+        That replaces what it read last.
+        """
         count = len(tokens) - 1
         if self.session.length < count:
+            self._gather(self.session.length)
             self.session.extend(tokens[self.session.length : count])
         self._gather(count)
 

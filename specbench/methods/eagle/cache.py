@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specbench.engine.capture.static_sessions import MOST_OF_MASK
 from specbench.engine.layout import Layout, OpenTree, chain
 from specbench.methods.decoder_layer import LayerCache, Source, mask_bias
 from specbench.methods.eagle.network import Eagle
@@ -51,10 +52,15 @@ class EagleCache:
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
         """Read entries on of the target's own features and these tokens; what follows the last."""
         self.forget()
-        self._reserve(self.length + len(tokens))
-        layout = chain(self.length, len(tokens), self._numbers_1C)
-        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, self.length + len(tokens), len(tokens) == 1)
-        self.length += len(tokens)
+        end = self.length + len(tokens)
+        self._reserve(end)
+        most = max(1, MOST_OF_MASK // end)
+        for first in range(0, len(tokens), most):
+            part = tokens[first : first + most]
+            layout, stop = chain(self.length, len(part), self._numbers_1C), self.length + len(part)
+            fused_LD = self.eagle.fuse(features_LF[first : first + most])
+            states_LD = self._run(fused_LD, part, layout, stop, len(part) == 1)
+            self.length = stop
         return self._predicted(states_LD[-1:])
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:

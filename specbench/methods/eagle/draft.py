@@ -187,8 +187,9 @@ class EagleSession(ScoresAhead):
         return self.cache.read(features_LF, unread)
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Keep the features of `tokens`; a session of the draft's own reads those that it has not read."""
+        """Keep the features of `tokens`; those that the session has not read it reads, which replaces the last read."""
         if self.session.length < len(tokens):
+            self._gather(self.session.length)
             self.session.extend(tokens[self.session.length :])
         self._gather(len(tokens))
 
