@@ -120,7 +120,7 @@ WRONG = {
     "max_new_tokens=0": "max_new_tokens=0: must be at least 1",
     "limit=0": "limit=0: must be at least 1",
     "draft=bigram draft.discount=1.0": "draft.discount=1.0: must be between 0 and 1",
-    "draft.discount=0.75": "draft.discount=0.75: draft.kind=model has no such option; kinds that have it: bigram | ngram",
+    "draft.discount=0.75": "draft.discount=0.75: draft.kind=model has no such option; kinds that have it: bigram",
     "draft=lookup draft.path=/tmp": "draft.path=/tmp: draft.kind=lookup has no such option; kinds that have it: model",
     "draft=cascade draft.inner.match=2": "draft.inner.match=2: draft.inner.kind=bigram has no such option",
     "draft=lookup draft.mach=2": "draft.mach: no such option; did you mean draft.match",
