@@ -120,7 +120,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
             f"({(cost - 1) * step_ms:.2f} ms more); v = 1 {alone}"
         )
     if step.name == "overhead":
-        return f"accepting takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms); none {alone}"
+        return f"accepting takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms); accepting in no time {alone}"
     return f"unexplained: {step.speedup:.2f}× instead of {before:.2f}×; a run without it {alone}"
 
 
