@@ -136,8 +136,13 @@ def trials(count: int, generator: torch.Generator | DrawnNumbers, device: torch.
 
 
 def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
-    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary."""
+    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary.
+
+    Raises ValueError where another count was drawn beforehand.
+    """
     if isinstance(generator, DrawnNumbers):
+        if count != len(generator.next_1):
+            raise ValueError(f"{len(generator.next_1)} number was drawn beforehand, and {count} are needed")
         return generator.next_1
     return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
-from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
+from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.overrides import CommandLine
 from specbench.compose.grid import launch_each
 from specbench.config.verbs import LOAD, LoadConfig
@@ -53,7 +53,6 @@ def main(command: CommandLine, engine: str | None, engines: list[str]) -> None:
 
 def job(form: str, engines: list[str], picture: Path | None, configs: list[LoadConfig]) -> None:
     """Simulate the loads, print the table, and on request a picture and the settings of other engines."""
-    from specbench.cli.recommend import print_settings
     from specbench.report.load import draw
 
     file, record = api.rank_under_load(configs)

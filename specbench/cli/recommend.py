@@ -10,13 +10,12 @@ from typing import Any
 
 from specbench import api
 from specbench.cli import load
-from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
+from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
 from specbench.config.verbs import LOAD, UNUSED, VALIDATE, ChooseConfig, LoadConfig
 from specbench.errors import UserError, closest_first
-from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
@@ -285,25 +284,3 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
         raise UserError(f"--from {file}: is not a document of `specbench recommend`")
     shown = settings_of_engines(document, options)
     print_rows(form, shown, lambda: print_settings(shown))
-
-
-def print_settings(shown: Sequence[EngineSettings]) -> None:
-    """Print the settings of each engine, to be copied as they are."""
-    for one in shown:
-        print(printable(settings_text(one)))
-
-
-def settings_text(one: EngineSettings) -> str:
-    """The settings of one engine for people."""
-    engine = ENGINES[one["engine"]]
-    lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
-    lines += [f"· {reason}" for reason in one["refused"]]
-    if one["gamma"] is None:
-        return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
-    lines.append(
-        f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here ({one.get('measure', 'calibrated')})"
-    )
-    if one["file"] is not None:
-        lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
-    lines += [f"  {line}" for line in one["command"].splitlines()]
-    return "\n".join([*lines, *(f"· {note}" for note in one["notes"])])

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.eager.parts import decoder_layers, own_head
-from specbench.engine.saved_heads import SavedHeads
+from specbench.engine.saved_heads import Facts, SavedHeads
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm
 
 ARCHITECTURES = {"dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel"}
@@ -138,10 +138,10 @@ class BlockDrafter(SavedHeads):
         """The modules of the target that a run reads."""
         return dict(zip(("borrowed_tokens", "borrowed_head"), self._of_target, strict=True))
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Facts:
         """The fields of the published config."""
         shape, layer = self.shape, self.shape.layer
-        own: dict[str, Any] = {"mask_token_id": shape.mask, "target_layer_ids": [depth - 1 for depth in shape.taps]}
+        own: Facts = {"mask_token_id": shape.mask, "target_layer_ids": [depth - 1 for depth in shape.taps]}
         if shape.rank:
             own |= {"markov_rank": shape.rank, "markov_head_type": "vanilla"}
             own |= {"enable_confidence_head": shape.confidence is not None}

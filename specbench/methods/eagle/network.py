@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.eager.parts import own_head
-from specbench.engine.saved_heads import SavedHeads
+from specbench.engine.saved_heads import Facts, SavedHeads
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source
 
 OURS = "eagle"  # the field of config.json by which folders of our recipes are known
@@ -81,6 +81,7 @@ class Eagle(SavedHeads):
 
     KIND, RECIPE, CALLED, FILE = "EAGLE", "eagle", "weights", "eagle.safetensors"
     FIELD: ClassVar[str] = OURS
+    SHAPES: ClassVar[type[EagleShape]] = EagleShape
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()
@@ -212,16 +213,16 @@ class Eagle(SavedHeads):
         own = sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith(looked_up))
         return 2.0 * (own + (self.shape.vocabulary or self.vocabulary_size) * self.shape.layer.width)
 
-    def described(self) -> dict[str, Any]:
-        return {OURS: asdict(self.shape)}
+    def described(self) -> Facts:
+        return {self.FIELD: asdict(self.shape)}
 
     @classmethod
-    def shape_of(cls, facts: dict[str, Any]) -> tuple[EagleShape]:
-        told = facts[OURS]
-        return (EagleShape(**told | {"layer": LayerShape(**told["layer"]), "taps": tuple(told["taps"])}),)
+    def shape_of(cls, facts: Facts) -> tuple[EagleShape]:
+        told = facts[cls.FIELD]
+        return (cls.SHAPES(**told | {"layer": LayerShape(**told["layer"]), "taps": tuple(told["taps"])}),)
 
     @classmethod
-    def recipe_of(cls, facts: dict[str, Any]) -> str:
+    def recipe_of(cls, facts: Facts) -> str:
         return cls.shape_of(facts)[0].kind
 
 

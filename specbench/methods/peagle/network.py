@@ -10,9 +10,8 @@ target's feature.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +53,7 @@ class PEagle(Eagle):
     """The layers with their input and output modules. `bind` connects them to the target's head and embeddings."""
 
     KIND, RECIPE, FILE, FIELD = "P-EAGLE", "peagle", "peagle.safetensors", OURS
+    SHAPES = PEagleShape
     shape: PEagleShape
 
     def __init__(self, shape: PEagleShape) -> None:
@@ -108,18 +108,6 @@ class PEagle(Eagle):
         attend = partial(_attended, seen_LL, self.shape.layer.scale)
         found_BLD = self.through(states_BLD, embedded_BLD, positions_BL, [attend] * self.shape.layers)
         return list(found_BLD.split([length, *map(len, places)], 1))
-
-    def described(self) -> dict[str, Any]:
-        return {OURS: asdict(self.shape)}
-
-    @classmethod
-    def shape_of(cls, facts: dict[str, Any]) -> tuple[PEagleShape]:
-        told = facts[OURS]
-        return (PEagleShape(**told | {"layer": LayerShape(**told["layer"]), "taps": tuple(told["taps"])}),)
-
-    @classmethod
-    def recipe_of(cls, facts: dict[str, Any]) -> str:
-        return cls.RECIPE
 
 
 def _attended(seen_LL: Tensor, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
