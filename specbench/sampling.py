@@ -95,8 +95,7 @@ def _above_share(probabilities_LV: Tensor, min_p: float | None) -> Tensor:
 def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[int]:
     """The token with all mass at T = 0, for each of the last `rows` rows; needs no row of probabilities.
 
-    Raises:
-        FloatingPointError: a row has no finite maximum.
+    Raises FloatingPointError if a row has no finite maximum.
     """
     # A draft asks this for every token, beside a step of some hundred us; torch's search takes 15 us for a row of 8,000
     # in bf16, and each slice 2.

@@ -31,8 +31,8 @@ from specbench.choose.load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument
-from specbench.records.loads import best_at
-from specbench.report.figures.load import goodput, where_drafts_stop
+from specbench.report.figures.gammas import goodput, where_drafts_stop
+from specbench.report.load import best_at
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -170,7 +170,9 @@ def test_more_requests_a_second_or_fewer_rows_never_make_anybody_faster() -> Non
 def test_goodput_counts_both_promises_over_the_whole_time() -> None:
     found = [Served(0, 1, 5, 5), Served(1, 5, 6, 2), Served(2, 3, 9, 3), Served(3, 3.5, 3.5, 1)]
     said = service(found, Promise(ttft_s=2, tpot_s=1))  # the second waits for 4 s, the third has 3 s a token
-    assert said["kept"] == 0.5 and said["goodput"] == pytest.approx(2 / 9) and said["throughput"] == pytest.approx(4 / 9)
+    assert (
+        said["kept"] == 0.5 and said["goodput"] == pytest.approx(2 / 9) and said["throughput"] == pytest.approx(4 / 9)
+    )
     assert quantiles(range(1, 101)) == {"p50": 50, "p95": 95, "p99": 99} and quantiles([7.0])["p99"] == 7
 
 

@@ -54,8 +54,8 @@ from specbench.experiment.runner import Progress, require_memory, translated_err
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, write_document
-from specbench.records.loads import best_at
 from specbench.records.schema import SCHEMA_VERSION, Row
+from specbench.report.load import best_at
 
 ALONE = "none"
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves

@@ -1,4 +1,7 @@
-"""Rows on stdout as a table, CSV or JSON, settings of other engines, and pictures. Everything else goes to stderr: a pipe reads rows only."""
+"""Rows on stdout as a table, CSV or JSON, settings of other engines, and pictures.
+
+Everything else goes to stderr: a pipe reads rows only.
+"""
 
 import csv
 import json

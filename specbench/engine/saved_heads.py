@@ -66,8 +66,7 @@ class SavedHeads(nn.Module):
     def facts(cls, folder: Path, key: str, recipe: str | None = None) -> Facts:
         """The facts of the heads in `folder`: their shape, `target` and `fingerprint`.
 
-        Raises:
-            UserError: it has no heads of this kind; the message names `recipe`, or `RECIPE`.
+        Raises UserError if it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
             facts: Facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
@@ -187,8 +186,7 @@ def extend(network: Any, more_LD: Tensor) -> range:
 def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
     """Have `network` read the look-ahead embeddings in each of `folders`, and return the ids that stand for them.
 
-    Raises:
-        UserError: they belong to another network, or cannot be loaded.
+    Raises UserError if they belong to another network, or cannot be loaded.
     """
     loaded = [LookAheadEmbeddings.load(folder, network, key) for folder in folders]
     if not loaded:

@@ -465,11 +465,7 @@ def write_document(file: Path, document: Mapping[str, object], indent: int | Non
 
 
 def read_document(file: Path) -> Row:
-    """The content of a file, in the format of this version.
-
-    Raises:
-        ValueError, OSError: it is damaged.
-    """
+    """The content of a file, in the format of this version. Raises ValueError or OSError if it is damaged."""
     return migrated(json.loads(file.read_text(encoding="utf-8")))
 
 

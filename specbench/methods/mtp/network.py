@@ -102,8 +102,7 @@ class Mtp(Eagle):
     def __init__(self, network: Any, layer: Any, layer_type: str | None = None) -> None:
         """A depth for `network` around `layer`, a decoder layer of its family.
 
-        Raises:
-            ValueError: the layer computes what this class does not.
+        Raises ValueError if the layer computes what this class does not.
         """
         nn.Module.__init__(self)
         norm, decoder = final_norm(network)[0], network.get_decoder()

@@ -130,8 +130,7 @@ def t5_pairs(decoder: ParallelDecoder, blocks: Sequence[Any]) -> Iterator[tuple[
 def require_t5(config: Any, key: str) -> None:
     """Check that this decoder is written for a target with this config of `transformers`.
 
-    Raises:
-        UserError: it is not.
+    Raises UserError if it is not.
     """
     if config.model_type != "t5":
         raise UserError(
