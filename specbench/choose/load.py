@@ -311,7 +311,7 @@ class _Plan:
             TPOT * step_s if config.tpot is None else config.tpot / 1000,
         )
         whole = simulate([0.0] * requests, [alone[place] for place in places], costs[ALONE, 0], nodes[-1], config.seed)
-        capacity = service(whole, promise).throughput
+        capacity = service(whole, promise)["throughput"]
         rates = sorted(set(config.rates)) or [load * capacity for load in LOADS]
         if recorded is not None and not config.rates:
             rates = [requests / recorded[requests - 1]]
