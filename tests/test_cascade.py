@@ -14,6 +14,7 @@ from calls import newest, refusal
 from decode import autoregressive, spec_of, speculative
 from mtp_checkpoints import started
 from networks import network
+from specbench.engine.weights.rounding import round_weights
 from test_batches import alone, in_rows, same
 from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
@@ -27,7 +28,6 @@ from specbench.cli import main
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
-from specbench.engine.weights.rounding import round_weights
 from specbench.errors import UserError
 from specbench.loading.model_loader import ModelRequest
 from specbench.methods.cascade.config import CascadeConfig

@@ -19,12 +19,11 @@ from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import StaticModel
 from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle import cache as eagle_cache
 from specbench.methods.eagle import captured as eagle_program
-from specbench.methods.eagle.cache import EagleCache, Prediction
+from specbench.methods.eagle import network as eagle_network
 from specbench.methods.eagle.captured import CapturedEagle, CapturedEagleSession
 from specbench.methods.eagle.captured import captured as captured_eagle
-from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5
@@ -109,7 +108,7 @@ def test_large_buffers_grow_alone() -> None:
             one.rollback(end)
 
 
-@pytest.mark.parametrize("module", [eagle_program, eagle_cache])
+@pytest.mark.parametrize("module", [eagle_program, eagle_network])
 @torch.inference_mode()
 def test_a_long_prompt_is_read_in_parts(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its mask is small; here in parts of 3 and of 10 tokens, by one of the two."""

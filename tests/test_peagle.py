@@ -25,12 +25,9 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.published import published_eagle
-from specbench.methods.peagle import cache
-from specbench.methods.peagle.cache import PEagleCache
-from specbench.methods.peagle.captured import CapturedPEagleSession
-from specbench.methods.peagle.draft import PEagleDraft
-from specbench.methods.peagle.network import OURS
-from specbench.methods.peagle.published import load_published_peagle
+from specbench.methods.peagle import network as peagle_network
+from specbench.methods.peagle.draft import CapturedPEagleSession, PEagleDraft, load_published_peagle
+from specbench.methods.peagle.network import OURS, PEagleCache
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 
@@ -108,7 +105,7 @@ def test_logits_are_those_of_plain_code(
 ) -> None:
     """Where a long prompt is read in parts, too."""
     if most is not None:
-        monkeypatch.setattr(cache, "MOST_OF_MASK", most)
+        monkeypatch.setattr(peagle_network, "MOST_OF_MASK", most)
     assert differences(case, made(case, tmp_path)[1]) < 1e-5
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import fmean, median
 from typing import Any, cast
 
-from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
+from specbench.analysis.costs import draft_cost, verify_cost
 from specbench.analysis.forecast.contexts import AtContext, said
 from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.config.drafts import falls_with_position
