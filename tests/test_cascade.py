@@ -14,7 +14,6 @@ from calls import newest, refusal
 from decode import autoregressive, spec_of, speculative
 from mtp_checkpoints import started
 from networks import network
-from specbench.engine.weights.rounding import round_weights
 from test_batches import alone, in_rows, same
 from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
@@ -28,6 +27,7 @@ from specbench.cli import main
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
+from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError
 from specbench.loading.model_loader import ModelRequest
 from specbench.methods.cascade.config import CascadeConfig
@@ -256,13 +256,13 @@ def middle_with(name: str, folder: Path, size: int = SIZE, end: int = 1) -> tupl
     return middle, ModelDraft(EagerModel(small, size, ends), size)
 
 
-def like_the_middle(name: str, size: int = SIZE, end: int = 1) -> EagerModel:
+def like_the_middle(name: str, size: int = SIZE, end: int = 1, noise: float = 0.01) -> EagerModel:
     """A target that accepts some of the middle model's tokens."""
     kind, layers = OTHERS[name]
     own = network(kind, 4, layers)
     with torch.no_grad():
         for weight in own.parameters():
-            weight.add_(torch.randn_like(weight), alpha=0.01)
+            weight.add_(torch.randn_like(weight), alpha=noise)
     return EagerModel(own, size, frozenset({end}))
 
 
@@ -288,7 +288,7 @@ def test_other_drafts_inside_a_cascade(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_texts_with_other_drafts_inside_have_the_targets_distribution(name: str, tmp_path: Path) -> None:
     middle, draft = middle_with(name, tmp_path, VOCABULARY, EOS)
-    target, cascade = like_the_middle(name, VOCABULARY, EOS), CascadeDraft(middle, draft, 2, VOCABULARY)
+    target, cascade = like_the_middle(name, VOCABULARY, EOS, 0.02), CascadeDraft(middle, draft, 2, VOCABULARY)
     found, rejected = chi.speculative_p_value(target, cascade, PROMPT, 3, Sampling(2.0), 3, 200)
     assert found > chi.ALARM and rejected > 10
 
