@@ -357,4 +357,4 @@ def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd:
     assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)
     assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
     assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
-    assert "gamma: no such key" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
+    assert "gamma: no such option" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)

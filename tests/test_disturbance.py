@@ -61,6 +61,16 @@ def test_steps_that_jump_are_a_sign_also_without_load() -> None:
     assert found.signs == [f"one in ten neighbouring steps differs more than {found.unevenness:.1f} times"]
 
 
+def test_short_steps_are_compared_over_a_millisecond() -> None:
+    """A third of the steps interrupted for 75 µs is a machine at rest; a neighbour's slices of 3 ms are found."""
+    draw = np.random.default_rng(3)
+    at_rest = [[2e-4 + 7.5e-5 * (draw.random() < 1 / 3) for _ in range(60)] for _ in range(20)]
+    shared = [[step + 3e-3 * (draw.random() < 0.05) for step in text] for text in at_rest]
+    assert of_steps(None, at_rest).signs == []
+    found = of_steps(None, shared)
+    assert found.unevenness is not None and found.unevenness > 2 and len(found.signs) == 1
+
+
 def test_a_few_steps_say_nothing() -> None:
     assert disturbance(prompts([[0.1, 0.2, 0.9, 0.1]]), FINE) == Disturbance(None, None, [])
     assert disturbance(prompts([[0.0] * 40]), FINE).unevenness is None
@@ -143,7 +153,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
     records = Records(tmp_path)
     assert records.paper_runs.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
-    assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
+    assert any("contended while it was timed" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
     assert any("  contended" in line for line in out.splitlines()[1:]) and "docs/method.md" in out

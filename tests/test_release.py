@@ -137,3 +137,16 @@ def test_every_number_of_the_paper_is_in_the_page_of_claims(tmp_path: Path) -> N
     rows = artifact.of_paper(tmp_path).splitlines()[2:]
     assert sum(int(re.search(r": (\d+) numbers", row)[1]) for row in rows) == 103  # type: ignore[index]
     assert sum("not measured" in row for row in rows) == 5
+
+
+def test_the_lock_has_the_versions_of_the_constraints_and_hashes() -> None:
+    def versions(text: str) -> dict[str, str]:
+        found = re.findall(r"^([\w.-]+)==([^ ;\\\n]+)", text, re.M)
+        return {re.sub(r"[._-]+", "-", name).lower(): version for name, version in found}
+
+    text = (ROOT / "requirements.lock").read_text()
+    locked, pinned = versions(text), versions((ROOT / "constraints.txt").read_text())
+    assert {name: version for name, version in locked.items() if pinned.get(name, version) != version} == {}
+    assert not {"torch", "transformers", "datasets", "hydra-core", "pytest"} - locked.keys()
+    packages = re.split(r"^(?=[\w.-]+==)", text, flags=re.M)[1:]
+    assert len(packages) >= len(locked) and all("--hash=sha256:" in package for package in packages)

@@ -285,7 +285,7 @@ WRONG = {
     "draft=cascade draft.via.kind=bigram": "draft.via.kind=bigram: must be model",
     "draft=cascade draft.inner.kind=nothing": "draft.inner.kind=nothing: must be model | unigram",
     "draft=cascade draft.inner.kind=ngram draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
-    "draft=cascade draft.inner.order=2": "draft.inner.order=2: draft.inner.kind=bigram has no such key",
+    "draft=cascade draft.inner.order=2": "draft.inner.order=2: draft.inner.kind=bigram has no such option",
     "draft=cascade draft.via.path=/no/such": "draft.via.path=/no/such: must be a folder",
     "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; did you mean bigram",
 }

@@ -74,7 +74,7 @@ def score(form: str, configs: list[ChooseConfig]) -> None:
 
 
 ABOUT = """
-Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha is estimated on the target's own
+Rank drafts and gammas by their calibrated speedup, with a 95% interval: alpha is estimated on the target's own
 completions (as in `specbench alpha`), the cost of a pass is timed in short passes of the real loop. Explains the
 ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
@@ -85,7 +85,7 @@ OPTIONS = LISTS | {
     "context=1k,4k": "a ranking for each length of prompts made from the task's rows, and a forecast between them",
     "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
     "--load": "goodput at each load of a server, and the best gamma there: specbench recommend --load --help",
-    "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
+    "--validate": "test the predictions instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
@@ -182,8 +182,8 @@ def compare_contexts(form: str, documents: Sequence[RecommendDocument | Validate
 # `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.
 
 VALIDATE_ABOUT = """
-Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
-and then decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals,
+Test the predictions of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
+and then decodes all prompts, interleaved in one process. Prints the error of the calibrated speedup with 95% intervals,
 how gamma=auto and gamma=adaptive compare with the best fixed gamma on the same prompts, and the time to estimate alpha
 by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """

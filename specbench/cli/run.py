@@ -149,7 +149,7 @@ def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: b
             swept = " ".join(key for key in outcome["keys"] if key not in shared)
             print(f"failed: {outcome['error']}{swept and f' ({swept})'}", file=sys.stderr)
     if len(done) < len(ended):
-        print(f"what became of each job: {file}", file=sys.stderr)
+        print(f"outcome of each job: {file}", file=sys.stderr)
 
 
 # One job: a composed config to a record and a line or a table on the screen, whichever process it runs in.

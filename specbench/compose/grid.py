@@ -174,7 +174,7 @@ def _rules(given: Lists) -> list[Overrides]:
     rules = given.get("accept", ["accept=exact"])
     found, unowned = _with_own_keys(given, rules, ACCEPT[1:], lambda rule, key: OWNER[key] == rule)
     for key in unowned:
-        raise UserError(f"{key}: only accept={OWNER[key]} has this key; name that rule too")
+        raise UserError(f"{key}: only accept={OWNER[key]} has this option; name that rule too")
     return found
 
 
@@ -186,7 +186,7 @@ def _trees(given: Lists) -> list[Overrides]:
 
     found, unowned = _with_own_keys(given, given.get("tree", []), TREE[1:], has)
     for key in unowned:
-        raise UserError(f"{given[key][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
+        raise UserError(f"{given[key][0]}: no tree here has this option; give tree=SHAPE, or a list of shapes, too")
     return found
 
 

@@ -152,7 +152,7 @@ def _check_tree_in_run(config: RunConfig, rule: RuleConfig) -> None:
         raise UserError(f"tree={tree.shape}: draft={config.draft.label()}: {objection}; use tree=none, or {others}")
     if config.draft.found_in_text and tree.children not in ("distinct", "fixed"):
         raise UserError(
-            f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave the key out"
+            f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave it out"
         )
     if config.draft.confidence_bound() is not None:
         raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")

@@ -83,7 +83,7 @@ def rule_of(accept: AcceptConfig) -> RuleConfig:
     values = {name: value for name in RULE_OF if (value := getattr(accept, name, None)) is not None}
     for name, value in values.items():
         if RULE_OF[name] != accept.rule:
-            raise UserError(f"accept.{name}={value}: only accept={RULE_OF[name]} has this key; set both, or neither")
+            raise UserError(f"accept.{name}={value}: only accept={RULE_OF[name]} has this option; set both, or neither")
     if accept.rule not in RULES:
         return AddedRule(accept.rule)
     for one in fields(RULES[accept.rule]):

@@ -88,7 +88,7 @@ def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
     if found is not None:
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
-            f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
+            f"prompt {index + 1}: speculative decoding differs from the target's own greedy completion at token "
             f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
             f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
         )

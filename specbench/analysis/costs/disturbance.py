@@ -6,7 +6,9 @@ Signs, each enough:
   prompts, if the system reports it (`run.core_time`).
 - Neighbouring steps of the target alone differ: in more than one of ten pairs by more than `MOST_UNEVEN` times. Only
   steps of one completion are compared with each other, without the first, so that neither longer prompts nor a growing
-  cache count. This is all that there is for records without load.
+  cache count. Steps shorter than `SHORTEST_S` are compared as means over that long: a single interrupt makes a step of
+  .2 ms half as long again, and a neighbour's time slice outlasts many of them. This is all that there is for records
+  without load.
 - The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
   v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
   rounding.
@@ -33,6 +35,7 @@ from specbench.records.schema import Disturbed, GpuState, PromptRecord, StateRec
 
 MOST_WAITED = 0.05
 MOST_UNEVEN = 1.5
+SHORTEST_S = 1e-3
 FEWEST_PAIRS = 20
 SLACK = 0.05
 MOST_MOMENTS = 0.05
@@ -46,8 +49,8 @@ class Disturbance:
 
     Attributes:
         waited: share of the time for which the process waited for a core; None where it is not known.
-        unevenness: the 90th percentile of the ratio of neighbouring steps, longer over shorter; None with fewer than
-            `FEWEST_PAIRS` pairs.
+        unevenness: the 90th percentile of the ratio of neighbouring steps, or means over `SHORTEST_S`, longer over
+            shorter; None with fewer than `FEWEST_PAIRS` pairs.
         signs: the signs of a disturbance, in words.
     """
 
@@ -149,5 +152,17 @@ def _waited(prompts: Sequence[PromptRecord]) -> float | None:
 
 def _unevenness(steps_s: Sequence[Sequence[float]]) -> float | None:
     """The 90th percentile of the ratio of neighbouring steps, of those that took any time."""
-    ratios = [abs(math.log(b / a)) for steps in steps_s for a, b in pairwise(steps) if a > 0 and b > 0]
+    ratios = [abs(math.log(b / a)) for steps in steps_s for a, b in pairwise(_means(steps))]
     return float(np.exp(np.quantile(ratios, 0.9))) if len(ratios) >= FEWEST_PAIRS else None
+
+
+def _means(steps_s: Sequence[float]) -> list[float]:
+    """Means of as many consecutive steps as last `SHORTEST_S`, without those of no time; a remainder is left out."""
+    means, total, number = [], 0.0, 0
+    for step in steps_s:
+        if step > 0:
+            total, number = total + step, number + 1
+        if total >= SHORTEST_S:
+            means.append(total / number)
+            total, number = 0.0, 0
+    return means

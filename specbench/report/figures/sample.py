@@ -71,7 +71,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     gamma = summary["gamma"] or summary.get("gamma_requested")
     notes = [
         f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪: end of sequence",
-        "Each line is one run of the target; tokens drafted after a rejection are not shown",
+        "Each line is one forward pass of the target; tokens drafted after a rejection are not shown",
         *(sources(pd.DataFrame([summary | {"run_id": record["run_id"]}])) if row is None else captions(row, "figure1")),
     ]
     return Drawn(name, "Figure 1. A run, pass by pass", figure, points, notes)
