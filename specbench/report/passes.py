@@ -78,8 +78,8 @@ def along_path(a_pass: PassRecord) -> list[int]:
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     """The index of a typical prompt.
 
-    Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per pass
-    are nearest to the run's. Only the fifth of them that is most like its references counts.
+    Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
+    pass are nearest to the run's. Only the fifth of them that is most like its references counts.
     """
     passes = [prompt["speculative"]["passes"] for prompt in record["prompts"]]
     lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
