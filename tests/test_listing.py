@@ -53,7 +53,7 @@ def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Cal
     assert needs == sorted(needs)
 
 
-UNMEASURED = {"random", "merged", "window", "dspark", "pard"}  # merged: trees; window: contexts; two have no weights
+UNMEASURED = {"random", "merged", "window"}  # merged is of trees, window of long contexts
 
 
 def test_every_kind_of_draft_is_listed_documented_and_in_the_table_of_all() -> None:
@@ -118,6 +118,8 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
         row = rows["draft", draft]
         assert (row["needs"], row["origin"]) == ("now", "ships for gpt-mini and t5-mini")
     assert rows["draft", "specdec"]["origin"] == "ships for t5-mini"
+    for draft in ("dflash", "dspark", "pard", "peagle"):
+        assert (rows["draft", draft]["needs"], rows["draft", draft]["origin"]) == ("now", "ships for gpt-mini")
     assert rows["task", "sum-mini"]["note"].startswith("Passages that ship with the project")
     assert rows["accept", "exact"]["needs"] == "now"
     assert (rows["recipe", "gpt-97m"]["needs"], rows["recipe", "gpt-97m"]["time"][:13]) == ("download", "about 8 hours")

@@ -70,6 +70,8 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         ("gpt-mini", "mtp"),
         ("gpt-mini", "peagle"),
         ("gpt-mini", "dflash"),
+        ("gpt-mini", "dspark"),
+        ("gpt-mini", "pard"),
         ("t5-mini", "specdec"),
     ],
 )
@@ -87,7 +89,7 @@ def test_heads_that_ship_run_on_the_fastest_engine(
 
 # Drafts for gpt-mini whose weights ship, or that need none.
 FOR_GPT = {
-    "mtp": (), "peagle": (), "dflash": (), "suffix": (), "quantised": ("draft.bits=4",),
+    "mtp": (), "peagle": (), "dflash": (), "dspark": (), "pard": (), "suffix": (), "quantised": ("draft.bits=4",),
     "router": ("draft@draft.first=suffix", "draft@draft.second=dflash", "draft.least_match=1"),
 }  # fmt: skip
 
