@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from specbench import deferred
 from specbench.engine.capture import program
 from specbench.engine.capture.nodes import capture
+from specbench.methods.dflash import captured as block_program
 from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")
@@ -55,6 +56,8 @@ class WithoutCuda(TorchFunctionMode):
             return aten.contiguous.default(args[0])
         if function is functional.scaled_dot_product_attention and args[0].device.type == "cuda":
             return _attention(*args, **kwargs)
+        if function in (functional.rms_norm, torch.rms_norm) and args[0].device.type == "cuda":
+            return _normed(*args, **kwargs)
         if function is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "cuda":
             self.uploads += 1
             given = function(*args, dtype=kwargs.get("dtype"))
@@ -84,6 +87,11 @@ def _attention(
         scores = scores.masked_fill(attn_mask, 0.0) if is_bool else scores + attn_mask
     mixed = torch.matmul(scores.softmax(-1).to(value.dtype), value)
     return aten.contiguous.default(mixed.transpose(1, 2)).transpose(1, 2)
+
+
+def _normed(states: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    normed = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + (eps or 1e-6))
+    return normed if weight is None else normed * weight
 
 
 def _picked(tensor: Tensor, index: Any) -> Tensor:
@@ -132,10 +140,11 @@ def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[Wit
     with ExitStack() as entered:
         for where, name, stand_in in (
             (program, "capture", with_open_sizes),
+            (block_program, "capture", with_open_sizes),
             (eagle_program, "capture", with_open_sizes),
             (FakeTensor, "tolist", tolist),
+            (deferred.torch, "rand", _drawing(torch.rand)),  # before torch's own, which it holds from now on
             (torch, "rand", _drawing(torch.rand)),
-            (deferred.torch, "rand", _drawing(torch.rand)),  # which may hold torch's own already
             (torch, "randint", _drawing(torch.randint)),
         ):
             entered.enter_context(patch.object(where, name, stand_in))

@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from networks import PADDED, tokenizer  # isort: skip
+from networks import PADDED, network, tokenizer  # isort: skip
+from specbench.engine.eager.parts import return_states
+from specbench.methods.mtp.draft import MtpDraft
+from specbench.methods.mtp.network import Mtp
 
 WIDTH, LAYERS = 32, 2
 MOE: dict[str, Any] = {
@@ -93,3 +96,15 @@ def joining(family: str, depth: int) -> dict[str, Tensor]:
     copies = {f"model.layers.{layer}.embed_tokens.weight": torch.zeros(PADDED, WIDTH)}
     own = {f"model.layers.{layer}.{name}.weight": part for name, part in zip(names, (*norms, linear), strict=True)}
     return own | copies
+
+
+def started(engine: Any, size: int, end: int) -> tuple[Any, MtpDraft]:
+    """GPT-2, which hands over its states, and a depth for it as our recipe starts it."""
+    own = network("gpt2", 4)
+    width = return_states(own, "target")
+    made = engine(own, size, frozenset({end}))
+    made.state_width, made.states_of_prompt = width, True
+    torch.manual_seed(1)
+    depth = Mtp.start_from(own, "target")
+    torch.nn.init.normal_(depth.fc.weight, std=0.3)
+    return made, MtpDraft(made, [depth.eval().requires_grad_(False).bind(own)])

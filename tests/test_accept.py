@@ -131,7 +131,7 @@ def test_lenience_with_a_probed_gamma(run, short_probes: None) -> None:  # type:
 WRONG = {
     "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, multi-path, ",
     "accept.rule=fair": "accept.rule=fair: must be exact | block | k-seq | match | multi-path | onehot | traversal | ",
-    "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has this key; set both, or neither",
+    "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has this option; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
     "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",
     "accept=lenient accept.lenience=null": "accept.lenience is not set: accept=lenient requires it",
@@ -140,12 +140,12 @@ WRONG = {
     "accept=top-beta accept.beta=0": "accept.beta=0: must be at least 1",
     "accept=top-beta accept.tau=-1": "accept.tau=-1.0: must be at least 0",
     "accept=top-beta accept.tau=null": "accept.tau is not set: accept=top-beta requires it",
-    "accept.beta=3": "accept.beta=3: only accept=top-beta has this key; set both, or neither",
+    "accept.beta=3": "accept.beta=3: only accept=top-beta has this option; set both, or neither",
     f"accept=top-beta {SAMPLED}": "accept=top-beta: compares tokens with the argmax, so not at sampling.temperature=1",
     "accept=top-beta tree=widths": "accept.rule=top-beta: must be exact | k-seq | multi-path | traversal | typical",
     "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",
     "draft.confidence=1.5": "draft.confidence=1.5: must be above 0 and at most 1",
-    "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: draft.kind=bigram has no such key; kinds",
+    "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: draft.kind=bigram has no such option; kinds",
     "draft.confidence=0.4 gamma=auto": "gamma=auto: where draft.confidence ends proposals, give a number or heuristic",
 }
 

@@ -4,15 +4,19 @@ The networks have random weights (`architectures`), whose table says which engin
 """
 
 import functools
+import json
+from pathlib import Path
 from typing import Any
 
 import architectures
 import pytest
 import torch
 from architectures import ENCODER_DECODER, ENDS, KINDS, SIZE, greedy, prompts, row_of, table
+from calls import newest
 from captured import graphs
 from chi import ALARM, speculative_p_value
 from decode import autoregressive, speculative
+from networks import tokenizer
 from toy import EOS, START, VOCABULARY
 
 from specbench.cli import main
@@ -105,6 +109,24 @@ def test_sampled_texts_are_drawn_from_the_target(kind: str) -> None:
     prompt = Prompt((2, 1, 3), (START,)) if kind in ENCODER_DECODER else Prompt((), (START,))
     p, rejected = speculative_p_value(target, ModelDraft(small, VOCABULARY), prompt, 2, Sampling(1.0), 3, 600)
     assert p > ALARM and rejected > 50
+
+
+@pytest.mark.covering(most=2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_on_a_folder(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`specbench run target=FOLDER` on what `transformers` saves."""
+    folders, rows = {"target": tmp_path / "target", "draft": tmp_path / "draft"}, tmp_path / "rows.jsonl"
+    for layers, folder in enumerate(reversed(folders.values()), 1):
+        architectures.network(kind, layers, layers).save_pretrained(folder)
+        tokenizer(with_end=kind in ENCODER_DECODER).save_pretrained(folder)
+    rows.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in ("the dog runs .", "a man sees the cat")))
+    words = ["task=prompts", f"task.path={rows}", "max_new_tokens=8", "gamma=3", "dtype=float32", "device=cpu"]
+    words += [f"{name}={folder}" for name, folder in folders.items()]
+    assert main(["run", *words, "warmup=1", "resamples=100", f"results={tmp_path}"]) == 0
+    summary = newest(tmp_path)["summary"]
+    assert summary["identical"] == 1 and summary["lossless"]
+    assert summary["engine"] == table()[kind]["engine"].partition(":")[0]
+    capfd.readouterr()
 
 
 def test_list_target_shows_the_table(capfd: pytest.CaptureFixture[str]) -> None:

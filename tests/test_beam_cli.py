@@ -69,8 +69,8 @@ WRONG = {
     "draft=bigram": "draft.kind=bigram: must be model",
     "draft.confidence=0.5": "draft.confidence=0.5: must be null",
     "draft=random-t5-small": "draft.weights=random: must be trained",
-    "sampling.temperature=1": "sampling.temperature: no such key",
-    "widht=4": "widht: no such key; did you mean width?",
+    "sampling.temperature=1": "sampling.temperature: no such option",
+    "widht=4": "widht: no such option; did you mean width?",
 }
 
 

@@ -1,5 +1,6 @@
 """DFlash and DSpark: logits as `transformers` and plain formulas have them; texts are the target's own."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from specbench.cli import main
 from specbench.conformance import check_draft
 from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture.static import StaticModel
+from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.dflash.cache import BlockCache
 from specbench.methods.dflash.captured import CapturedBlockSession
 from specbench.methods.dflash.draft import BlockDraft, BlockSession
+from specbench.methods.dflash.network import BlockCache
 from specbench.methods.dflash.published import PublishedBlock, published_block
 from specbench.methods.dspark.draft import MarkovDraft, MarkovSession
 from specbench.sampling import Sampling
@@ -39,6 +41,7 @@ SIZE = 40
 GREEDY = Sampling(0.0)
 PROMPT = Prompt((), (5, 9, 12, 30))
 KINDS = ("dflash", "dspark")
+ENGINES: dict[str, Any] = {"static": StaticModel, "native": engines.fastest, "cudagraph": engines.graphs}
 
 
 def full(*values: Any) -> Any:
@@ -275,12 +278,12 @@ def test_another_q_than_that_drawn_from_is_caught(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("kind", "confidence"), [*((kind, None) for kind in KINDS), ("dspark", 0.09)])
-@pytest.mark.parametrize("engine", [full("static"), "native"])
+@pytest.mark.parametrize("engine", [full("static"), "native", full("cudagraph")])
 def test_every_engine_drafts_the_same(engine: str, kind: str, confidence: float | None, tmp_path: Path) -> None:
-    """And predicts the same acceptance: it ends proposals at the same places."""
+    """And predicts the same acceptance: it ends proposals at the same places. Graphs are those of `tests.captured`."""
     told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 20, "generator": torch.Generator()}
     proposals = []
-    for one in (EagerModel, StaticModel if engine == "static" else engines.fastest):
+    for one in (EagerModel, ENGINES[engine]):
         target, draft = made(tmp_path, kind, confidence=confidence, engine=one)
         assert (draft.captured is None) == (one is EagerModel)
         trace = speculative(target, draft, PROMPT, gamma=3, **told)
@@ -303,6 +306,29 @@ def test_a_long_text_has_the_same_blocks(tmp_path: Path) -> None:
         found, expected = (one.block(7, 3).logits_LV for one in (ours, own))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert ours.length == own.length == 300
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_graphs_are_captured_between_texts(kind: str, tmp_path: Path) -> None:
+    """Steps that a text runs uncaptured are captured before the next one, replayed there, and draft the same; a graph
+    reads nothing that is gone."""
+    engines.Recording.freed()
+    target, draft = made(tmp_path, kind, end=SIZE, engine=partial(CudaGraphModel, capture=engines.Recording))
+    assert draft.captured is not None
+
+    def passes(length: int) -> list[list[int]]:
+        told: dict[str, Any] = {"gamma": 3, "sampling": GREEDY, "max_new_tokens": 12, "generator": torch.Generator()}
+        return [one.tokens for one in speculative(target, draft, Prompt((), PROMPT.prefix[:length]), **told).passes]
+
+    first = passes(4), passes(2)
+    assert (passes(4), passes(2)) == first
+    captures, uncaptured = target.captures, target.uncaptured  # type: ignore[attr-defined]
+    steps = {id(step) for step in vars(draft.captured.program).values()}
+    assert len(steps & {key[0] for key in target._graphs}) == 3  # type: ignore[attr-defined]
+    assert (passes(4), passes(2)) == first
+    assert (target.captures, target.uncaptured) == (captures, uncaptured)  # type: ignore[attr-defined]
+    assert engines.Recording.freed() == []
 
 
 # What is changed in a folder, and what is said of it.
@@ -355,7 +381,9 @@ def test_targets_that_it_does_not_support(
 
 @pytest.mark.covering(most=2)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("more", [["gamma=3"], ["tree=widths", "tree.widths=[2,1]", "gamma=tree"]])
+@pytest.mark.parametrize(
+    "more", [["gamma=3"], ["tree=widths", "tree.widths=[2,1]", "gamma=tree"], ["gamma=3", "sampling.temperature=1"]]
+)
 def test_a_run(kind: str, more: list[str], folders: dict[str, Path], tmp_path: Path) -> None:
     told = checkpoints.config(kind, num_target_layers=2)
     (told.get("dflash_config") or told)["target_layer_ids"] = [-1, 0]
@@ -365,5 +393,7 @@ def test_a_run(kind: str, more: list[str], folders: dict[str, Path], tmp_path: P
     folder = checkpoints.write(tmp_path / "own", told, weights)
     assert main([*argv(folders["llama"], folder, kind, folders["rows"], tmp_path / "results"), *more]) == 0
     summary = newest(tmp_path / "results")["summary"]
-    assert (summary["draft"], summary["identical"]) == (f"{kind}-own", 1.0)
-    assert summary["c_step"] is not None
+    sampled = more[-1] == "sampling.temperature=1"
+    assert (summary["draft"], summary["identical"]) == (f"{kind}-own", None if sampled else 1.0)
+    assert summary["c_step"] is not None and summary["lossless"]
+    assert not sampled or (abs(summary["proof_z"]) < 4 and summary["proof_outside"] == 0)

@@ -1,28 +1,52 @@
 """Cascades: a draft that drafts with a cheaper one leaves the target's distribution as it is, and hands out the middle
 model's q."""
 
+from pathlib import Path
+from typing import Any
+
+import block_checkpoints as checkpoints
 import chi
 import pytest
+import test_block_drafters as blocks
+import test_peagle as peagle
 import torch
-from decode import autoregressive, speculative
+from calls import newest, refusal
+from decode import autoregressive, spec_of, speculative
+from mtp_checkpoints import started
 from networks import network
+from test_batches import alone, in_rows, same
 from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, DraftSession, start_draft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.passes import InnerRanking, of_cascades
+from specbench.cli import main
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
+from specbench.engine.weights.load import round_weights
+from specbench.errors import UserError
+from specbench.loading.model_loader import ModelRequest
+from specbench.methods.cascade.config import CascadeConfig
 from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
+from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.pard.draft import PardDraft
+from specbench.methods.quantised import draft as quantised
+from specbench.methods.router.config import RouterConfig
+from specbench.methods.router.draft import RouterDraft
+from specbench.methods.several.draft import HorizontalDraft
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
+from specbench.theory.trees import TreeShape
 
 CPU = torch.device("cpu")
 WARM = Sampling(1.0)
@@ -196,6 +220,155 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
                     assert all(a_pass.accepted == a_pass.drafted for a_pass in trace.passes)
         alone, cascade = agreements(target, [ModelDraft(middle, SIZE), drafts["small"]], prompt, own, Sampling(0.0))
         assert alone == cascade  # alpha is the middle model's
+
+
+# Drafts inside the middle model, beside it and of it; their networks, so that a target is like the middle model.
+OTHERS = {
+    "mtp": ("gpt2", 2), "dflash": ("llama", 3), "dspark": ("llama", 3), "peagle": ("llama", 7), "pard": ("llama", 2),
+    "suffix": ("llama", 2), "quantised": ("llama", 2), "router": ("llama", 3),
+}  # fmt: skip
+SHORT = Prompt((), (5, 9, 12, 30))
+
+
+def middle_with(name: str, folder: Path, size: int = SIZE, end: int = 1) -> tuple[EagerModel, Draft]:
+    """A middle model, and a draft of this kind for it."""
+    ends, (kind, layers) = frozenset({end}), OTHERS[name]
+    if name == "mtp":
+        return started(EagerModel, size, end)
+    if name in blocks.KINDS:
+        return blocks.made(folder, name, size, end)
+    if name == "peagle":
+        middle, draft = peagle.made("EAGLE-3's own", folder, size, end)
+        if size == VOCABULARY:
+            draft.eagle.draft_vocabulary.copy_(torch.arange(len(draft.eagle.draft_vocabulary)))
+        return middle, draft
+    suffix = SuffixDraft(SuffixConfig(depth=4), size, CPU)
+    if name == "router":
+        middle, inside = blocks.made(folder, "dflash", size, end)
+        return middle, RouterDraft([suffix, inside], RouterConfig(least_match=1))
+    middle, other = (EagerModel(network(kind, seed, layers), size, ends) for seed in (4, 5))
+    if name == "suffix":
+        return middle, suffix
+    if name == "pard":
+        return middle, PardDraft(other, 50, CPU)
+    small = network(kind, 4, layers)
+    round_weights(small, 4)
+    return middle, ModelDraft(EagerModel(small, size, ends), size)
+
+
+def like_the_middle(name: str, size: int = SIZE, end: int = 1, noise: float = 0.01) -> EagerModel:
+    """A target that accepts some of the middle model's tokens."""
+    kind, layers = OTHERS[name]
+    own = network(kind, 4, layers)
+    with torch.no_grad():
+        for weight in own.parameters():
+            weight.add_(torch.randn_like(weight), alpha=noise)
+    return EagerModel(own, size, frozenset({end}))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_drafts_inside_a_cascade(name: str, tmp_path: Path) -> None:
+    """The greedy text is the target's own, as a chain and as a tree, and the inner draft forgets what was rejected."""
+    target, (middle, draft) = like_the_middle(name), middle_with(name, tmp_path)
+    told: dict[str, Any] = {"sampling": Sampling(0.0), "max_new_tokens": 24, "generator": torch.Generator()}
+    own, shares = autoregressive(target, SHORT, **told).tokens, set()
+    for gamma in (2, 5):
+        inner = AsIfFresh(draft, SHORT)
+        trace = speculative(target, CascadeDraft(middle, inner, 2, SIZE), SHORT, gamma=gamma, **told)
+        assert trace.tokens == own and inner.proposals > 4
+        shares |= {a_pass.accepted == a_pass.drafted for a_pass in trace.passes[:-1]}
+    assert shares == {False, True}  # after which the middle model has, and has not, read all but the newest token
+    tree, shape = CascadeDraft(middle, draft, 2, SIZE, CPU), TreeShape.of_widths([2, 2, 1])
+    trace = speculative(target, TreeDraft(tree, shape, "fixed", target.eos_ids), SHORT, gamma=shape.depth, **told)
+    assert trace.tokens == own and any(a_pass.parents for a_pass in trace.passes)
+
+
+@pytest.mark.statistical
+@pytest.mark.covering(most=1)
+@pytest.mark.parametrize("name", OTHERS)
+def test_texts_with_other_drafts_inside_have_the_targets_distribution(name: str, tmp_path: Path) -> None:
+    middle, draft = middle_with(name, tmp_path, VOCABULARY, EOS)
+    target, cascade = like_the_middle(name, VOCABULARY, EOS, 0.02), CascadeDraft(middle, draft, 2, VOCABULARY)
+    found, rejected = chi.speculative_p_value(target, cascade, PROMPT, 3, Sampling(2.0), 3, 200)
+    assert found > chi.ALARM and rejected > 10
+
+
+@pytest.mark.parametrize("name", ["dflash", "pard"])
+def test_a_row_of_a_batch_writes_what_it_writes_alone(name: str, tmp_path: Path) -> None:
+    target, (middle, draft) = like_the_middle(name), middle_with(name, tmp_path)
+    cascade, spec = CascadeDraft(middle, draft, 2, SIZE), spec_of(Sampling(0.0), 10, 3)
+    prompts = [Prompt((), prefix) for prefix in ((5, 9), (17, 3, 22, 8), (4, 4, 30))]
+    same(in_rows(target, cascade, prompts, spec, 2), alone(target, cascade, prompts, spec))
+
+
+def test_a_cascade_inside_other_drafts(tmp_path: Path) -> None:
+    """As the second of a router, and after a block of the target's own drafter."""
+    target, first = blocks.made(tmp_path, "dflash")
+    middle, inner = middle_with("pard", tmp_path)
+    cascade = CascadeDraft(middle, inner, 2, SIZE)
+    told: dict[str, Any] = {"sampling": Sampling(0.0), "max_new_tokens": 20, "generator": torch.Generator()}
+    own = autoregressive(target, SHORT, **told).tokens
+    for draft in (
+        RouterDraft([SuffixDraft(SuffixConfig(), SIZE, CPU), cascade], RouterConfig()),
+        HorizontalDraft([first, cascade], (2,), SIZE, target.eos_ids, CPU),
+    ):
+        assert speculative(target, draft, SHORT, gamma=5, **told).tokens == own
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_only_a_model_verifies_inside(kind: str) -> None:
+    made = DRAFT_KINDS[kind]
+    via = RouterConfig(first=LookupConfig(), second=BigramConfig()) if kind == "router" else made()
+    if "shipped" in vars(via):
+        via.shipped = "somewhere"  # type: ignore[attr-defined]
+    with pytest.raises(UserError) as raised:
+        CascadeConfig(via=via, inner=BigramConfig()).check("draft")
+    assert str(raised.value) == f"draft.via.kind={kind}: must be model: the target checks its distribution"
+
+
+def argv(folders: dict[str, Path], kind: str, results: Path, *more: str) -> list[str]:
+    """A run of a cascade whose target has one layer and whose middle model two."""
+    return [
+        "run", f"target.path={folders[f'{kind}-draft']}", "draft=cascade", f"draft.via.path={folders[kind]}",
+        "task=ende", f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu",
+        "engine=eager", "max_new_tokens=8", "resamples=100", "limit=3", "gamma=3", *more,
+    ]  # fmt: skip
+
+
+def test_a_run_with_a_block_drafter_inside(folders: dict[str, Path], tmp_path: Path) -> None:
+    told = checkpoints.config("dflash", num_target_layers=2)
+    told["dflash_config"]["target_layer_ids"] = [-1, 0]
+    folder = checkpoints.write(tmp_path / "own", told, checkpoints.state("dflash", blocks.network()))
+    more = "draft@draft.inner=dflash", f"draft.inner.path={folder}"
+    assert main(argv(folders, "llama", tmp_path / "results", *more)) == 0
+    summary = newest(tmp_path / "results")["summary"]
+    assert (summary["draft"], summary["identical"]) == ("cascade-dflash-own-llama", 1.0)
+
+
+def test_what_is_quantised_inside_is_the_middle_model(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+
+    def noted(*given: Any, **told: Any) -> ModelRequest:
+        asked.append(given[0])
+        return ModelRequest(*given, **told)
+
+    monkeypatch.setattr(quantised, "ModelRequest", noted)
+    assert main(argv(folders, "llama", tmp_path, "draft@draft.inner=quantised")) == 0
+    assert newest(tmp_path)["summary"]["identical"] == 1.0
+    assert [one.path for one in asked] == [str(folders["llama"])]
+
+
+@pytest.mark.parametrize("inner", ["dflash", "mtp"])
+def test_a_middle_model_that_an_inner_draft_does_not_support_is_named(
+    inner: str, folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = checkpoints.config("dflash")
+    folder = checkpoints.write(tmp_path / "own", told, checkpoints.state("dflash", blocks.network()))
+    more = f"draft@draft.inner={inner}", f"draft.inner.path={folder}"
+    said = refusal(argv(folders, "t5", tmp_path / "results", *more), capfd)
+    assert said.startswith("specbench: draft.inner") and "is for decoder-only targets" in said
 
 
 def test_a_recommendation_names_the_lengths_of_a_cascade() -> None:

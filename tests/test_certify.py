@@ -22,7 +22,7 @@ from specbench.config.model import ModelConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model, load_tokenizer
-from specbench.interop.certify.outputs import read_outputs
+from specbench.interop.certify import read_outputs
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
@@ -357,4 +357,4 @@ def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd:
     assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)
     assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
     assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
-    assert "gamma: no such key" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
+    assert "gamma: no such option" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)

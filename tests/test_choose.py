@@ -133,7 +133,7 @@ WRONG = {
     "leniences=[0]": "leniences=[0.0]: must be above 0 and at most 1",
     "draft=[unigram,nosuch]": "draft=nosuch: no such draft; choose from",
     "draft=[unigram,unigram]": "draft: two of the drafts are called unigram",
-    "tokns=3": "tokns: no such key; did you mean tokens",
+    "tokns=3": "tokns: no such option; did you mean tokens",
     "gammas=[0]": "gammas=[0]: must be a list of numbers from 1 to 64",
 }
 

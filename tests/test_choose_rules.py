@@ -80,7 +80,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
 @pytest.mark.full
 def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture) -> None:
     assert main(["alpha", *argv, "accept=[exact,block]", "accept.lenience=0.3"]) == 2
-    assert "accept.lenience: only accept=lenient has this key; name that rule too" in capfd.readouterr().err
+    assert "accept.lenience: only accept=lenient has this option; name that rule too" in capfd.readouterr().err
     assert main(["recommend", *argv, "accept=[exact,exact]"]) == 2
     assert "two of the drafts are called t5-draft" in capfd.readouterr().err
 

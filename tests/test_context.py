@@ -22,10 +22,10 @@ from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
-from specbench.experiment.context import in_context
 from specbench.experiment.identity import identify
-from specbench.experiment.prompts import encode, prompt_tokens
+from specbench.experiment.prompts import encode, in_context, prompt_tokens
 from specbench.tasks import Task
+from specbench.theory import expected_tokens
 from specbench.theory.trees import ROOT
 
 MINI = ModelConfig(name="gpt-mini", shipped="gpt-mini")
@@ -135,26 +135,53 @@ def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
     assert [row["context"] for row in found] == [16, 32, 48] and len({row["setting"] for row in found}) == 1
     assert all(row["c"] > 0 and row["verify_cost"] > 0 and row["alpha_low"] <= row["alpha"] for row in found)
     assert main(["results", "--by", "context", f"--results={tmp_path}"]) == 0
-    assert "each context left out in turn" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "left out and forecast from the others" in out and "left out and forecast from shorter ones" in out
+    assert "the speedup within" in out and "which were not measured, c would be" in out
+    assert main(["explain", found[1]["run_id"], f"--results={tmp_path}"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"at {2 * found[2]['tokens']:,.0f} tokens, which were not measured" in out
+    assert main(["explain", found[1]["run_id"], f"--results={tmp_path}", "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["forecast"]["gamma"] == found[1]["gamma"]
     assert main(["run", *words, *more, "context=4x"]) == 2
     assert "context=4x: must be 16 tokens or more, such as 4096 or 4k" in capsys.readouterr().err
 
 
 def at(tokens: float, gamma: int = 3, alpha: float = 0.8) -> AtContext:
     """A target whose steps read 10 ms of weights and 1 ms of cache a thousand tokens; a draft over a window."""
-    return AtContext(tokens, gamma, 0.01 + 1e-6 * tokens, 0.006, 0.012 + 1.1e-6 * tokens, 0.0001, alpha)
+    emitted = expected_tokens(alpha, gamma)
+    return AtContext(tokens, gamma, 0.01 + 1e-6 * tokens, 0.006, 0.012 + 1.1e-6 * tokens, 0.0001, emitted)
 
 
 def test_costs_of_contexts_that_were_not_measured():
     measured = [at(tokens) for tokens in (1000, 4000, 16000)]
     for tokens in (2000.0, 10000.0, 32000.0):
         found, right = forecast(measured, tokens), at(tokens)
-        assert (found.step_s, found.pass_s) == pytest.approx((right.step_s, right.pass_s)) and found.alpha == 0.8
+        assert (found.step_s, found.pass_s) == pytest.approx((right.step_s, right.pass_s))
         assert found.speedup == pytest.approx(right.speedup)
-    (one,) = held_out(measured)
-    assert one.measured.tokens == 4000 and all(abs(error) < 1e-9 for error in one.errors.values())
-    off = [measured[0], replace(measured[1], step_s=2 * measured[1].step_s), measured[2]]
-    assert held_out(off)[0].errors["step"] == pytest.approx(-0.5)
+    tested = held_out(measured)
+    assert [one.measured.tokens for one in tested] == [4000, 16000] and held_out(measured[:2]) == []
+    assert all(abs(error) < 1e-9 for one in tested for error in one.errors.values())
+    off = [measured[0], replace(measured[1], step_s=2 * measured[1].step_s, measured_speedup=1.25), measured[2]]
+    wrong = held_out(off)[0]
+    assert wrong.errors["a step"] == pytest.approx(-0.5)
+    assert wrong.errors["the speedup"] == pytest.approx(wrong.forecast.speedup / 1.25 - 1)
+
+
+def test_sentences_on_contexts():
+    measured = [replace(at(tokens), measured_speedup=1.1 * at(tokens).speedup) for tokens in (1000, 4000, 16000)]
+    lines = said("x", measured)
+    further = at(32000)
+    assert lines[1] == (
+        f"x: at 32,000 tokens, which were not measured, c would be {further.c:.3f} and v {further.verify_cost:.2f}: "
+        f"{further.speedup:.2f}× predicted with γ=3"
+    )
+    errors = "a step within 0.0% (mean 0.0%), a pass within 0.0% (mean 0.0%), the speedup within 9.1% (mean 9.1%)"
+    assert lines[2:] == [
+        f"x: left out and forecast from the others, at 4,000 tokens: {errors}",
+        f"x: left out and forecast from shorter ones, at 16,000 tokens: {errors}",
+    ]
+    assert [line for line in said("x", measured, falls=True) if "predicted" in line] == []
 
 
 def test_where_a_draft_pays():

@@ -153,7 +153,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
     records = Records(tmp_path)
     assert records.paper_runs.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
-    assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
+    assert any("contended while it was timed" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
     assert any("  contended" in line for line in out.splitlines()[1:]) and "docs/method.md" in out

@@ -65,6 +65,8 @@ def test_records_make_a_table_of_the_fastest(source: "docs_numbers.Source") -> N
 def test_columns_of_a_bench_and_of_a_table_are_chosen(source: "docs_numbers.Source") -> None:
     filled = source.filled(f"<!-- from: {BENCH} part=a | what, times faster -->\n| x |\n")
     assert filled.splitlines()[3].startswith("| autoregressive against generate | ")
+    filled = source.filled(f"<!-- from: {BENCH} part=e 'what~=a pass' | what, c, v -->\n| x |\n")
+    assert filled.splitlines()[3].startswith("| a pass, γ=2 | 0.")
     filled = source.filled(f"<!-- from: {VALIDATED} § Prediction errors | draft, error -->\n| x |\n")
     assert filled.splitlines()[1] == "| draft | error |"
     assert "1" in source.filled(f"<!--{BENCH} autoregressive against generate: ratio-->x<!---->")

@@ -20,10 +20,10 @@ from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import StaticModel
 from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle import captured as eagle_program
-from specbench.methods.eagle.cache import EagleCache, Prediction
+from specbench.methods.eagle import network as eagle_network
 from specbench.methods.eagle.captured import CapturedEagle, CapturedEagleSession
 from specbench.methods.eagle.captured import captured as captured_eagle
-from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5
@@ -106,6 +106,19 @@ def test_large_buffers_grow_alone() -> None:
         same(*(one.draft_nodes(before, [7, 8, 9], [-1, -1, -1]) for one in (ours, own)))
         for one in (ours, own):
             one.rollback(end)
+
+
+@pytest.mark.parametrize("module", [eagle_program, eagle_network])
+@torch.inference_mode()
+def test_a_long_prompt_is_read_in_parts(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its mask is small; here in parts of 3 and of 10 tokens, by one of the two."""
+    monkeypatch.setattr(module, "MOST_OF_MASK", 200)
+    eagle, target = layer("llama", TAPS)
+    both = sessions(eagle, required(eagle, target))
+    features = torch.randn(31, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
+    for begin, end in ((0, 20), (20, 30), (30, 31)):
+        same(*(one.read(features[begin:end], range(begin, end)) for one in both))
+        assert {one.length for one in both} == {end}
 
 
 @pytest.mark.full

@@ -30,17 +30,28 @@ from specbench.engine.batch import Batch
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.parts import layer_list, return_states
 from specbench.engine.session import Prompt, Read, clock_of
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape
+from specbench.methods.dflash import captured as block_session
+from specbench.methods.dflash.draft import BlockDraft
+from specbench.methods.dflash.network import BlockDrafter
+from specbench.methods.dflash.train import shape_for as block_shape
+from specbench.methods.dspark.draft import MarkovDraft
 from specbench.methods.eagle import captured as eagle_session
 from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.methods.mtp.draft import MtpDraft
+from specbench.methods.mtp.network import Mtp
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.pard.draft import PardDraft
+from specbench.methods.peagle.draft import PEagleDraft
+from specbench.methods.peagle.network import PEagle, PEagleShape
 from specbench.sampling import Sampling
+from specbench.train.schema import BlockPlan
 
 SIZE, GAMMA, TOKEN = 40, 3, 5
 NUCLEUS = Sampling(0.8, top_k=20, top_p=0.9)
@@ -206,6 +217,65 @@ def test_eagles_steps_are_of_one_device(told: Told, monkeypatch: pytest.MonkeyPa
         assert decoded(target, draft, "t5", how).passes
     captures = target.captures
     assert decoded(target, draft, "t5", NUCLEUS).passes and target.captures >= captures > 2
+
+
+def inside(target_of: Any, kind: str, taps: tuple[int, ...]) -> tuple[Any, Any]:
+    """A target that hands over its states, and its network, on the device."""
+    own = moved(network(kind, seed=5, layers=1))
+    width = return_states(own, "target", taps)
+    target = target_of(own, SIZE, frozenset({1}))
+    target.now, target.mark, target.states_of_prompt = time.perf_counter, None, True
+    target.state_width, target.tap_width, target.tap_depths = width * (1 + len(taps)), width * len(taps), taps
+    return target, own
+
+
+def block_drafter(rank: int) -> tuple[Any, Draft]:
+    target, own = inside(graphs, "gpt2", (0,))
+    plan = BlockPlan(size=4, taps=[0], mask=2, rank=rank, layers=1)
+    drafter = BlockDrafter(block_shape(own, plan), own.get_output_embeddings().weight.shape[0])
+    bound = moved(drafter).requires_grad_(False).bind(own)
+    return target, (MarkovDraft if rank else BlockDraft)(target, bound, (0,))
+
+
+def one_depth() -> tuple[Any, Draft]:
+    target, own = inside(graphs, "gpt2", ())
+    layer = layer_list(network("gpt2", seed=6, layers=1))[-1]
+    depth = moved(Mtp(own, layer)).requires_grad_(False).bind(own)
+    return target, MtpDraft(target, [depth])
+
+
+def at_once() -> tuple[Any, Draft]:
+    target, own = inside(graphs, "gpt2", (0,))
+    shape = PEagleShape(layer_shape(own, "target"), taps=(0,), layers=2, mask=2)
+    return target, PEagleDraft(target, moved(PEagle(shape)).requires_grad_(False).bind(own), (0,))
+
+
+def masked() -> tuple[Any, Draft]:
+    return model(graphs, "gpt2"), PardDraft(model(graphs, "gpt2", seed=6), 2, CUDA)
+
+
+MADE: dict[str, Callable[[], tuple[Any, Draft]]] = {
+    "dflash": partial(block_drafter, 0), "dspark": partial(block_drafter, 3), "mtp": one_depth, "peagle": at_once,
+    "pard": masked,
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MADE)
+def test_steps_of_other_drafters_are_of_one_device(name: str, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As graphs that the target, or PARD's own model, captures between texts; none is asked for in the third."""
+    monkeypatch.setattr(eagle_session, "_checked", lambda eagle, target, _: eagle_session.CapturedEagle(eagle, target))
+    monkeypatch.setattr(block_session, "_checked", block_session.CapturedBlock)
+    target, draft = MADE[name]()
+    capturing = draft.model if name == "pard" else target  # type: ignore[attr-defined]
+    assert name == "pard" or draft.captured is not None  # type: ignore[attr-defined]
+    for how in (Sampling(), NUCLEUS):
+        found = list[int]()
+        for _ in range(3):
+            told.reads = 0  # the same verdicts
+            assert decoded(target, draft, "gpt2", how).passes
+            found.append(capturing.uncaptured)
+        assert capturing.captures > 2 and found[1] == found[2]
 
 
 def on_another_device(drawn: Callable[..., Tensor], row_LV: Tensor, uniform_L: Tensor) -> Tensor:

@@ -209,7 +209,7 @@ def test_spaces_round_the_equals_sign_and_lists_of_folders(places: Path) -> None
 @pytest.mark.parametrize(
     ("word", "said"),
     {
-        "=3": "=3: there is no key before '='; write key=value",
+        "=3": "=3: there is no option before '='; write key=value",
         "gamma:3": "gamma:3: cannot be read; write key=value",
         "": "'': cannot be read; write key=value",
         "gamma=64.5": "gamma=64.5: must be a whole number",

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from specbench.cli import main
 from specbench.cli.listing import GROUPS, NEEDS, choices
 from specbench.config.catalogue import choice_names
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.paths import conf_dir
+from specbench.report.paper import experiment
 
 Capture = pytest.CaptureFixture[str]
 Rows = list[dict[str, Any]]
@@ -48,6 +51,25 @@ def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Cal
     assert [row["name"] for row in rows if not row["note"]] == []
     needs = [NEEDS.index(row["needs"]) for row in rows]
     assert needs == sorted(needs)
+
+
+UNMEASURED = {"random", "merged", "window"}  # merged is of trees, window of long contexts
+
+
+def test_every_kind_of_draft_is_listed_documented_and_in_the_table_of_all() -> None:
+    listed = {conf["kind"] for name in choice_names("draft") if "kind" in (conf := _choice(name))}
+    assert set(DRAFT_KINDS) - {"model"} == listed - {"model"}
+    page = (conf_dir().parent / "docs" / "choosing.md").read_text(encoding="utf-8")
+    table = page.partition("## All drafts")[2].partition("All are lossless")[0]
+    assert [kind for kind in DRAFT_KINDS if kind not in ("model", "random") and f"`{kind}`" not in table] == []
+    rows = {name.replace("3-gram", "ngram") for row in experiment("beyond")["rows"] for name in row["drafts"]}
+    missing = {kind for kind in DRAFT_KINDS if not any(name == kind or name.startswith(f"{kind}-") for name in rows)}
+    assert missing - {"model"} == UNMEASURED
+
+
+def _choice(name: str) -> dict[str, Any]:
+    own = conf_dir() / "draft" / f"{name}.yaml"
+    return yaml.safe_load(own.read_text(encoding="utf-8")) if own.is_file() else {}
 
 
 def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object]]:
@@ -96,6 +118,8 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
         row = rows["draft", draft]
         assert (row["needs"], row["origin"]) == ("now", "ships for gpt-mini and t5-mini")
     assert rows["draft", "specdec"]["origin"] == "ships for t5-mini"
+    for draft in ("dflash", "dspark", "pard", "peagle"):
+        assert (rows["draft", draft]["needs"], rows["draft", draft]["origin"]) == ("now", "ships for gpt-mini")
     assert rows["task", "sum-mini"]["note"].startswith("Passages that ship with the project")
     assert rows["accept", "exact"]["needs"] == "now"
     assert (rows["recipe", "gpt-97m"]["needs"], rows["recipe", "gpt-97m"]["time"][:13]) == ("download", "about 8 hours")

@@ -11,7 +11,6 @@ import pytest
 import torch
 from calls import newest, refusal
 from decode import autoregressive, speculative
-from networks import network as toy_network
 from node_rows import nodes_have_the_q_of_their_paths
 from safetensors.torch import load_file, save_file
 from toy import EOS, VOCABULARY
@@ -26,7 +25,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.mtp import depths as depths_cache
+from specbench.methods.mtp import draft as depths_cache
 from specbench.methods.mtp.draft import MtpDraft
 from specbench.methods.mtp.network import Mtp
 from specbench.methods.mtp.published import published_mtp
@@ -190,29 +189,17 @@ def test_sampled_texts_have_the_targets_distribution(family: str, depths: int, c
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["static", "native"])
-def test_every_engine_drafts_the_same(engine: str) -> None:
+@pytest.mark.parametrize("engine", [StaticModel, captured.fastest, captured.graphs])
+def test_every_engine_drafts_the_same(engine: Any) -> None:
     """A depth as our recipe starts it, on GPT-2."""
     told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 14, "generator": torch.Generator()}
     proposals = []
-    for kind in (EagerModel, StaticModel if engine == "static" else captured.fastest):
-        target = trained_target(kind)
-        torch.manual_seed(1)
-        depth = Mtp.start_from(target.network, "target")
-        torch.nn.init.normal_(depth.fc.weight, std=0.3)
-        draft = MtpDraft(target, [depth.eval().requires_grad_(False).bind(target.network)])
+    for kind in (EagerModel, engine):
+        target, draft = checkpoints.started(kind, SIZE, 1)
         assert (draft.captured is None) == (kind is EagerModel)
         trace = speculative(target, draft, PROMPT, gamma=3, **told)
         proposals.append([(a_pass.tokens, a_pass.accepted) for a_pass in trace.passes])
     assert proposals[0] == proposals[1]
-
-
-def trained_target(engine: Any) -> Any:
-    own = toy_network("gpt2", 4)
-    width = return_states(own, "target")
-    target = engine(own, SIZE, frozenset({1}))
-    target.state_width, target.states_of_prompt = width, True
-    return target
 
 
 # What is changed in the folder of glm4_moe with one depth, and what is said of it.

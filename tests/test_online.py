@@ -20,7 +20,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import ModelLoader
-from specbench.methods.model.online import OnlineDraft, OnlineLearner, OnlineSession, VerifiedText
+from specbench.methods.model.build import OnlineDraft, OnlineLearner, OnlineSession, VerifiedText
 from specbench.records.frame import Records
 from specbench.report.figures import build
 from specbench.sampling import Sampling
@@ -269,7 +269,7 @@ def test_an_interrupted_run_starts_again(
         (["draft.online=true", "engine=compile"], "engine=compile: freezes the draft's weights"),
         (["draft.online=true", "tree=widths", "gamma=tree"], "it learns from chains"),
         (["draft.online=true", "draft.vocabulary=tli"], "not together with draft.vocabulary=tli"),
-        (["draft=bigram", "draft.online=true"], "draft.online=True: draft.kind=bigram has no such key"),
+        (["draft=bigram", "draft.online=true"], "draft.online=True: draft.kind=bigram has no such option"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(

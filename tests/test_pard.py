@@ -52,7 +52,9 @@ def differences(draft: PardDraft, mask: int = MASK) -> float:
     return largest
 
 
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel, captured.fastest])
+@pytest.mark.parametrize(
+    "engine", [EagerModel, StaticModel, captured.fastest, pytest.param(captured.graphs, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("kind", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
 @torch.inference_mode()
 def test_logits_are_those_of_transformers(kind: str, engine: Any) -> None:
@@ -174,3 +176,11 @@ def test_a_run_reads_the_folder(folders: dict[str, Path], tmp_path: Path, capfd:
     assert main([*argv, "gamma=3"]) == 0
     summary = newest(tmp_path / "results")["summary"]
     assert (summary["draft"], summary["identical"]) == ("pard-model", 1.0) and summary["c_step"] is not None
+
+
+@pytest.mark.full
+def test_a_sampled_run_proves_its_texts(folders: dict[str, Path], tmp_path: Path) -> None:
+    argv = checkpoint(folders, tmp_path / "model", {FIELD: 50, "spd_type": "pard"})
+    assert main([*argv, "gamma=3", "sampling.temperature=1"]) == 0
+    summary = newest(tmp_path / "results")["summary"]
+    assert summary["lossless"] and abs(summary["proof_z"]) < 4 and summary["proof_outside"] == 0

@@ -25,11 +25,9 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.published import published_eagle
-from specbench.methods.peagle.cache import PEagleCache
-from specbench.methods.peagle.captured import CapturedPEagleSession
-from specbench.methods.peagle.draft import PEagleDraft
-from specbench.methods.peagle.network import OURS
-from specbench.methods.peagle.published import load_published_peagle
+from specbench.methods.peagle import network as peagle_network
+from specbench.methods.peagle.draft import CapturedPEagleSession, PEagleDraft, load_published_peagle
+from specbench.methods.peagle.network import OURS, PEagleCache
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 
@@ -100,9 +98,14 @@ def differences(case: str, draft: PEagleDraft) -> float:
     return largest
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "most"), [*((case, None) for case in CASES), ("speculators", 20)])
 @torch.inference_mode()
-def test_logits_are_those_of_plain_code(case: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_plain_code(
+    case: str, most: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a long prompt is read in parts, too."""
+    if most is not None:
+        monkeypatch.setattr(peagle_network, "MOST_OF_MASK", most)
     assert differences(case, made(case, tmp_path)[1]) < 1e-5
 
 

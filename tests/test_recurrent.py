@@ -3,13 +3,12 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import recurrent
 import torch
-from decode import autoregressive, speculative
 from recurrent import KINDS
+from thousand import SAME, differing, greedy_texts
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, RwkvConfig, RwkvForCausalLM
 
 from specbench.cli import main
@@ -21,8 +20,6 @@ from specbench.engine.eager.recurrence import FAMILIES
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import layers_of, load_model, load_tokenizer
 from specbench.errors import UserError
-from specbench.methods.model.draft import ModelDraft
-from specbench.sampling import Sampling
 
 SIZE, ENDS = 40, frozenset({1})
 TEXT = torch.randint(2, SIZE, (80,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -32,8 +29,8 @@ MOST_ROUNDING = 2e-5  # of logits; `transformers` reads a whole text in chunks, 
 
 
 @functools.cache
-def model(kind: str, seed: int = 3) -> EagerModel:
-    return EagerModel(recurrent.network(kind, seed), SIZE, ENDS)
+def model(kind: str) -> EagerModel:
+    return EagerModel(recurrent.network(kind, 3), SIZE, ENDS)
 
 
 def uncached(kind: str, text: list[int]) -> torch.Tensor:
@@ -110,19 +107,12 @@ def test_nodes_of_a_tree_are_read_from_their_parents(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_texts_of_a_thousand_prompts(kind: str) -> None:
-    settings: dict[str, Any] = {"sampling": Sampling(), "max_new_tokens": 12, "generator": torch.Generator()}
-    target, draft = model(kind), ModelDraft(model(kind, 4), SIZE)
-    generator, different = torch.Generator().manual_seed(1), 0
-    for number in range(1000):
-        length = int(torch.randint(1, 40, (1,), generator=generator))
-        prompt = Prompt((), tuple(torch.randint(2, SIZE, (length,), generator=generator).tolist()))
-        alone = autoregressive(target, prompt, **settings).tokens
-        different += speculative(target, draft, prompt, gamma=1 + number % 5, **settings).tokens != alone
-    assert different == 0
+def test_a_thousand_greedy_completions(kind: str) -> None:
+    texts = greedy_texts(model(kind).network, SIZE, ENDS, longest=39)
+    assert differing(model(kind), texts) == SAME
 
 
-def test_a_state_that_is_not_rolled_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault of others: keys and values are cut, the state stays."""
 
     def crop(self: cache.RecurrentStates, tokens: int) -> None:
@@ -135,8 +125,21 @@ def test_a_state_that_is_not_rolled_back_is_found(monkeypatch: pytest.MonkeyPatc
 
     own = cache.RecurrentStates.crop
     monkeypatch.setattr(cache.RecurrentStates, "crop", crop)
+
+
+def test_a_state_that_is_not_rolled_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch)
     with pytest.raises(AssertionError):
         test_rejections_at_every_position("qwen3_next", 5)
+
+
+@pytest.mark.slow
+def test_a_state_that_is_not_rolled_back_changes_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = greedy_texts(model("mamba2").network, SIZE, ENDS, longest=39, prompts=30)
+    assert differing(model("mamba2"), texts) == SAME
+    planted(monkeypatch)
+    with pytest.raises(AssertionError):
+        assert differing(model("mamba2"), texts) == SAME
 
 
 def test_auto_comes_to_eager_and_others_are_refused() -> None:
@@ -176,13 +179,11 @@ def test_states_of_other_families_are_refused() -> None:
         EagerModel(RwkvForCausalLM(RwkvConfig(**config)), SIZE, ENDS)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "qwen3_5_text" else [pytest.mark.slow]) for kind in KINDS]
-)
-def test_a_run_on_a_folder(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of every architecture in `test_architectures.py`."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("the dog runs .", "a man sees the cat")))
-    target, draft = (recurrent.save(tmp_path / f"{kind}-{seed}", kind, seed) for seed in (3, 4))
+    target, draft = (recurrent.save(tmp_path / str(seed), "qwen3_5_text", seed) for seed in (3, 4))
     argv = ["run", f"target={target}", f"draft={draft}", "task=prompts", f"task.path={rows}", "max_new_tokens=8",
             "gamma=3", "dtype=float32", "device=cpu", f"results={tmp_path}"]  # fmt: skip
     assert main(argv) == 0

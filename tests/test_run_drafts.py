@@ -67,6 +67,11 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         ("gpt-mini", "hydra"),
         ("gpt-mini", "eagle"),
         ("gpt-mini", "eagle3"),
+        ("gpt-mini", "mtp"),
+        ("gpt-mini", "peagle"),
+        ("gpt-mini", "dflash"),
+        ("gpt-mini", "dspark"),
+        ("gpt-mini", "pard"),
         ("t5-mini", "specdec"),
     ],
 )
@@ -80,6 +85,28 @@ def test_heads_that_ship_run_on_the_fastest_engine(
     record = newest(tmp_path)
     assert code == 0 and record is not None, capfd.readouterr().err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == draft
+
+
+# Drafts for gpt-mini whose weights ship, or that need none.
+FOR_GPT = {
+    "mtp": (), "peagle": (), "dflash": (), "dspark": (), "pard": (), "suffix": (), "quantised": ("draft.bits=4",),
+    "router": ("draft@draft.first=suffix", "draft@draft.second=dflash", "draft.least_match=1"),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("draft", FOR_GPT)
+def test_a_sampled_run_proves_its_texts(draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main([
+        "run", "target=gpt-mini", f"draft={draft}", *FOR_GPT[draft], "sampling.temperature=1", "dtype=float32",
+        "device=cpu", "engine=eager", "limit=3", "max_new_tokens=24", "gamma=3", "resamples=100",
+        f"results={tmp_path}",
+    ])  # fmt: skip
+    record = newest(tmp_path)
+    assert code == 0 and record is not None, capfd.readouterr().err
+    summary = record["summary"]
+    assert summary["lossless"] and summary["proof_tokens"] > 40 and summary["proof_outside"] == 0
+    assert abs(summary["proof_z"]) < 4 and summary["proof_p"] > 6e-5
 
 
 @pytest.mark.covering(most=1)
@@ -285,7 +312,7 @@ WRONG = {
     "draft=cascade draft.via.kind=bigram": "draft.via.kind=bigram: must be model",
     "draft=cascade draft.inner.kind=nothing": "draft.inner.kind=nothing: must be model | unigram",
     "draft=cascade draft.inner.kind=ngram draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
-    "draft=cascade draft.inner.order=2": "draft.inner.order=2: draft.inner.kind=bigram has no such key",
+    "draft=cascade draft.inner.order=2": "draft.inner.order=2: draft.inner.kind=bigram has no such option",
     "draft=cascade draft.via.path=/no/such": "draft.via.path=/no/such: must be a folder",
     "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; did you mean bigram",
 }

@@ -150,7 +150,7 @@ def test_lists_of_trees_are_taken_apart(name: str) -> None:
 
 
 def test_a_size_without_a_tree_is_refused() -> None:
-    with pytest.raises(UserError, match="tree.size=8: no tree here has this key; give tree=SHAPE"):
+    with pytest.raises(UserError, match="tree.size=8: no tree here has this option; give tree=SHAPE"):
         split(["tree.size=[8,16]"], {})
 
 

@@ -78,6 +78,7 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "one process (±%)": ("own", 1, False), "over processes (±%)": ("over", 1, False),
     "times faster": ("ratio", 1, True), "floor": ("theirs", 2, False), "ours (ms)": ("ours", 3, False),
     "same completions": ("note", 0, False), "v and its roofline": ("note", 0, False),
+    "experts of a step (times)": ("experts", 2, False), "v from experts": ("predicted", 2, False),
     "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
     "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
 }  # fmt: skip
@@ -213,7 +214,8 @@ def _fastest(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _of_bench(file: str) -> pd.DataFrame:
     """The rows of a document of `specbench bench`."""
-    table = pd.DataFrame(json.loads((ROOT / file).read_text(encoding="utf-8"))["rows"])
+    rows = json.loads((ROOT / file).read_text(encoding="utf-8"))["rows"]
+    table = pd.DataFrame([row | row.get("more", {}) for row in rows])
     return table.rename(columns={"low": "ratio_low", "high": "ratio_high"})
 
 

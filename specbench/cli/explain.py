@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
+from specbench.analysis.forecast.contexts import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
@@ -17,6 +18,7 @@ from specbench.formatting import span
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
 from specbench.report.console import plain_table, wide_console
+from specbench.report.contexts import beyond_run
 from specbench.stats import Interval
 
 if TYPE_CHECKING:
@@ -66,8 +68,15 @@ def main(argv: list[str]) -> int:
     document = {"run_id": record["run_id"], **found.to_json()}
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
+    further = beyond_run(catalog, record["run_id"])
+    if further is not None:
+        shown = ("tokens", "gamma", "c", "verify_cost", "speedup")
+        document["forecast"] = {name: getattr(further, name) for name in shown}
     rows = [{"run_id": record["run_id"], **step.to_json()} for step in found.steps]
-    print_rows(arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted), document=document)
+    more = None if further is None else at_length(further)
+    print_rows(
+        arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted, more), document=document
+    )
     if picture is not None:
         from specbench.report.figures.waterfall import draw
 
@@ -75,7 +84,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need]) -> None:
+def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need], further: str | None) -> None:
     from rich.text import Text
 
     from specbench.report.explanation import name, needed, sentences
@@ -94,7 +103,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         )  # fmt: skip
     table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
     console.print(table)
-    for line in sentences(found):
+    for line in (*sentences(found), *([further] if further else [])):
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)

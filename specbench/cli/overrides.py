@@ -124,7 +124,7 @@ def _respelt(word: str) -> str:
     key, equals, value = word.partition("=")
     key, value = key.strip(), value.strip()
     if equals and not key:
-        raise UserError(f"{word}: there is no key before '='; write key=value")
+        raise UserError(f"{word}: there is no option before '='; write key=value")
     word = f"{key}={value}" if equals else word
     if PLACES_ALONE.fullmatch(key) or PICKED_OR_PLACE.fullmatch(key):
         return f"{key}={_places(value, may_be_name=not PLACES_ALONE.fullmatch(key))}"

@@ -103,7 +103,7 @@ def _key_rows(section: str, keys: Sequence[Key], targets: Sequence[Key]) -> list
     if section == "draft" and targets:
         shared = {key.name.removeprefix("target."): key.about for key in targets}
         keys = [key for key in keys if shared.get(key.name.removeprefix("draft.")) != key.about]
-        rows.append(_row("draft.*", "the keys of target, and:"))
+        rows.append(_row("draft.*", "the options of target, and:"))
     return [*rows, *(_row(f"{key.name}={key.default}", key.about) for key in keys)]
 
 

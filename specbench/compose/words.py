@@ -27,9 +27,8 @@ def value_of(overrides: Sequence[str], key: str, default: str) -> str:
 def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
     """Check that `verb` takes the values of each key.
 
-    Raises:
-        UserError: a key has several values that `verb` would not take one by one, or a choice that is picked by name is
-            given as a folder.
+    Raises UserError if a key has several values that `verb` would not take one by one, or a choice that is picked by
+    name is given as a folder.
     """
     listed = {key.name for key in keys_of(schema) if key.listed}
     for word in overrides:
@@ -98,7 +97,7 @@ ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 def no_such_key(key: str, schema: type[Any]) -> str:
     """That `schema` has no `key`, and the keys it has whose names come close."""
     if key.startswith("draft.") and (instead := REMOVED.get(key.rpartition(".")[2])) is not None:
-        return f"{key}: this key was removed; {instead}"
+        return f"{key}: this option was removed; {instead}"
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
@@ -108,9 +107,9 @@ def no_such_key(key: str, schema: type[Any]) -> str:
         close += difflib.get_close_matches(key, known, n=3)
         close += [leaves[leaf] for leaf in difflib.get_close_matches(key, leaves, n=2, cutoff=0.75)]
     if close:
-        return f"{key}: no such key; did you mean {_either(close)}?"
+        return f"{key}: no such option; did you mean {_either(close)}?"
     top = sorted({name.partition(".")[0] for name in known})
-    return f"{key}: no such key; the keys are {', '.join(top)} (--help says what each is)"
+    return f"{key}: no such option; the options are {', '.join(top)} (--help says what each is)"
 
 
 def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:

@@ -17,8 +17,7 @@ GAMMAS = ("auto", "adaptive", "heuristic")
 def check(config: RunConfig) -> None:
     """Check every value, and which keys go together, before anything is loaded.
 
-    Raises:
-        UserError: the first value out of range, or the first pair of keys that exclude each other.
+    Raises UserError for the first value out of range, or the first pair of keys that exclude each other.
     """
     fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
@@ -152,7 +151,7 @@ def _check_tree_in_run(config: RunConfig, rule: RuleConfig) -> None:
         raise UserError(f"tree={tree.shape}: draft={config.draft.label()}: {objection}; use tree=none, or {others}")
     if config.draft.found_in_text and tree.children not in ("distinct", "fixed"):
         raise UserError(
-            f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave the key out"
+            f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave it out"
         )
     if config.draft.confidence_bound() is not None:
         raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")

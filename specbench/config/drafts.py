@@ -153,7 +153,7 @@ def of_kind(
             values[one.name] = of_kind(value, name, given) if isinstance(value, DraftKeys) else value
         elif name not in spared and (name in given or (value != _default(one) and f"{key}.kind" not in given)):
             which = " | ".join(kinds_with(one.name))
-            raise UserError(f"{name}={value}: {key}.kind={keys.kind} has no such key; kinds that have it: {which}")
+            raise UserError(f"{name}={value}: {key}.kind={keys.kind} has no such option; kinds that have it: {which}")
     return DRAFT_KINDS[keys.kind](**values)
 
 

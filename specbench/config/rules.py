@@ -76,14 +76,13 @@ AcceptKeys: type[AcceptConfig] = make_dataclass(
 def rule_of(accept: AcceptConfig) -> RuleConfig:
     """The rule that `accept` names, with its keys.
 
-    Raises:
-        UserError: there is no such rule, one of its keys is not set, or a key of another rule is.
+    Raises UserError if there is no such rule, one of its keys is not set, or a key of another rule is.
     """
     require(accept.rule in rule_names(), "accept.rule", accept.rule, " | ".join(rule_names()))
     values = {name: value for name in RULE_OF if (value := getattr(accept, name, None)) is not None}
     for name, value in values.items():
         if RULE_OF[name] != accept.rule:
-            raise UserError(f"accept.{name}={value}: only accept={RULE_OF[name]} has this key; set both, or neither")
+            raise UserError(f"accept.{name}={value}: only accept={RULE_OF[name]} has this option; set both, or neither")
     if accept.rule not in RULES:
         return AddedRule(accept.rule)
     for one in fields(RULES[accept.rule]):

@@ -36,7 +36,7 @@ class TreeConfig:
     Sizes count the sequence's last token, which is read with them: a tree of size 8 costs the target what gamma=7 does.
     """
 
-    shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys", one_of(KEYS_OF))
+    shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one and its options", one_of(KEYS_OF))
     widths: list[int] | None = key(
         None, "widths: children of the root, children of each of these, and so on",
         Allowed(
@@ -84,8 +84,7 @@ class TreeConfig:
 def check_tree(tree: TreeConfig) -> None:
     """Check what the keys of a tree may be together.
 
-    Raises:
-        UserError: the first key that is missing, not a key of this shape, or out of range for this shape.
+    Raises UserError for the first key that is missing, not a key of this shape, or out of range for this shape.
     """
     has, needs = KEYS_OF[tree.shape]
     for one in fields(tree):
@@ -93,7 +92,7 @@ def check_tree(tree: TreeConfig) -> None:
         if one.name in needs and value is None:
             raise UserError(f"tree.{one.name} is not set: tree={tree.shape} requires it")
         if one.name != "shape" and one.name not in has and value != one.default:
-            raise UserError(f"tree.{one.name}={value}: tree={tree.shape} has no such key")
+            raise UserError(f"tree.{one.name}={value}: tree={tree.shape} has no such option")
     fits = tree.size is None or (isinstance(tree.size, int) and 2 <= tree.size <= MAX_SIZE)
     may_be_auto = tree.shape == "sequoia"
     require(

@@ -81,14 +81,13 @@ def prove_greedily(parts: Parts) -> None:
 def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
     """Check that two greedy completions of a prompt are equal except for rounding.
 
-    Raises:
-        MachineError: they are not.
+    Raises MachineError if they are not.
     """
     found = unexplained_difference(parts, index, alone.tokens, ours.tokens)
     if found is not None:
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
-            f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
+            f"prompt {index + 1}: speculative decoding differs from the target's own greedy completion at token "
             f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
             f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
         )

@@ -5,9 +5,9 @@ from itertools import groupby
 from statistics import fmean, median
 from typing import Any, cast
 
-from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
-from specbench.analysis.forecast.contexts import AtContext, said
-from specbench.analysis.forecast.theorems import BY_POSITION
+from specbench import theory
+from specbench.analysis.costs import draft_cost, verify_cost
+from specbench.analysis.forecast.contexts import AtContext, beyond, said
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
 from specbench.formatting import NONE, interval_of, number, span
@@ -47,7 +47,7 @@ def _row(record: RunRecord) -> Row:
         "prompts": summary["prompts"], "simulated": summary["simulated"], "disturbed": summary.get("disturbed", False),
         "tokens": fmean(prompt["prompt_tokens"] + half for prompt, half in zip(prompts, halves, strict=True)),
         "target_step_s": summary["target_step_s"], "overhead": summary["overhead"],
-        "tokens_per_pass": summary["tokens_per_pass"], "falls": summary["prediction"] == BY_POSITION,
+        "tokens_per_pass": summary["tokens_per_pass"],
         "alpha": summary["alpha"], "alpha_low": summary["alpha_low"], "alpha_high": summary["alpha_high"],
         "speedup": summary["speedup_measured"], "speedup_low": summary["speedup_low"],
         "speedup_high": summary["speedup_high"],
@@ -87,9 +87,7 @@ def draw_runs(rows: Sequence[Row]) -> None:
                 cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
                 table.add_row(*cells, digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else ""))
         console.print(table)
-        for line in said(
-            str(first["draft"]), [one for row in own if (one := _measured(row)) is not None], first["falls"]
-        ):
+        for line in said(str(first["draft"]), _measured(own)):
             console.print(f"· {line}")
         if any(row["disturbed"] for row in own):
             console.print("· CONTENDED runs are in these costs; run them again with force=true when nothing else runs")
@@ -135,17 +133,35 @@ def draw_documents(rows: Sequence[Row]) -> None:
         )  # fmt: skip
     console.print(table)
     for (draft, _), group in groupby(rows, key=lambda row: (row["draft"], row["batch"])):
-        chains = [one for row in group if row["tree"] is None and (one := _measured(row)) is not None]
+        chains = _measured([row for row in group if row["tree"] is None])
         for line in said(str(draft), chains, falls_with_position(str(draft))):
             console.print(f"· {line}")
 
 
-def _measured(row: Row) -> AtContext | None:
-    """A run as the forecast takes it; None where it has no single gamma or no full pass."""
-    step_s: Any = row["target_step_s"]
-    if row["gamma"] is None or row["c"] is None or row["verify_cost"] is None:
+def _measured(rows: Sequence[Row]) -> list[AtContext]:
+    """Rows as the forecast takes them: of equal context and gamma the one of the most prompts.
+
+    Without those that have no single gamma or no full pass.
+    """
+    found: dict[Any, AtContext] = {}
+    for row in sorted(rows, key=lambda row: row.get("prompts", 0)):
+        if None in (row["gamma"], row["c"], row["verify_cost"]):
+            continue
+        step_s: Any = row["target_step_s"]
+        emitted = row.get("tokens_per_pass") or theory.expected_tokens(row["alpha"], row["gamma"])
+        found[row["context"], row["gamma"]] = AtContext(
+            row["tokens"], row["gamma"], step_s, row["c"] * step_s, row["verify_cost"] * step_s,
+            row["overhead"] * step_s, emitted, row.get("speedup") or row.get("measured"),
+        )  # fmt: skip
+    return list(found.values())
+
+
+def beyond_run(catalog: Catalog, run: str) -> AtContext | None:
+    """The forecast at twice the longest context of a run's setting, at its gamma.
+
+    None for a run without a context, and where no other run differs in the context alone.
+    """
+    head = catalog.head(run)
+    if not head.summary.get("context") or head.summary.get("tree") is not None or head.summary["gamma"] is None:
         return None
-    return AtContext(
-        row["tokens"], row["gamma"], step_s, row["c"] * step_s, row["verify_cost"] * step_s, row["overhead"] * step_s,
-        row["alpha"],
-    )  # fmt: skip
+    return beyond(_measured([row for row in rows_by_context(catalog, run) if row["gamma"] == head.summary["gamma"]]))

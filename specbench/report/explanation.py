@@ -34,14 +34,14 @@ def sentences(found: Waterfall) -> list[str]:
     Then encoder and prefill, then the data that the record lacks.
     """
     before = _before(found)
-    lines = [
-        _sentence(step, before[step.name], found) + (_least(found) if step.name == "verification" else "")
-        for step in found.levers
-        if step.factor.value < 1 - TINY
-    ]
+    lines = []
+    for step in found.levers:
+        if step.factor.value < 1 - TINY:
+            lines.append(_sentence(step, before[step.name], found))
+            lines += _least(found) if step.name == "verification" else []
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
-        lines.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
+        lines.append(f"encoder and prefill: {start.speedup:.2f}× end to end instead of {before['start']:.2f}×")
     if (read := found.sample.experts_read) is not None:
         lines.append(_experts(read, found))
     if layers := found.sample.recurrent_layers:
@@ -93,63 +93,61 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
     """What a step costs, why, and the speedup without it."""
     totals, levels = found.sample.totals, found.levels
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
-    change, alone = f"{before:.2f} → {step.speedup:.2f}", f"{step.alone:.2f}×"
+    fewer, alone = f"{step.speedup:.2f} tokens a pass instead of {before:.2f}", f"would give {step.alone:.2f}×"
     cost, step_ms = float(levels.costs.get(step.name, 0.0)), float(levels.step_ms)  # in target steps
     if step.name == "rejections":
         alpha = float(totals["beta"] / totals["scored_tokens"])
-        left = f"{step.speedup:.2f} of {before:.2f} tokens a pass"
-        return f"rejections: α = {alpha:.3f} leaves {left}; α = 1 would give {alone}"
+        return f"rejections: α = {alpha:.3f} leaves {fewer}; α = 1 {alone}"
     if step.name == "ends":
         length = float(totals["ours_tokens"]) / len(found.sample.columns["passes"])
         return (
-            f"completions of {length:.0f} tokens end inside passes: {change} tokens a pass; with completions of "
-            f"{LONGER * length:.0f} tokens {_longer(found):.2f}; without ends {alone}"
+            f"completions of {length:.0f} tokens end inside passes: {fewer} ({_longer(found):.2f} with completions of "
+            f"{LONGER * length:.0f} tokens); endless completions {alone}"
         )
     if step.name == "shape":
         shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
-        return f"acceptance differs by position ({shares}): {change} tokens a pass; without that {alone}"
+        return f"acceptance differs by position ({shares}): {fewer}; the same at each position {alone}"
     if step.name == "positions":
-        return f"acceptances are not independent but come in runs: {change} tokens a pass; without that {alone}"
+        return f"acceptances come in runs: {fewer}; independent acceptances {alone}"
     if step.name == "drafting":
         return (
-            f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} steps a pass (mean c = "
-            f"{cost * passes / drafted:.3f}, {cost * step_ms:.2f} ms): {change}; "
-            f"a draft that costs nothing would give {alone}"
+            f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms, "
+            f"mean c = {cost * passes / drafted:.3f}); a free draft {alone}"
         )
     if step.name == "verification":
         return (
-            f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} steps a pass, not 1 "
-            f"({(cost - 1) * step_ms:.2f} ms more): {change}; v = 1 would give {alone}"
+            f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} target steps a pass instead of 1 "
+            f"({(cost - 1) * step_ms:.2f} ms more); v = 1 {alone}"
         )
     if step.name == "overhead":
-        return f"accepting takes {cost:.2f} steps a pass ({cost * step_ms:.2f} ms): {change}; none would give {alone}"
-    return f"unexplained: {change}; without it {alone}"
+        return f"accepting takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms); accepting in no time {alone}"
+    return f"unexplained: {step.speedup:.2f}× instead of {before:.2f}×; a run without it {alone}"
 
 
 def _experts(read: float, found: Waterfall) -> str:
-    """How many experts a pass reads, and what v would be if only their bytes cost more than a step."""
+    """How many experts a pass reads, and v if it takes as many times its least time as a step."""
     line, least, gamma = f"verification reads {read:.1f} times the experts of a step", found.sample.roofline, None
     if not found.sample.tree:
         gamma = found.sample.gamma
     if least is None or gamma is None:
         return line
-    step_ms = float(found.levels.step_ms)
-    return (
-        f"{line}; by their bytes and a step's time v({gamma + 1}) = {least.verify_cost(gamma + 1, read, step_ms):.2f}"
-    )
+    return f"{line}; by their bytes v({gamma + 1}) = {least.verify_cost(gamma + 1, read):.2f}"
 
 
-def _least(found: Waterfall) -> str:
-    """What the run over a pass's tokens takes at least on this device, and which of the two bounds binds."""
+def _least(found: Waterfall) -> list[str]:
+    """What verifying a pass's tokens takes at least on this device, and which of the two bounds binds.
+
+    Nothing where a step was faster than that: its weights came from a cache that the copy did not fit into.
+    """
     least, totals = found.sample.roofline, found.sample.totals
-    if least is None:
-        return ""
+    if least is None or least.of_run(1) > float(found.levels.step_ms):
+        return []
     tokens = float(totals["drafted"] / totals["passes"]) + 1
     binds = f"up to Ω = {least.turning:.1f} tokens, reading the weights takes longer than multiplying"
     if tokens > least.turning:
         binds = f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
     run = least.of_run(tokens, found.sample.experts_read or 1.0)
-    return f". They take at least {run:.2f} ms here, and one token {least.of_run(1):.2f}: {binds}"
+    return [f"bound on this device: a step takes {least.of_run(1):.2f} ms at least, these tokens {run:.2f} ms; {binds}"]
 
 
 def _longer(found: Waterfall) -> float:

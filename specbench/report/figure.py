@@ -164,6 +164,7 @@ def spread(values: list[float], apart: float) -> list[float]:
 
 
 FORMATS = ("svg", "pdf", "png")
+RECORDS = ": records "  # in a note that names the records of a figure
 
 
 @dataclass(frozen=True)
@@ -206,8 +207,10 @@ def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) 
         "# Figures\n\nDrawn by `specbench figures` from the records on disk; the numbers of each lie beside it as CSV."
     ]
     for drawn in figures:
-        notes = " ".join(f"{note}." for note in drawn.notes)
-        parts.append(f"## {drawn.title}\n\n![{drawn.title}]({drawn.name}.{form})\n\n{notes}")
+        drawn_from = [note for note in drawn.notes if RECORDS in note]
+        said = " ".join(f"{note[:1].upper()}{note[1:]}." for note in drawn.notes if note not in drawn_from)
+        shown = f"![{drawn.title}]({drawn.name}.{form})"
+        parts += [f"## {drawn.title}", shown, *filter(None, [said, " ".join(f"{note}." for note in drawn_from)])]
     file = folder / "README.md"
     return write_atomically(file, "\n\n".join(parts) + "\n", "--output FOLDER")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
+from specbench.analysis.degenerate import repeated
 from specbench.errors import UserError
-from specbench.quality.repetition import loops
 from specbench.records.schema import PassRecord, PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
@@ -39,8 +39,7 @@ class Line:
 def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
     """The passes of one prompt of a record; tokens drafted after a rejection were never compared and are left out.
 
-    Raises:
-        UserError: an older record without the drafted tokens.
+    Raises UserError for an older record without the drafted tokens.
     """
     texts = record.get("pieces")
     ours = prompt["speculative"]
@@ -79,13 +78,13 @@ def along_path(a_pass: PassRecord) -> list[int]:
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     """The index of a typical prompt.
 
-    Of the longest tenth of the prompts that fit, have a rejection and do not loop, the prompt whose tokens per pass are
-    nearest to the run's. Only the fifth of them that is most like its references counts.
+    Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
+    pass are nearest to the run's. Only the fifth of them that is most like its references counts.
     """
     passes = [prompt["speculative"]["passes"] for prompt in record["prompts"]]
     lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
     rejected = [any(p["accepted"] < p["drafted"] for p in of_prompt) for of_prompt in passes]
-    sound = [not loops(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
+    sound = [repeated(prompt["speculative"]["tokens"]) == 0 for prompt in record["prompts"]]
     fitting = [i for i, length in enumerate(lengths) if rejected[i] and sound[i] and length <= longest]
     fitting = fitting or list(range(len(lengths)))
     alike = [_likeness(prompt) for prompt in record["prompts"]]

@@ -10,8 +10,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import draft_name, interval, interval_of, more_memory, number, size
 from specbench.records.catalog import digest
-from specbench.records.loops import why_loops
-from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
+from specbench.records.marks import WEAKEST, prompts_for_proof, why_loops, why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.report.explanation import largest
 from specbench.stats import FEW_PROMPTS
@@ -49,13 +48,9 @@ def headline(s: Summary, threads: int) -> str:
 
 
 def _ran(s: Summary) -> str:
-    """The engine, the batch, and tokens a second of the target alone and of speculative decoding."""
+    """The engine and the batch."""
     said = f", engine {s['engine']}" if s.get("engine") else ""
-    said += f", batch {s.get('batch', 1)}" if s.get("batch", 1) == 1 else ""  # a larger batch is named before
-    if (alone := s.get("tokens_per_second_baseline")) is None:
-        return said
-    ours = number(s.get("tokens_per_second"), 0)
-    return said + f"; tokens a second: {alone:.0f} alone, {ours} speculative"
+    return said + (f", batch {s.get('batch', 1)}" if s.get("batch", 1) == 1 else "")  # a larger batch is named before
 
 
 def _gamma(s: Summary) -> str:
@@ -81,22 +76,17 @@ def _batch(s: Summary) -> str:
 
 
 def _throughput(s: Summary) -> list[tuple[str, str, str]]:
-    """Throughput and latency of a batch."""
-    if s.get("batch", 1) == 1:
+    """Throughput, and the latency of a batch."""
+    if (alone := s.get("tokens_per_second_baseline")) is None:
         return []
-    wait, alone = s["latency_s"], s["latency_s_baseline"]
-    return [
-        (
-            "tokens a second",
-            f"{s['tokens_per_second_baseline']:.0f} / {number(s['tokens_per_second'], 0)}",
-            f"target alone / speculative, {s['batch']} prompts together",
-        ),
-        (
-            "  latency of a prompt",
-            f"{1000 * alone:.2f} / {number(None if wait is None else 1000 * wait)} ms",
-            "per token, target alone / speculative",
-        ),
-    ]
+    together = "" if s.get("batch", 1) == 1 else f", {s['batch']} prompts together"
+    said = f"{alone:.0f} / {number(s.get('tokens_per_second'), 0)}"
+    rows = [("tokens a second", said, f"target alone / speculative{together}")]
+    if together:
+        wait = s["latency_s"]
+        said = f"{1000 * s['latency_s_baseline']:.2f} / {number(None if wait is None else 1000 * wait)} ms"
+        rows.append(("  latency of a prompt", said, "per token, target alone / speculative"))
+    return rows
 
 
 def _predicted_tokens(s: Summary) -> str:
@@ -176,9 +166,9 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
             "; ".join(filter(None, ["decoding", why_unproved(dict(s)), why_loops(dict(s))])),
         ),
         ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
+        *_throughput(s),
         *_memory(s),
         *_energy(s),
-        *_throughput(s),
         ("operations", number(s["operations"]) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:
@@ -186,9 +176,10 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
-        proved = "; bitwise equal logits proved at start" if s.get("numerics") == "invariant" else ""
-        said = "of completions equal the target's greedy decoding" + proved
+        said = "of completions equal the target's greedy decoding"
         table.append(("identical", f"{100 * s['identical']:.1f}%", said))
+        if s.get("numerics") == "invariant":
+            table.append(("  logits", "equal", "bitwise, however many tokens are read at once; proved at start"))
     return table + _proof(s)
 
 
@@ -204,9 +195,11 @@ def _memory(s: Summary) -> list[tuple[str, str, str]]:
     )
     said = f"{size(s['memory_baseline_bytes'])} alone, {size(s['memory_bytes'])} with the draft"
     said += f" ({of_draft})" if of_draft else ""
+    rows = [("memory", more_memory(s["memory_ratio"]), said)]
     if peak is not None:
-        said += f"; {'allocator' if s['memory_source'] == 'allocator' else 'process'} at most {size(peak)}"
-    return [("memory", more_memory(s["memory_ratio"]), said)]
+        of = "allocator" if s["memory_source"] == "allocator" else "process, Python and torch included"
+        rows.append(("  at most", size(peak), f"of the {of}"))
+    return rows
 
 
 def _energy(s: Summary) -> list[tuple[str, str, str]]:
@@ -322,8 +315,8 @@ def remarks(s: Summary) -> list[str]:
         )
     if (loops := why_loops(dict(s))) is not None:
         lines.append(
-            f"LOOPS: {loops}. {s['repeated']:.0%} of the target's tokens are inside a repeated n-gram, where any draft "
-            "looks good (docs/run.md); sampling.repetition_penalty=1.2 or sampling.temperature=1 give other text"
+            f"LOOPS: {loops}. Any draft looks good on repeated text (docs/run.md); sampling.repetition_penalty=1.2 or "
+            "sampling.temperature=1 give other text"
         )
     if s.get("grown") is not None:
         lines.append(

@@ -64,7 +64,7 @@ def test_the_page_is_whole_and_self_contained(with_records: bool, records: Recor
     assert outside == [], "something would be fetched"
     assert "url(http" not in text and "@import" not in text
     if with_records:
-        assert "1 of them are simulated, not measured" in text
+        assert "1 of them have simulated acceptance" in text
         assert all(run_id in text for run_id in records.paper_runs["run_id"])
     else:
         assert "all of ours is empty" in text

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.inferred import usual_taps
 from specbench.train.quality import alpha, target_outputs
+from specbench.train.recipe import usual_taps
 from specbench.train.schema import Recipe, check
 
 SMALL = [
@@ -99,9 +99,11 @@ def test_a_decoder_without_a_draft_is_shown_drafts_that_need_nothing(
         assert main([*argv, f"draft={draft}"]) == 0, capfd.readouterr().err
 
 
-def test_the_cards_that_ship_name_recipes_that_exist() -> None:
-    cards = list(shipped("models").glob("*/README.md"))
-    named = {name for card in cards for name in re.findall(r"recipe=([\w.-]+)", card.read_text(encoding="utf-8"))}
+def test_the_cards_that_ship_name_their_licence_and_recipes_that_exist() -> None:
+    cards = [folder / "README.md" for folder in shipped("models").iterdir()]
+    texts = [card.read_text(encoding="utf-8") for card in cards]
+    assert all("licence" in text.lower() for text in texts)
+    named = {name for text in texts for name in re.findall(r"recipe=([\w.-]+)", text)}
     assert named and all((conf_dir() / "recipe" / f"{name}.yaml").is_file() for name in named)
 
 

@@ -68,8 +68,8 @@ def test_the_papers_pair_has_the_papers_size(name: str, millions: float) -> None
 def test_the_shipped_models_are_small_and_run_in_transformers() -> None:
     folders = sorted(shipped("models").iterdir())
     assert (
-        sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")) < 57e6
-    )  # the pairs 40 MB, heads 17
+        sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")) < 59e6
+    )  # the pairs 40 MB, heads and layers 18, PARD 1.5
     for folder in folders:
         config = json.loads((folder / "config.json").read_text())
         if config.get("is_encoder_decoder"):

@@ -1,10 +1,11 @@
-"""What steps and passes cost at contexts that were not measured, and where a draft begins or ceases to pay.
+"""What steps and passes cost at contexts that were not measured, the speedup there, and where a draft begins to pay.
 
 A step reads the weights once and every token of the cache once, so its time is a fixed part and one for each token:
 T(S) = a + b S. So are drafting a token and verifying a proposal, each with parts of its own (MagicDec, Chen et al.
 2024, section 3): where the cache outweighs the weights v tends to 1, and c of a draft that reads a window to 0. The two
 parts are those of the two nearest contexts that were measured, for b grows where the cache outgrows a cache of the
-processor. A forecast is tested by leaving a measured context out and comparing.
+processor. Tokens a pass have no such law: between two contexts they are interpolated on a log scale, beyond them those
+of the nearest. A forecast is tested by leaving a measured context out and comparing.
 """
 
 import math
@@ -13,15 +14,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from specbench import theory
-
 STEPS = 48  # contexts at which a crossing is looked for, evenly spaced on a log scale
 BEYOND = 2.0  # times the longest measured context, up to which it is
 
 
 @dataclass(frozen=True)
 class AtContext:
-    """One draft and gamma at a context of so many tokens, prompt and half of the completion: seconds, and alpha."""
+    """One draft and gamma at a context of so many tokens, prompt and half of the completion: seconds."""
 
     tokens: float
     gamma: int
@@ -29,7 +28,8 @@ class AtContext:
     draft_s: float  # a drafted token
     verify_s: float  # a pass over gamma + 1 positions
     accept_s: float
-    alpha: float
+    emitted: float  # tokens a pass
+    measured_speedup: float | None = None  # of a run that decoded with the draft and without
 
     @property
     def c(self) -> float:
@@ -46,8 +46,8 @@ class AtContext:
 
     @property
     def speedup(self) -> float:
-        """Theorem 3.8 with the measured costs."""
-        return theory.expected_tokens(self.alpha, self.gamma) * self.step_s / self.pass_s
+        """Tokens a pass over its costs, as in Theorem 3.8."""
+        return self.emitted * self.step_s / self.pass_s
 
 
 class HeldOut(NamedTuple):
@@ -58,11 +58,17 @@ class HeldOut(NamedTuple):
 
     @property
     def errors(self) -> dict[str, float]:
-        """Forecast over measured, less 1: of a step, and of a pass (gamma drafted tokens, verifying, accepting)."""
-        return {
-            "step": self.forecast.step_s / self.measured.step_s - 1,
-            "pass": self.forecast.pass_s / self.measured.pass_s - 1,
+        """Forecast over measured, less 1.
+
+        Of a step, of a pass (gamma drafted tokens, verifying, accepting), and of the speedup where it was measured.
+        """
+        found = {
+            "a step": self.forecast.step_s / self.measured.step_s - 1,
+            "a pass": self.forecast.pass_s / self.measured.pass_s - 1,
         }
+        if (speedup := self.measured.measured_speedup) is not None:
+            found["the speedup"] = self.forecast.speedup / speedup - 1
+        return found
 
 
 def forecast(measured: Sequence[AtContext], tokens: float) -> AtContext:
@@ -76,22 +82,18 @@ def forecast(measured: Sequence[AtContext], tokens: float) -> AtContext:
         begin, end = float(getattr(low, name)), float(getattr(high, name))
         return max(begin + share * (end - begin), min(begin, end) / 2)  # a time below 0 is noise
 
-    # Alpha has no cost model: between two contexts it is interpolated on a log scale, beyond them it is the nearest.
     slow = min(1.0, max(0.0, math.log(tokens / low.tokens) / math.log(high.tokens / low.tokens)))
-    alpha = low.alpha + slow * (high.alpha - low.alpha)
+    emitted = low.emitted + slow * (high.emitted - low.emitted)
     return AtContext(
-        tokens, low.gamma, line("step_s"), line("draft_s"), line("verify_s"), line("accept_s"), alpha
+        tokens, low.gamma, line("step_s"), line("draft_s"), line("verify_s"), line("accept_s"), emitted
     )  # fmt: skip
 
 
 def held_out(measured: Sequence[AtContext]) -> list[HeldOut]:
-    """Each context between others, forecast from them."""
+    """Each context but the shortest, forecast from the others; the longest so from shorter ones. Requires three."""
     known = sorted(measured, key=lambda one: one.tokens)
-    return [
-        HeldOut(one, forecast([*known[:place], *known[place + 1 :]], one.tokens))
-        for place, one in enumerate(known)
-        if 0 < place < len(known) - 1
-    ]
+    places = range(1, len(known) if len(known) > 2 else 0)
+    return [HeldOut(known[at], forecast([*known[:at], *known[at + 1 :]], known[at].tokens)) for at in places]
 
 
 def by_gamma(measured: Sequence[AtContext]) -> list[list[AtContext]]:
@@ -120,31 +122,50 @@ def crossings(measured: Sequence[AtContext]) -> list[tuple[float, bool]]:
     ]
 
 
-def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
-    """Sentences on one draft over its contexts: where it pays, and how well its costs are forecast.
+def beyond(measured: Sequence[AtContext]) -> AtContext | None:
+    """The forecast at `BEYOND` times the longest context, with the best gamma."""
+    return best_at(measured, BEYOND * max(one.tokens for one in measured)) if measured else None
 
-    Where it pays is not known of a draft whose acceptance `falls` with the position, since one alpha does not describe
-    it.
+
+def at_length(found: AtContext) -> str:
+    """A sentence on a context that was not measured."""
+    return (
+        f"at {found.tokens:,.0f} tokens, which were not measured, c would be {found.c:.3f} and v "
+        f"{found.verify_cost:.2f}: {found.speedup:.2f}× predicted with γ={found.gamma}"
+    )
+
+
+def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
+    """Sentences on one draft over its contexts: where it pays, a forecast, and how well others were forecast.
+
+    Where it pays is not known of a draft whose acceptance `falls` with the position, where tokens a pass come from one
+    alpha.
     """
-    if not by_gamma(measured):
+    if (further := beyond(measured)) is None:
         return []
     lines = []
     last = max(one.tokens for one in measured)
     if falls:
         lines.append(f"{name}: acceptance falls with the position, so that α does not say where it pays")
     for tokens, pays in crossings(measured) if not falls else ():
-        beyond = ", beyond what was measured" if tokens > last else ""
-        lines.append(f"{name}: {'pays' if pays else 'no longer pays'} from a context of about {tokens:,.0f} on{beyond}")
+        unseen = ", beyond what was measured" if tokens > last else ""
+        lines.append(f"{name}: {'pays' if pays else 'no longer pays'} from a context of about {tokens:,.0f} on{unseen}")
     if not lines and (best := best_at(measured, last)) is not None:
         lines.append(f"{name}: {'pays' if best.speedup > 1 else 'does not pay'} at every context up to {last:,.0f}")
-    tested = [(one, errors) for group in by_gamma(measured) for one in held_out(group) for errors in [one.errors]]
-    if tested:
-        worst = {part: max((abs(errors[part]) for _, errors in tested)) for part in ("step", "pass")}
-        mean = {part: fmean(abs(errors[part]) for _, errors in tested) for part in worst}
-        places = ", ".join(f"{tokens:,.0f}" for tokens in sorted({one.measured.tokens for one, _ in tested}))
-        lines.append(
-            f"{name}: each context left out in turn ({places}) and forecast from the others: a step within "
-            f"{100 * worst['step']:.1f}% (mean {100 * mean['step']:.1f}%), a pass within {100 * worst['pass']:.1f}% "
-            f"(mean {100 * mean['pass']:.1f}%)"
-        )
+    if not falls:
+        lines.append(f"{name}: {at_length(further)}")
+    tested = [one for group in by_gamma(measured) for one in held_out(group)]
+    inner = [one for one in tested if one.measured.tokens < last]
+    longest = [one for one in tested if one.measured.tokens == last]
+    for those, others in ((inner, "the others"), (longest, "shorter ones")):
+        if those:
+            places = ", ".join(f"{tokens:,.0f}" for tokens in sorted({one.measured.tokens for one in those}))
+            lines.append(f"{name}: left out and forecast from {others}, at {places} tokens: {_errors(those)}")
     return lines
+
+
+def _errors(tested: Sequence[HeldOut]) -> str:
+    """How far the forecasts are from what was measured, at most and in the mean."""
+    parts = dict.fromkeys(part for one in tested for part in one.errors)
+    shares = {part: [100 * abs(one.errors[part]) for one in tested if part in one.errors] for part in parts}
+    return ", ".join(f"{part} within {max(each):.1f}% (mean {fmean(each):.1f}%)" for part, each in shares.items())

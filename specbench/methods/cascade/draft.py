@@ -152,8 +152,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         assert isinstance(via, ModelDraftConfig) and inner is not None
         self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
         inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
-        if inner.inside_target:  # the middle model, which is its target
-            run = replace(run, target=via, gamma=draft.inner_gamma)
+        run = replace(run, target=via, gamma=draft.inner_gamma)  # the inner draft drafts for the middle model
         self.inner = builder_for(request.part(inner, "inner", run))
 
     def fit(self, say: Say) -> None:

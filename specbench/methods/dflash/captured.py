@@ -25,14 +25,13 @@ from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, NativeModel, NativeSession, StaticModel
-from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.native.segments import WholeStep
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attend, mask_bias
-from specbench.methods.dflash.cache import BlockCache
-from specbench.methods.dflash.network import BlockDrafter
-from specbench.methods.eagle.cache import Prediction
+from specbench.methods.dflash.network import BlockCache, BlockDrafter
+from specbench.methods.eagle.captured import Graphs, ReplayedSession
+from specbench.methods.eagle.network import Prediction
 
 PROBED = 5  # tokens of the context with which captured steps are compared
 READ_AT_ONCE = 256  # tokens of the context, which do not depend on each other: a layout is tokens times slots
@@ -168,12 +167,14 @@ class CapturedBlock:
         self.numbers, self.capacity, self.grows_in_place = target.numbers, target.capacity, target.grows_in_place
         self._addresses: dict[int, Any] = {}
         self.masks = [drafter.shape.mask] * (drafter.shape.block - 1)
-        CapturedBlockSession(self).look_up(USUAL_COUNTS)
+        self.graphs = Graphs.of(target)
+        if self.graphs is None:
+            CapturedBlockSession(self).look_up(USUAL_COUNTS)
 
 
 def captured(drafter: BlockDrafter, target: object) -> CapturedBlock | None:
     """`drafter` in the engine of `target`; None where that captures no steps, or, with a warning, cannot capture it."""
-    if not isinstance(target, StaticModel) or isinstance(target, CudaGraphModel):
+    if not isinstance(target, StaticModel):
         return None
     try:
         return _checked(drafter, target)
@@ -209,7 +210,7 @@ def _probed(drafter: BlockDrafter, cache: "BlockCache | CapturedBlockSession") -
     return found
 
 
-class CapturedBlockSession(NativeSession):
+class CapturedBlockSession(ReplayedSession, NativeSession):
     """The captured context of one text; see `BlockCache`."""
 
     model: CapturedBlock  # type: ignore[assignment]  # as much of a CapturedModel as a session of blocks uses
@@ -235,18 +236,28 @@ class CapturedBlockSession(NativeSession):
     def _read_part(self, features_LF: Tensor) -> None:
         count, program = len(features_LF), self.model.program
         self._make_room(self.length + count)
-        states_1LF = self._states.get(count)
-        if states_1LF is None:
-            states_1LF = self._states[count] = torch.empty_like(features_LF).unsqueeze(0)
-        states_1LF[0] = features_LF
-        self._run_step(program.context_one if count == 1 else program.context, [0] * count, states_1LF)
+        step = program.context_one if count == 1 else program.context
+        ids_L = None if self.model.graphs is None else features_LF.new_zeros(count, dtype=torch.long)  # not read
+        if ids_L is None or self._replayed(step, ids_L, self._buffers, features_LF) is None:
+            states_1LF = self._states.get(count)
+            if states_1LF is None:
+                states_1LF = self._states[count] = torch.empty_like(features_LF).unsqueeze(0)
+            states_1LF[0] = features_LF
+            self._run_step(step, [0] * count, states_1LF)
         self.length += count
 
     @torch.inference_mode()
     def block(self, token: int, most: int) -> Prediction:
-        drafter, first = self.model.drafter, self.model.drafter.shape.first
+        drafter, step, first = self.model.drafter, self.model.program.block, self.model.drafter.shape.first
         self._make_room(self.length + drafter.shape.block)
-        found_LV = self._run_step(self.model.program.block, [token, *self.model.masks])[first : first + most]
+        found_LV = None
+        if self.model.graphs is not None:
+            ids_L = torch.full((drafter.shape.block,), drafter.shape.mask, device=self.model.device)
+            ids_L[:1].fill_(token)  # a fill takes its number along: no copy from the host to wait for
+            found_LV = self._replayed(step, ids_L, self._buffers)
+        if found_LV is None:
+            found_LV = self._run_step(step, [token, *self.model.masks])
+        found_LV = found_LV[first : first + most]
         return Prediction(found_LV[:, drafter.rows :], found_LV[:, : drafter.rows])
 
     def _run_step(self, step: Step, tokens: Sequence[int], *states: Tensor) -> Tensor:

@@ -25,11 +25,10 @@ from specbench.engine.weights.load import shape_of
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.dflash.cache import BlockCache
 from specbench.methods.dflash.captured import CapturedBlockSession, captured
-from specbench.methods.dflash.network import BlockDrafter
+from specbench.methods.dflash.network import BlockCache, BlockDrafter
 from specbench.methods.dflash.published import published_block
-from specbench.methods.eagle.cache import Prediction
+from specbench.methods.eagle.network import Prediction
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, standardise
 
@@ -110,9 +109,13 @@ class BlockSession(AtOnceSession):
             cache.read(torch.cat(unread))
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Keep the target's states of all but the newest token; a session of the draft's own reads the text itself."""
+        """Keep the target's states of all but the newest token; those that the session has not read it reads itself.
+
+        That replaces what it read last.
+        """
         count = len(tokens) - 1
         if self.session.length < count:
+            self._gather(self.session.length)
             self.session.extend(tokens[self.session.length : count])
         self._gather(count)
 

@@ -25,14 +25,13 @@ from specbench.engine.capture.nodes import capture, example_sizes
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
-from specbench.engine.capture.static_sessions import StaticSession
+from specbench.engine.capture.static_sessions import MOST_OF_MASK, StaticSession
 from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attention, Source, mask_bias
-from specbench.methods.eagle.cache import EagleCache, Prediction, entry_bias
-from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, entry_bias
 from specbench.theory.trees import ROOT
 
 MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph
@@ -139,6 +138,50 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
     return step
 
 
+class Graphs:
+    """Graphs of a drafter's steps, which its target captures between prompts, and the states that they read."""
+
+    def __init__(self, target: CudaGraphModel) -> None:
+        self.target = target
+        self._states: dict[tuple[int, int], Tensor] = {}
+
+    @classmethod
+    def of(cls, target: StaticModel) -> "Graphs | None":
+        """None where the target replays no graphs."""
+        return cls(target) if isinstance(target, CudaGraphModel) else None
+
+    def states(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
+        """`states_LD` [1, `rows`, D] at the address that a graph of `step` reads; the last fills the missing rows."""
+        key = id(step), rows
+        if key not in self._states:
+            self._states[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
+        held, count = self._states[key], len(states_LD)
+        held[0, :count] = states_LD
+        held[0, count:] = states_LD[-1]
+        return held
+
+
+class ReplayedSession(StaticSession):
+    """A session of a drafter's captured steps, whose `model.graphs` may have graphs of them."""
+
+    model: Any
+
+    def _replayed(
+        self, step: Step, tokens: Tokens, buffers: Sequence[Tensor], states_LD: Tensor | None = None
+    ) -> Tensor | None:
+        """What a graph of `step` returns, which reads `buffers` and then the states; None where there is none yet."""
+        graphs: Graphs = self.model.graphs
+        count = len(tokens)
+        if (filled := graphs.target.filled(count)) > MOST_TOKENS:
+            return None
+        states = [] if states_LD is None else [graphs.states(step, states_LD, filled)]
+        graph = graphs.target.graph(step, filled, [*buffers, *states])
+        if graph is None:
+            return None
+        placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)
+        return graph.run(self._ids(tokens, filled), Layout(*placed), self._sources)[:count]
+
+
 PROBED_ENTRIES = 4  # entries with which a captured step is compared
 
 
@@ -161,20 +204,9 @@ class CapturedEagle:
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self.numbers, self.capacity, self.source_slots = target.numbers, target.capacity, target.source_slots
         self.ids, self.grows_in_place = target.ids, target.grows_in_place
-        self.graphs = target if isinstance(target, CudaGraphModel) else None
-        self._graph_inputs: dict[tuple[int, int], Tensor] = {}
+        self.graphs = Graphs.of(target)
         if self.graphs is None:
             CapturedEagleSession(self, None).look_up(USUAL_COUNTS)
-
-    def graph_input(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
-        """`states_LD` [1, `rows`, D] at the address that a graph of `step` reads; the last fills the missing rows."""
-        key = id(step), rows
-        if key not in self._graph_inputs:
-            self._graph_inputs[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
-        held, count = self._graph_inputs[key], len(states_LD)
-        held[0, :count] = states_LD
-        held[0, count:] = states_LD[-1]
-        return held
 
 
 # Logits of a model's captured steps, and of its modules for the same entries.
@@ -244,10 +276,10 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-class CapturedEagleSession(StaticSession):
+class CapturedEagleSession(ReplayedSession):
     """Captured entries of one text; see `EagleCache`."""
 
-    model: CapturedEagle  # type: ignore[assignment]  # as much of a CapturedModel as a session of entries uses
+    model: CapturedEagle
 
     @torch.inference_mode()
     def __init__(self, model: CapturedEagle, of_source: tuple[Tensor, Tensor] | None) -> None:
@@ -269,9 +301,12 @@ class CapturedEagleSession(StaticSession):
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
         self.forget()
         self._make_room(self.length + len(tokens))
-        program = self.model.program
-        predicted = self._predict(program.read_one if len(tokens) == 1 else program.read, features_LF, tokens)
-        self.length += len(tokens)
+        program, most = self.model.program, max(1, MOST_OF_MASK // self._capacity)
+        for first in range(0, len(tokens), most):
+            part = tokens[first : first + most]
+            step = program.read_one if len(part) == 1 else program.read
+            predicted = self._predict(step, features_LF[first : first + most], part)
+            self.length += len(part)
         return predicted
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
@@ -292,24 +327,13 @@ class CapturedEagleSession(StaticSession):
         self.length = min(self.length, max(0, length))
 
     def _predict(self, step: Step, states_LD: Tensor, tokens: Tokens) -> Prediction:
-        found_LV = self._replayed(step, states_LD, tokens) if self.model.graphs is not None else None
+        found_LV = None
+        if self.model.graphs is not None:
+            found_LV = self._replayed(step, tokens, self._buffers[:-1], states_LD)
         if found_LV is None:
             self._buffers[-1] = states_LD.unsqueeze(0)
             found_LV = self._step(step, tokens, len(tokens))
         return Prediction(found_LV[:, self.model.vocabulary_size :], found_LV)
-
-    def _replayed(self, step: Step, states_LD: Tensor, tokens: Tokens) -> Tensor | None:
-        """What a graph of `step` returns; None where there is none yet."""
-        graphs, count = self.model.graphs, len(tokens)
-        assert graphs is not None
-        if (filled := graphs.filled(count)) > MOST_TOKENS:
-            return None
-        self._buffers[-1] = self.model.graph_input(step, states_LD, filled)
-        graph = graphs.graph(step, filled, self._buffers)
-        if graph is None:
-            return None
-        placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)
-        return graph.run(self._ids(tokens, filled), Layout(*placed), self._sources)[:count]
 
     @torch.inference_mode()
     def look_up(self, counts: Sequence[int]) -> None:

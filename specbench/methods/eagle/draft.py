@@ -30,10 +30,9 @@ from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import Eagle, unrolled
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
@@ -187,8 +186,9 @@ class EagleSession(ScoresAhead):
         return self.cache.read(features_LF, unread)
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Keep the features of `tokens`; a session of the draft's own reads those that it has not read."""
+        """Keep the features of `tokens`; those that the session has not read it reads, which replaces the last read."""
         if self.session.length < len(tokens):
+            self._gather(self.session.length)
             self.session.extend(tokens[self.session.length :])
         self._gather(len(tokens))
 

@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, date
-from specbench.report.figure import FAINT, GRID, INK, MARKERS, PAPER, Drawn, panels, spread
+from specbench.report.figure import FAINT, GRID, INK, MARKERS, PAPER, RECORDS, Drawn, panels, spread
 from specbench.report.paper import fill, fill_twin
 from specbench.report.tables.notes import named, of_proof
 
@@ -121,7 +121,7 @@ def sources(frame: pd.DataFrame) -> list[str]:
         where = hardware if pd.notna(hardware) else "hardware not noted"
         days = sorted({date(created) for created in group["created"]}) if "created" in group else []
         kind = "simulated" if group["simulated"].all() else ", ".join([str(where), *days])
-        lines.append(f"{target} with {draft} on {task}, {kind}: records {named(group)}")
+        lines.append(f"{target} with {draft_name(str(draft))} on {task}, {kind}{RECORDS}{named(group)}")
     return [*lines, *of_proof(frame)]
 
 

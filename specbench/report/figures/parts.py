@@ -119,7 +119,7 @@ def beta(records: Records) -> Drawn:
         return nothing_yet("beta", BETA)
     chosen = chosen.sort_values("alpha", ascending=False).head(MOST_PAIRS)
     figure, axes = panels(1, width=COLUMN + 0.6, height=0.5 + 0.85 * len(chosen), rows=len(chosen))
-    rows = []
+    rows, targets = [], chosen["target"].nunique()
     edges = np.linspace(0, 1, 21)
     for panel, (index, (_, record)) in zip(axes, enumerate(chosen.iterrows()), strict=True):
         values = [b for prompt in records.whole(record["run_id"])["prompts"] for b in prompt["beta"]]
@@ -127,7 +127,8 @@ def beta(records: Records) -> Drawn:
         colour = SERIES[index % len(SERIES)]
         panel.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=colour, edgecolor=PAPER, linewidth=0.5)
         panel.plot([record["alpha"]] * 2, [0, shares.max()], color=INK, linewidth=1)
-        panel.set_title(rf"{pair_name(record)}, mean $\alpha={record['alpha']:.2f}$", color=colour, pad=3, fontsize=9)
+        name = f"{record['target']} with {pair_name(record)}" if targets > 1 else pair_name(record)
+        panel.set_title(rf"{name}, mean $\alpha={record['alpha']:.2f}$", color=colour, pad=3, fontsize=9)
         panel.set(xlim=(0, 1))
         panel.set_yticks([])
         panel.grid(visible=False)

@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from specbench.quality.repetition import loops
+from specbench.analysis.degenerate import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
-from specbench.records.loops import MOST_LOOPING
+from specbench.records.marks import MOST_LOOPING
 from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import (
     BLUE,
@@ -71,7 +71,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     gamma = summary["gamma"] or summary.get("gamma_requested")
     notes = [
         f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪: end of sequence",
-        "Each line is one run of the target; tokens drafted after a rejection are not shown",
+        "Each line is one forward pass of the target; tokens drafted after a rejection are not shown",
         *(sources(pd.DataFrame([summary | {"run_id": record["run_id"]}])) if row is None else captions(row, "figure1")),
     ]
     return Drawn(name, "Figure 1. A run, pass by pass", figure, points, notes)

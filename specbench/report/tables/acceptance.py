@@ -179,7 +179,8 @@ def strata(records: Records) -> Table:
         *notes.of_records(chosen),
         *notes.of_filling("strata", values.empty),
     ]
-    return Table("strata", "Strata. Runs in parts", pd.DataFrame(shown, columns=list(SHOWN)), values, under)
+    title = "Strata. α by kind of prompt, length of context and position"
+    return Table("strata", title, pd.DataFrame(shown, columns=list(SHOWN)), values, under)
 
 
 def _show_part(row: Row, run: Row) -> Row:

@@ -111,7 +111,7 @@ def gap(records: Records) -> Table:
     found = gaps()
     return Table(
         "gap",
-        "Gap. Where the paper's EMP leaves EXP",
+        "Gap. The paper's measured speedup (EMP) against its expected speedup (EXP)",
         pd.DataFrame([_show(one) for one in found]),
         pd.DataFrame([_values(one) for one in found]),
         remarks(found),
@@ -133,8 +133,9 @@ def remarks(found: list[Gap]) -> list[str]:
         "baseline took longer than the step that c was measured against",
         f"EMP lies below EXP in {len(below)} rows: a pass cost more, or emitted fewer tokens. "
         + "; ".join(map(_below, below)),
-        "the paper prints one c for T5-large; with it EMP lies above EXP on CNNDM, and the two rows of EnDe would need "
-        "two values of c that rounding does not reconcile. So c alone explains them only if it differed between rows",
+        "the paper prints one c for T5-large; with it EMP lies above EXP on CNNDM, and the two rows of EnDe would "
+        "require two values of c that rounding does not reconcile. So c alone explains them only if it differed "
+        "between rows",
         "not printed, so unknown: the lengths of the completions, v, the time of accepting, intervals. "
         "`specbench explain RUN` gives them for a run of ours",
     ]

@@ -7,8 +7,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.loops import LOOPING, why_loops
-from specbench.records.proved import explained
+from specbench.records.marks import LOOPING, explained, why_loops
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
@@ -38,7 +37,8 @@ def of_loops(used: pd.DataFrame, records: Records) -> list[str]:
         summary = row if known else dict(completed(records.whole(row["run_id"]))["summary"])
         if (why := why_loops(summary)) is not None:
             said.setdefault(why, []).append(digest(row["run_id"]))
-    return [f"{why}: {', '.join(names)}" for why, names in said.items()] + [LOOPING] * bool(said)
+    listed = "; ".join(f"{', '.join(names)} ({why})" for why, names in said.items())
+    return [f"{LOOPING}: {listed}"] if said else []
 
 
 def _name(row: Row) -> str:
@@ -62,7 +62,7 @@ def of_records(frame: pd.DataFrame) -> list[str]:
     used = used.assign(day=[date(created) for created in used["created"]])
     for (hardware, dtype, day), group in used.groupby(["hardware", "dtype", "day"], dropna=False):
         where = hardware if pd.notna(hardware) else "hardware not noted"
-        where = "simulated, not measured" if group["simulated"].all() else where
+        where += ", acceptance simulated" if group["simulated"].all() else ""
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
     return [*lines, *of_proof(used)]
@@ -115,8 +115,8 @@ def of_filling(name: str, missing: bool) -> list[str]:
     if not missing or not commands:
         return []
     verb = "fills" if len(commands) == 1 else "fill"
-    twin = f"`{fill_twin(name)}` runs the twin on the models that ship"
-    return [f"no record: {'; '.join(commands)} {verb} these; {twin}", *([f"before that: {before}"] if before else [])]
+    ours = f"`{fill_twin(name)}` measures the models that ship"
+    return [f"no record: {'; '.join(commands)} {verb} these; {ours}", *([f"before that: {before}"] if before else [])]
 
 
 def silent(name: str) -> list[str]:
@@ -143,7 +143,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
         )
     if records.disturbed:
         names = ", ".join(digest(run_id) for run_id in records.disturbed)
-        lines.append(f"left out, since another process used the machine while it was timed: {names}")
+        lines.append(f"left out, since the machine was contended while it was timed: {names}")
     return lines
 
 
