@@ -30,7 +30,7 @@ from specbench.config.verbs import ChooseConfig, LoadConfig, check_choose, check
 from specbench.errors import UserError
 from specbench.files import require_writable
 from specbench.records.documents import AlphaDocument, LoadDocument, RankedRow, RecommendDocument, ValidateDocument
-from specbench.records.proved import why_unproved
+from specbench.records.marks import why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.records.store import Result
 from specbench.report.alphas import draw as draw_alphas

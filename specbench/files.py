@@ -38,10 +38,7 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
 def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDER") -> Path:
     """Write `content` to `file`, whole or not at all, creating its folder; returns `file`.
 
-    `key` names the setting that moves the file elsewhere.
-
-    Raises:
-        MachineError: the file cannot be written.
+    `key` names the setting that moves the file elsewhere. Raises MachineError if the file cannot be written.
     """
     try:
         with replacing(file) as opened:

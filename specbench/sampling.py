@@ -95,8 +95,7 @@ def _above_share(probabilities_LV: Tensor, min_p: float | None) -> Tensor:
 def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[int]:
     """The token with all mass at T = 0, for each of the last `rows` rows; needs no row of probabilities.
 
-    Raises:
-        FloatingPointError: a row has no finite maximum.
+    Raises FloatingPointError if a row has no finite maximum.
     """
     # A draft asks this for every token, beside a step of some hundred us; torch's search takes 15 us for a row of 8,000
     # in bf16, and each slice 2.
@@ -136,8 +135,13 @@ def trials(count: int, generator: torch.Generator | DrawnNumbers, device: torch.
 
 
 def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
-    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary."""
+    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary.
+
+    Raises ValueError where another count was drawn beforehand.
+    """
     if isinstance(generator, DrawnNumbers):
+        if count != len(generator.next_1):
+            raise ValueError(f"{len(generator.next_1)} number was drawn beforehand, and {count} are needed")
         return generator.next_1
     return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
 

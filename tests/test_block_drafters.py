@@ -27,9 +27,9 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.dflash.cache import BlockCache
 from specbench.methods.dflash.captured import CapturedBlockSession
 from specbench.methods.dflash.draft import BlockDraft, BlockSession
+from specbench.methods.dflash.network import BlockCache
 from specbench.methods.dflash.published import PublishedBlock, published_block
 from specbench.methods.dspark.draft import MarkovDraft, MarkovSession
 from specbench.sampling import Sampling

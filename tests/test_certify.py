@@ -22,7 +22,7 @@ from specbench.config.model import ModelConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model, load_tokenizer
-from specbench.interop.certify.outputs import read_outputs
+from specbench.interop.certify import read_outputs
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 

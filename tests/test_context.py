@@ -22,9 +22,8 @@ from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
-from specbench.experiment.context import in_context
 from specbench.experiment.identity import identify
-from specbench.experiment.prompts import encode, prompt_tokens
+from specbench.experiment.prompts import encode, in_context, prompt_tokens
 from specbench.tasks import Task
 from specbench.theory import expected_tokens
 from specbench.theory.trees import ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.cli.dry_run import COMPARED, _most_similar, duration, size
+from specbench.cli.run import COMPARED, _most_similar, duration, size
 from specbench.config.catalogue import choice_names, held
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig

@@ -20,9 +20,8 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.eagle.cache import EagleCache
 from specbench.methods.eagle.draft import EagleDraft
-from specbench.methods.eagle.network import Eagle, EagleShape
+from specbench.methods.eagle.network import Eagle, EagleCache, EagleShape
 from specbench.sampling import Sampling, standardise
 from specbench.theory.trees import ByConfidence, Plan, TreeShape
 

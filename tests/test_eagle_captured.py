@@ -20,10 +20,9 @@ from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import StaticModel
 from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle import captured as eagle_program
-from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagle, CapturedEagleSession
 from specbench.methods.eagle.captured import captured as captured_eagle
-from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5

@@ -31,8 +31,8 @@ from specbench.choose.load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument
-from specbench.records.loads import best_at
-from specbench.report.figures.load import goodput, where_drafts_stop
+from specbench.report.figures.gammas import goodput, where_drafts_stop
+from specbench.report.load import best_at
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -113,8 +113,8 @@ def test_costs_are_recovered_from_turns_and_predict_other_loads() -> None:
     others, arrivals = requests_of(100, seed=5), poisson(0.25, 100, seed=2)
     real = service(served(really(COSTS, arrivals, others, 4), arrivals, others), Promise(10, 1.5))
     said = service(simulate(arrivals, others, found, 4), Promise(10, 1.5))
-    assert 0.1 < real.kept < 1 and said.goodput == pytest.approx(real.goodput)
-    assert said.ttft_s == pytest.approx(real.ttft_s) and said.tpot_s == pytest.approx(real.tpot_s)
+    assert 0.1 < real["kept"] < 1 and said["goodput"] == pytest.approx(real["goodput"])
+    assert said["ttft_s"] == pytest.approx(real["ttft_s"]) and said["tpot_s"] == pytest.approx(real["tpot_s"])
 
 
 def test_a_cost_that_would_be_negative_is_left_out_and_the_spread_keeps_sums() -> None:
@@ -144,8 +144,8 @@ def test_a_server_of_one_row_waits_as_in_m_d_1(load: float) -> None:
 def test_rows_that_are_always_at_work_serve_what_passes_allow() -> None:
     costs, requests = Costs(0, 0, {1: 1.0, 4: 1.0}, 0, 0), [Request(1, [2, 2, 2])] * 400
     found = service(simulate([0.0] * 400, requests, costs, rows=4), WIDE)
-    assert found.throughput == pytest.approx(4 / 3) and found.tokens_per_second == pytest.approx(8)
-    assert found.tpot_s == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 2 / 5))  # 2 s for 5 tokens
+    assert found["throughput"] == pytest.approx(4 / 3) and found["tokens_per_second"] == pytest.approx(8)
+    assert found["tpot_s"] == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 2 / 5))  # 2 s for 5 tokens
 
 
 def test_every_request_is_served_in_order_and_none_before_it_arrives() -> None:
@@ -170,7 +170,9 @@ def test_more_requests_a_second_or_fewer_rows_never_make_anybody_faster() -> Non
 def test_goodput_counts_both_promises_over_the_whole_time() -> None:
     found = [Served(0, 1, 5, 5), Served(1, 5, 6, 2), Served(2, 3, 9, 3), Served(3, 3.5, 3.5, 1)]
     said = service(found, Promise(ttft_s=2, tpot_s=1))  # the second waits for 4 s, the third has 3 s a token
-    assert said.kept == 0.5 and said.goodput == pytest.approx(2 / 9) and said.throughput == pytest.approx(4 / 9)
+    assert (
+        said["kept"] == 0.5 and said["goodput"] == pytest.approx(2 / 9) and said["throughput"] == pytest.approx(4 / 9)
+    )
     assert quantiles(range(1, 101)) == {"p50": 50, "p95": 95, "p99": 99} and quantiles([7.0])["p99"] == 7
 
 

@@ -28,8 +28,7 @@ from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.schema import SamplingConfig
 from specbench.config.verbs import CertifyConfig, certify_run
-from specbench.engine.processed import ProcessedModel, ProcessedSession
-from specbench.engine.processors import Processors, processors
+from specbench.engine.processed import ProcessedModel, ProcessedSession, Processors, processors
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError

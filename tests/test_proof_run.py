@@ -14,7 +14,7 @@ from specbench.analysis.proof import UNPROVED
 from specbench.api import Run, UnprovedWarning
 from specbench.cli import main
 from specbench.records.frame import Records
-from specbench.records.proved import is_unproved, prompts_for_proof
+from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.report.page import page
 from specbench.report.ranking import draw
 from specbench.report.summary_text import brief, remarks

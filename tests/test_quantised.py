@@ -21,7 +21,7 @@ from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import MOST_ERROR, checked_capture
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.engine.weights.rounding import round_weights
+from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError
 from specbench.kernels import is_available
 from specbench.kernels.levels import GROUP, packed, rounded

@@ -31,6 +31,8 @@ def test_numbers_drawn_beforehand_are_those_of_a_rule() -> None:
     given = DrawnNumbers.of(GAMMA, generator, torch.device("cpu"))
     assert torch.equal(trials(GAMMA, given, torch.device("cpu")), torch.rand(GAMMA, generator=again))
     assert torch.equal(uniforms(1, given, torch.device("cpu")), torch.rand(1, generator=again, dtype=torch.float64))
+    with pytest.raises(ValueError, match="1 number was drawn beforehand, and 2 are needed"):
+        uniforms(2, given, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -12,13 +12,12 @@ import pytest
 from made_records import make
 from tokenizers import Tokenizer
 
-from specbench.analysis.degenerate import degenerate
+from specbench.analysis.degenerate import degenerate, looped, loops, repeated, repetition
 from specbench.analysis.summary import completed, speedups
 from specbench.cli import main
 from specbench.config.paths import shipped
-from specbench.quality.repetition import looped, loops, repeated, repetition
 from specbench.records import store
-from specbench.records.loops import many_loop, why_loops
+from specbench.records.marks import many_loop, why_loops
 from specbench.tasks.rows import read_rows
 
 # Each set of shipped references: its field, and the model that writes such texts.

@@ -25,8 +25,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
-from specbench.engine.processed import ProcessedModel
-from specbench.engine.processors import Processors
+from specbench.engine.processed import ProcessedModel, Processors
 from specbench.engine.session import Prompt
 from specbench.engine.translation import TranslatedModel, Translation
 from specbench.engine.vocabulary import Vocabulary, unfinished

@@ -54,8 +54,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
     - replaced: independent draws, in which a token may repeat.
     - distinct: draws without replacement, each from the rest of its row; fewer if q has fewer tokens.
 
-    Raises:
-        FloatingPointError: a row is not finite.
+    Raises FloatingPointError if a row is not finite.
     """
     device, most = q_LV.device, max(counts)
     if how == "replaced":

@@ -250,8 +250,7 @@ class Batchable(Protocol):
     def in_batch(self, rows: int) -> Draft:
         """The same draft, its models with room for `rows` sequences at a time.
 
-        Raises:
-            UserError: one of them cannot be batched.
+        Raises UserError if one of them cannot be batched.
         """
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.algorithm.batching import Turn
+from specbench.records.documents import ServiceRecord
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 FEWEST = 5  # turns of a kind from which its spread is taken
@@ -117,30 +118,18 @@ class Promise:
         return one.ttft_s <= self.ttft_s and one.tpot_s <= self.tpot_s
 
 
-@dataclass(frozen=True)
-class Service:
-    """Requests a second within the promise (goodput) and in all, tokens a second, and quantiles of both times."""
-
-    goodput: float
-    kept: float
-    throughput: float
-    tokens_per_second: float
-    ttft_s: dict[str, float]
-    tpot_s: dict[str, float]
-
-
-def service(served: Sequence[Served], promise: Promise) -> Service:
+def service(served: Sequence[Served], promise: Promise) -> ServiceRecord:
     """What was served, over the whole time from 0 until the last completion."""
     whole = max(one.end_s for one in served)
     kept = sum(map(promise.kept, served))
-    return Service(
-        goodput=kept / whole,
-        kept=kept / len(served),
-        throughput=len(served) / whole,
-        tokens_per_second=sum(one.tokens for one in served) / whole,
-        ttft_s=quantiles([one.ttft_s for one in served]),
-        tpot_s=quantiles([one.tpot_s for one in served]),
-    )
+    return {
+        "goodput": kept / whole,
+        "kept": kept / len(served),
+        "throughput": len(served) / whole,
+        "tokens_per_second": sum(one.tokens for one in served) / whole,
+        "ttft_s": quantiles([one.ttft_s for one in served]),
+        "tpot_s": quantiles([one.tpot_s for one in served]),
+    }
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:

@@ -30,8 +30,7 @@ OF_PASS = ("draft_s", "verify_s", "accept_s")
 def merged(runs: Sequence[Sequence[PromptRecord]]) -> list[PromptRecord]:
     """The prompts of several processes as one list, each with the mean of its times and with `runs`.
 
-    Raises:
-        MachineError: a prompt's completions or passes are not the same in all processes.
+    Raises MachineError if a prompt's completions or passes are not the same in all processes.
     """
     return [_merged(prompts) for prompts in zip(*runs, strict=True)]
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
-from specbench.analysis.costs.verify_cost import full_passes, medians
+from specbench.analysis.costs import full_passes, medians
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest

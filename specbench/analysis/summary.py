@@ -20,9 +20,8 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
-from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
+from specbench.analysis.costs import experts_read, operations, pass_costs, rows_of, seconds_of, throughput, verify_cost
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
-from specbench.analysis.costs.verify_cost import experts_read, verify_cost
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows

@@ -3,22 +3,174 @@
 Each runs in a process of its own: two thread pools in one process wait for each other (measured: both 5 times as slow).
 """
 
+import ctypes
+import json
 import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub import snapshot_download
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoTokenizer
 
-from specbench.bench.llama_cpp import Llama, PromptLookup, convert
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
+
+# llama.cpp beside us: a folder of weights as a GGUF file, and greedy decoding with it.
+#
+# Its converter is a script of its repository, not of a package. What it does for plain Llamas and Qwens is done here:
+# names, the order of rows that its rotary angles expect, and the sizes.
+
+
+KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
+MULTIPLE = 256  # slots of a context
+TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels
+
+
+def convert(folder: str, file: str, dtype: str) -> None:
+    """Write the weights in `folder` to a GGUF file in `dtype`, norms and biases in float32; without a vocabulary.
+
+    Raises ValueError for an architecture, or rotary angles, that this function does not know.
+    """
+    gguf: Any = import_module("gguf")
+    if not Path(folder).is_dir():
+        folder = snapshot_download(folder)
+    config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    kind, rope = config["model_type"], config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if kind not in KINDS:
+        raise ValueError(f"model_type={kind}: must be of {', '.join(KINDS)}")
+    if (scaled := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        raise ValueError(f"rope_type={scaled}: only plain rotary angles are converted")
+    architecture, layers = getattr(gguf.MODEL_ARCH, KINDS[kind]), config["num_hidden_layers"]
+    heads = config["num_attention_heads"]
+    key_heads = config.get("num_key_value_heads") or heads
+    channels = config.get("head_dim") or config["hidden_size"] // heads
+    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[architecture])
+    writer.add_tokenizer_model("none")
+    for name, number in {
+        "vocab_size": config["vocab_size"], "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"], "block_count": layers,
+        "feed_forward_length": config["intermediate_size"], "head_count": heads, "head_count_kv": key_heads,
+        "key_length": channels, "value_length": channels, "rope_dimension_count": channels,
+        "rope_freq_base": float(config.get("rope_theta") or rope.get("rope_theta", 10_000.0)),
+        "layer_norm_rms_eps": config["rms_norm_eps"],
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{name}")(number)
+    names, stored = gguf.get_tensor_name_map(architecture, layers), gguf.GGMLQuantizationType.F32
+    if dtype != "float32":
+        stored = {"bfloat16": gguf.GGMLQuantizationType.BF16, "float16": gguf.GGMLQuantizationType.F16}[dtype]
+    for name, weight in _weights(folder).items():
+        if config.get("tie_word_embeddings") and name == "lm_head.weight":
+            continue
+        if kind in TURNED and name.endswith(("q_proj.weight", "k_proj.weight")):
+            weight = neighbouring(weight, heads if "q_proj" in name else key_heads)
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise ValueError(f"{name}: a weight that llama.cpp has no name for")
+        if weight.dim() == 1 or dtype == "float32":
+            writer.add_tensor(found, weight.float().numpy())
+        else:
+            raw = weight.to(getattr(torch, dtype)).contiguous().view(torch.uint8).numpy()
+            writer.add_tensor(found, raw, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def neighbouring(weight: Tensor, heads: int) -> Tensor:
+    """The rows of a projection [H * D, K] in the order in which channels that turn together are neighbours."""
+    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
+def _weights(folder: str) -> dict[str, Tensor]:
+    """All weights of a folder of safetensors."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        raise ValueError("no .safetensors files")
+    return {name: weight for file in files for name, weight in load_file(file).items()}
+
+
+class Llama:
+    """A GGUF file in llama.cpp, which reads and writes tokens by number."""
+
+    def __init__(self, file: str, longest: int, threads: int) -> None:
+        """`longest` is the most tokens of a prompt and its completion."""
+        self._engine: Any = import_module("llama_cpp")
+        self._silent = self._engine.llama_log_callback(lambda *_: None)  # it logs each of its settings
+        self._engine.llama_log_set(self._silent, None)
+        self._engine.llama_backend_init()
+        settings = self._engine.llama_model_default_params()
+        settings.n_gpu_layers = 0
+        self._model = self._engine.llama_model_load_from_file(file.encode(), settings)
+        if not self._model:
+            raise ValueError("llama.cpp cannot load what was converted")
+        context = self._engine.llama_context_default_params()
+        context.n_ctx = context.n_batch = longest
+        context.n_threads = context.n_threads_batch = threads
+        self._context = self._engine.llama_init_from_model(self._model, context)
+        chosen = self._engine.llama_sampler_chain_default_params()
+        self._greedy = self._engine.llama_sampler_chain_init(chosen)
+        self._engine.llama_sampler_chain_add(self._greedy, self._engine.llama_sampler_init_greedy())
+        self.what = f"llama.cpp of llama-cpp-python {version('llama_cpp_python')}"
+
+    def decode(self, prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int) -> tuple[float, list[int]]:
+        """Seconds and tokens of one greedy completion, prefill included."""
+        engine, written = self._engine, list[int]()
+        began = time.perf_counter()
+        engine.llama_memory_clear(engine.llama_get_memory(self._context), True)
+        read = list(prompt)
+        while True:
+            tokens = (ctypes.c_int32 * len(read))(*read)
+            if engine.llama_decode(self._context, engine.llama_batch_get_one(tokens, len(read))) != 0:
+                raise RuntimeError("llama.cpp could not decode")
+            token = engine.llama_sampler_sample(self._greedy, self._context, -1)
+            written.append(token)
+            if token in ends or len(written) == max_new_tokens:
+                return time.perf_counter() - began, written
+            read = [token]
+
+
+class PromptLookup:
+    """A GGUF file in llama.cpp, decoded speculatively as its Python package does: by prompt lookup, without a model.
+
+    It drafts what followed the last `match` tokens, or fewer, where they first occur in prompt and completion.
+    """
+
+    def __init__(self, file: str, longest: int, threads: int, match: int) -> None:
+        """`longest` is the most tokens of a prompt and its completion."""
+        engine: Any = import_module("llama_cpp")
+        self._draft: Any = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding(max_ngram_size=match)
+        # llama.cpp rounds a context up to a multiple, up to which the package drafts, beyond the arrays that it made.
+        slots = (-(-longest // MULTIPLE) + 1) * MULTIPLE
+        self._engine: Any = engine.Llama(
+            file, n_ctx=slots, n_batch=slots, n_ubatch=slots, n_threads=threads, n_threads_batch=threads,
+            n_gpu_layers=0, logits_all=True, draft_model=self._draft, verbose=False,
+        )  # fmt: skip
+
+    def decode(
+        self, prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int, gamma: int
+    ) -> tuple[float, list[int]]:
+        """Seconds and tokens of one greedy completion with `gamma` drafted tokens a pass, prefill included."""
+        self._draft.num_pred_tokens = gamma
+        written = list[int]()
+        began = time.perf_counter()
+        self._engine.reset()  # else it finds the prompt of the last repetition in its cache
+        for token in self._engine.generate(list(prompt), temp=0.0, repeat_penalty=1.0):
+            written.append(int(token))
+            if token in ends or len(written) == max_new_tokens:
+                break
+        return time.perf_counter() - began, written
+
 
 MATCH = 2  # tokens that a prompt lookup has to find again
 
@@ -51,10 +203,8 @@ class Work(NamedTuple):
 def ctranslate2(work: Work) -> Peer:
     """CTranslate2 at this work.
 
-    It has bfloat16 only on processors with instructions for it, and else computes in float32.
-
-    Raises:
-        UserError: it cannot convert the weights.
+    It has bfloat16 only on processors with instructions for it, and else computes in float32. Raises UserError if it
+    cannot convert the weights.
     """
     folder, prompts, device = work.folder, work.prompts, work.device.type
     kind = "Translator" if prompts[0].source else "Generator"
@@ -80,8 +230,7 @@ def ctranslate2(work: Work) -> Peer:
 def llama_cpp(work: Work) -> Peer:
     """llama.cpp at this work, on the processor.
 
-    Raises:
-        UserError: weights of an architecture that is not converted, or a target with an encoder.
+    Raises UserError for weights of an architecture that is not converted, or a target with an encoder.
     """
     if work.prompts[0].source or work.device.type != "cpu":
         raise UserError("peers=llama.cpp: only for decoder-only targets, on device=cpu")

@@ -111,8 +111,7 @@ class LoadedCandidate:
 def within(memory: str | None, candidates: Sequence[LoadedCandidate]) -> tuple[list[LoadedCandidate], list[str]]:
     """The candidates that fit into `memory` with the target at their largest batch, and a line for each other.
 
-    Raises:
-        UserError: none fits.
+    Raises UserError if none fits.
     """
     limit = None if memory is None else bytes_of(memory)
     if limit is None:

@@ -28,7 +28,6 @@ from specbench.analysis.load import (
     Request,
     SeenTurn,
     Served,
-    Service,
     fit,
     poisson,
     quantiles,
@@ -54,9 +53,9 @@ from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, require_memory, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
-from specbench.records.loads import best_at
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, write_document
+from specbench.records.schema import SCHEMA_VERSION, Row
+from specbench.report.load import best_at
 
 ALONE = "none"
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves
@@ -312,7 +311,7 @@ class _Plan:
             TPOT * step_s if config.tpot is None else config.tpot / 1000,
         )
         whole = simulate([0.0] * requests, [alone[place] for place in places], costs[ALONE, 0], nodes[-1], config.seed)
-        capacity = service(whole, promise).throughput
+        capacity = service(whole, promise)["throughput"]
         rates = sorted(set(config.rates)) or [load * capacity for load in LOADS]
         if recorded is not None and not config.rates:
             rates = [requests / recorded[requests - 1]]
@@ -336,10 +335,10 @@ class _Plan:
         """Means over the simulated arrivals, and quantiles over all their requests."""
         draws = [self.simulated(key, rate, draw) for draw in range(DRAWS)]
         each = [service(one, self.promise) for one in draws]
-        low, high = np.quantile([one.goodput for one in each], [0.025, 0.975])
+        low, high = np.quantile([one["goodput"] for one in each], [0.025, 0.975])
         every = [one for draw in draws for one in draw]
         mean = {
-            name: float(np.mean([getattr(one, name) for one in each]))
+            name: float(np.mean([cast(Row, one)[name] for one in each]))
             for name in ("goodput", "kept", "throughput", "tokens_per_second")
         }
         return cast(LoadRow, {
@@ -368,10 +367,11 @@ class _Plan:
 
         return {
             "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity,
-            "slower": slower, "simulated": _record(said), "measured": _record(was),
+            "slower": slower, "simulated": said, "measured": was,
             "errors": {
-                "goodput": off(said.goodput, was.goodput), "ttft_p95": off(said.ttft_s["p95"], was.ttft_s["p95"]),
-                "tpot_p95": off(said.tpot_s["p95"], was.tpot_s["p95"]),
+                "goodput": off(said["goodput"], was["goodput"]),
+                "ttft_p95": off(said["ttft_s"]["p95"], was["ttft_s"]["p95"]),
+                "tpot_p95": off(said["tpot_s"]["p95"], was["tpot_s"]["p95"]),
             },
             "disturbed_by": disturbed_by([], real.waited),
         }  # fmt: skip
@@ -407,10 +407,6 @@ class _Plan:
         if found[-1]["gamma"] == 0:
             found[-1]["last"] = None
         return found
-
-
-def _record(one: Service) -> ServiceRecord:
-    return cast(ServiceRecord, asdict(one))
 
 
 def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: _Plan) -> list[str]:

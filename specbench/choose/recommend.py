@@ -47,7 +47,7 @@ from specbench.records.documents import (
     read_document,
     write_document,
 )
-from specbench.records.proved import why_unproved
+from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 
 Engines = Mapping[str, Engine]  # by the candidate's name

@@ -91,8 +91,7 @@ def each_context(words: list[str]) -> list[list[str]]:
 def job(form: str, config: BenchConfig) -> None:
     """Time the parts of `config`, print the table, and write both files.
 
-    Raises:
-        UserError: `engine=auto` fell back to eager, which says little about our engines.
+    Raises UserError if `engine=auto` fell back to eager, which says little about our engines.
     """
     check_bench(config)
     folder, run, parts = prepared(config, "bench")

@@ -43,8 +43,7 @@ def main(argv: list[str]) -> int:
 def job(form: str, files: list[str], config: CertifyConfig) -> int:
     """Test the rows of the file that is named, print the verdict, and return its exit code.
 
-    Raises:
-        UserError: there is no such file, or its rows do not fit the target.
+    Raises UserError if there is no such file, or its rows do not fit the target.
     """
     if len(files) != 1:
         given = f"one file of outputs, not {len(files)} ({', '.join(files)})" if files else "name the file of outputs"

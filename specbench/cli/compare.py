@@ -142,8 +142,7 @@ GROUP_NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamm
 def grouped(results: str, key: str, form: str) -> None:
     """Print every group of two runs or more that differ only in `key`, as tables, CSV or JSON.
 
-    Raises:
-        UserError: `key` is not among KEYS.
+    Raises UserError if `key` is not among KEYS.
     """
     if key not in KEYS:
         raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")

@@ -1,4 +1,7 @@
-"""Rows on stdout as a table, CSV or JSON, and pictures. Everything else goes to stderr: a pipe reads rows only."""
+"""Rows on stdout as a table, CSV or JSON, settings of other engines, and pictures.
+
+Everything else goes to stderr: a pipe reads rows only.
+"""
 
 import csv
 import json
@@ -9,9 +12,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from specbench.errors import UserError, closest_first
-from specbench.escaping import csv_cell
+from specbench.escaping import csv_cell, printable
 
 if TYPE_CHECKING:
+    from specbench.interop.serving.settings import EngineSettings
     from specbench.report.figure import Drawn
 
 FORMATS = ("table", "csv", "json")
@@ -80,6 +84,30 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]
             yield from _flat(value, f"{before}{name}.")
         elif not isinstance(value, list):
             yield f"{before}{name}", value
+
+
+def print_settings(shown: Sequence["EngineSettings"]) -> None:
+    """Print the settings of each engine, to be copied as they are."""
+    for one in shown:
+        print(printable(settings_text(one)))
+
+
+def settings_text(one: "EngineSettings") -> str:
+    """The settings of one engine for people."""
+    from specbench.interop.serving.settings.engines import ENGINES
+
+    engine = ENGINES[one["engine"]]
+    lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
+    lines += [f"· {reason}" for reason in one["refused"]]
+    if one["gamma"] is None:
+        return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
+    lines.append(
+        f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here ({one.get('measure', 'calibrated')})"
+    )
+    if one["file"] is not None:
+        lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
+    lines += [f"  {line}" for line in one["command"].splitlines()]
+    return "\n".join([*lines, *(f"· {note}" for note in one["notes"])])
 
 
 def picture_file(name: str | None) -> Path | None:

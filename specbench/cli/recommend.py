@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
-from specbench.cli import load
-from specbench.cli.formats import aside, draw_picture, picture_file, print_rows
+from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
 from specbench.config.verbs import LOAD, UNUSED, VALIDATE, ChooseConfig, LoadConfig
 from specbench.errors import UserError, closest_first
-from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
-from specbench.interop.serving.settings.engines import ENGINES
+from specbench.interop.serving.settings.engines import ENGINES, Span
 from specbench.records.documents import RecommendDocument, ValidateDocument
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
@@ -107,7 +105,7 @@ def main(argv: list[str]) -> int:
     )
     command, engine = without_engine(command)
     if "load" in command.options:
-        load.main(command, engine, requested(command.options))
+        main_under_load(command, engine, requested(command.options))
         return 0
     if "validate" in command.options:
         validate(command, engine)
@@ -127,7 +125,7 @@ def main(argv: list[str]) -> int:
 
 def _help(argv: Sequence[str]) -> str:
     if "--load" in argv:
-        return usage(LOAD, load.ABOUT, LoadConfig, line=LINE, options=LISTS | load.OPTIONS, unused=UNUSED[LOAD])
+        return usage(LOAD, LOAD_ABOUT, LoadConfig, line=LINE, options=LISTS | LOAD_OPTIONS, unused=UNUSED[LOAD])
     if "--validate" in argv:
         return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
     return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
@@ -193,8 +191,7 @@ RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in t
 def validate(command: CommandLine, engine: str | None) -> None:
     """Compare the estimates of `specbench recommend` with measurements; `engine`: another engine that was named.
 
-    Raises:
-        UserError: an option of a ranking, or a value out of range.
+    Raises UserError for an option of a ranking, or a value out of range.
     """
     if engine is not None:
         raise UserError(f"engine={engine}: --validate measures our own loop; recommend verify=N times this engine")
@@ -228,10 +225,8 @@ def validation(form: str, configs: list[ChooseConfig]) -> None:
 def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
     """`command` with an engine of ours, and the other engine that it names, if any.
 
-    With another engine our models only score, so they run eagerly, which needs no preparation.
-
-    Raises:
-        UserError: `engine=openai`, which cannot be timed from the command line.
+    With another engine our models only score, so they run eagerly, which needs no preparation. Raises UserError if
+    `engine=openai`, which cannot be timed from the command line.
     """
     engine = command.options.get("engine")
     if engine is None:
@@ -265,7 +260,7 @@ def requested(options: Mapping[str, str]) -> list[str]:
 def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
     """The settings of each engine that `options` name."""
     if "load_id" in document and "schedule" not in options:
-        return load.settings_of_engines(document, requested(options))
+        return settings_under_load(document, requested(options))
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
 
@@ -287,23 +282,91 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
     print_rows(form, shown, lambda: print_settings(shown))
 
 
-def print_settings(shown: Sequence[EngineSettings]) -> None:
-    """Print the settings of each engine, to be copied as they are."""
-    for one in shown:
-        print(printable(settings_text(one)))
+# `specbench recommend --load`: goodput with and without speculation at each load, and the gamma for each.
 
 
-def settings_text(one: EngineSettings) -> str:
-    """The settings of one engine for people."""
-    engine = ENGINES[one["engine"]]
-    lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
-    lines += [f"· {reason}" for reason in one["refused"]]
-    if one["gamma"] is None:
-        return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
-    lines.append(
-        f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here ({one.get('measure', 'calibrated')})"
-    )
-    if one["file"] is not None:
-        lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
-    lines += [f"  {line}" for line in one["command"].splitlines()]
-    return "\n".join([*lines, *(f"· {note}" for note in one["notes"])])
+LOAD_ABOUT = """
+Simulate a server under load: requests arrive at random, wait for a place in our continuous batching, and decode with
+each draft and gamma, and without. Costs of starts, joins and passes are timed in real batches; the simulation says
+goodput (requests a second within what is promised), p50, p95 and p99 of both times, the best gamma at each load, and
+the number of requests at a time from which no draft pays. Writes results/load/ID.json.
+"""
+GOODPUT = "highest goodput over the target's alone, simulated"
+LOAD_OPTIONS = {
+    "batch=1,2,4,8": "(default) batch sizes at which costs are timed; the largest is the server's",
+    "verify=N": "serve N of the loads for real, without a draft and with the best, and print the simulation's errors",
+    "--picture FILE": "draw goodput against load: .svg, .pdf or .png",
+    "--for ENGINE[,ENGINE]": "print settings with gamma by batch size for another engine, where it has such a schedule",
+}
+
+
+def main_under_load(command: CommandLine, engine: str | None, engines: list[str]) -> None:
+    """Run `specbench recommend --load`; `engine`: another engine to time, `engines`: those that --for names.
+
+    Raises UserError for an option of a ranking, or a value out of range.
+    """
+    if engine is not None:
+        raise UserError(f"engine={engine}: --load times our own batching")
+    if other := command.options.keys() - {"format", "load", "picture", "for", "engine"}:
+        raise UserError(f"--{min(other)}: does not go with --load; give one of them")
+    picture = picture_file(command.options.get("picture"))
+    if picture is not None:
+        require_writable(picture.parent, "--picture FILE")
+    argv = [f"batches=[{word[6:].strip('[]')}]" if word.startswith("batch=") else word for word in command.argv]
+    if not any(word.startswith("batches=") for word in argv):
+        argv.append("batches=[1,2,4,8]")
+    launch_each(partial(load_job, command.form, engines, picture), LoadConfig, argv, LOAD)
+
+
+def load_job(form: str, engines: list[str], picture: Path | None, configs: list[LoadConfig]) -> None:
+    """Simulate the loads, print the table, and on request a picture and the settings of other engines."""
+    from specbench.report.load import draw
+
+    file, record = api.rank_under_load(configs)
+    shown = settings_under_load(record, engines)
+    document: dict[str, object] = {
+        name: value for name, value in record.items() if name not in ("configs", "environment")
+    }
+    document |= {"for": shown} if shown else {}
+    print_rows(form, record["rows"], lambda: draw(record), document=document)
+    if form == "table":
+        print_settings(shown)
+    print(f"record: {file}", file=aside(form))
+    if picture is not None:
+        from specbench.report.figures.gammas import goodput
+
+        draw_picture(picture, partial(goodput, record), form)
+
+
+def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[EngineSettings]:
+    """The settings of each engine for the candidates, best goodput first, each with its own gamma by batch size."""
+    rows, found = as_ranking(record), list[EngineSettings]()
+    for name in engines:
+        settings = settings_for({"rows": []}, name)
+        refused = [] if rows else ["no draft pays at any number of rows here: serve without one"]
+        for row in rows:
+            document = {**record, "rows": [row]}
+            settings = settings_for(document, name, row["schedule"])
+            refused += settings["refused"]
+            if settings["gamma"] is not None:
+                break
+        found.append(settings | {"refused": refused, "measure": GOODPUT})
+    return found
+
+
+def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each candidate that pays at some number of rows, as in a ranking, with its schedule."""
+    goodput: dict[str, float] = {}
+    for row in record["rows"]:
+        goodput[row["candidate"]] = max(goodput.get(row["candidate"], 0.0), row["goodput"])
+    known = {one["candidate"]: one for one in record["alpha_rows"]}
+    rows = []
+    for name in sorted(record["schedules"], key=lambda name: -goodput[name]):
+        spans = [Span(one["first"], one["last"], one["gamma"]) for one in record["schedules"][name]]
+        drafting = [span.gamma for span in spans if span.gamma]
+        if drafting:
+            rows.append({
+                **known[name], "gamma": drafting[0], "schedule": spans,
+                "estimated": {"value": goodput[name] / goodput["none"]},
+            })  # fmt: skip
+    return rows

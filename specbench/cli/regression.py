@@ -50,8 +50,7 @@ def add_regression(parser: Options) -> None:
 def check_regression(arguments: Namespace) -> int:
     """Run `compare --baseline` or `--history`; returns the exit code.
 
-    Raises:
-        UserError: options of one without it, or of both.
+    Raises UserError for options of one without it, or of both.
     """
     if arguments.runs:
         mode = "--history" if arguments.history else "--baseline"
@@ -125,8 +124,7 @@ def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[
 def against_baseline(arguments: Namespace) -> int:
     """Compare the records with the baseline, or update it; returns the exit code.
 
-    Raises:
-        UserError: there is no record, the file is not a baseline, or it has none of these configs.
+    Raises UserError if there is no record, the file is not a baseline, or it has none of these configs.
     """
     from specbench.analysis.regression import baseline_of, compare_with_baseline, without_times
     from specbench.records.measurements import read_measurements, write_measurements
@@ -254,8 +252,7 @@ def _since(row: "Measurement") -> str:
 def history(arguments: Namespace) -> int:
     """Draw each config over commits and print its steps, or add records to the history; returns the exit code.
 
-    Raises:
-        UserError: there is no history.
+    Raises UserError if there is no history.
     """
     from specbench.analysis.regression import steps
     from specbench.records.measurements import HISTORY, QUANTITIES, add_to_history, read_history

@@ -2,12 +2,25 @@
 
 import math
 import sys
+import types
 from argparse import Namespace
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
-from specbench.analysis.acceptance.phases import ANSWER, phases_of
-from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
+from specbench.analysis.acceptance.strata import ANSWER, NO_CATEGORY, By, Stratum, phases_of, strata
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import RUN, Options, options, to_stderr
 from specbench.errors import UserError
@@ -16,9 +29,7 @@ from specbench.files import write_atomically
 from specbench.formatting import span
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
-from specbench.records.json_schema import json_schema
-from specbench.records.loops import many_loop, remarks_on_loops
-from specbench.records.proved import remarks_on_proof, why_unproved
+from specbench.records.marks import many_loop, remarks_on_loops, remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen, plain_table, wide_console
@@ -240,8 +251,7 @@ def add_export(parser: Options) -> None:
 def export(arguments: Namespace) -> None:
     """Print or write the document that `results --as` asks for.
 
-    Raises:
-        UserError: no run is named, or the named do not make one document.
+    Raises UserError if no run is named, or the named do not make one document.
     """
     if not arguments.runs:
         form = f"--as {arguments.kind}"
@@ -362,3 +372,58 @@ def _draw_strata(rows: list[Row], by: str) -> None:
             console.print(f"no speedups: {first['untimed']}")
     if any(row["prompts"] < FEW_PROMPTS for row in rows):
         console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
+
+
+# The types of records as JSON Schema (draft 2020-12), for readers in other languages.
+
+
+Schema = dict[str, object]
+PLAIN: dict[object, str] = {
+    int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
+}  # fmt: skip
+
+
+def json_schema(record: type) -> Schema:
+    """The schema of a TypedDict. Docstrings are descriptions of objects, strings in `Annotated` those of keys."""
+    definitions: dict[str, Schema] = {}
+    schema = _reference(record, definitions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+
+
+def _reference(record: type, definitions: dict[str, Schema]) -> Schema:
+    name = record.__name__
+    if name not in definitions:
+        definitions[name] = {}  # a type may hold itself
+        definitions[name] = _object(record, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _object(record: Any, definitions: dict[str, Schema]) -> Schema:
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        "type": "object",
+        "description": " ".join((record.__doc__ or "").split()),
+        "properties": {key: _schema(hint, definitions) for key, hint in hints.items()},
+        "required": [key for key in hints if key in record.__required_keys__],
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
+    if hint in PLAIN:
+        return {"type": PLAIN[hint]}
+    if is_typeddict(hint):
+        return _reference(hint, definitions)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (NotRequired, Required):
+        return _schema(arguments[0], definitions)
+    if origin is Annotated:
+        return _schema(arguments[0], definitions) | {"description": ", ".join(map(str, arguments[1:]))}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema(one, definitions) for one in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is list:
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    return {}  # anything

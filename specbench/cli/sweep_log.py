@@ -103,8 +103,7 @@ def in_sweep() -> bool:
 def add(outcome: Outcome) -> None:
     """Note one job's outcome.
 
-    Raises:
-        MachineError: the log cannot be written and no other process would report the job.
+    Raises MachineError if the log cannot be written and no other process would report the job.
     """
     if not in_sweep():
         _here.append(outcome)

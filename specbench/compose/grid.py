@@ -66,8 +66,7 @@ def launch_each(
 def compose_grid(words: Sequence[str], schema: type[T], verb: str, defaults: Lists | None = None) -> list[T]:
     """The configs that `launch_each` calls its task with, without a command line.
 
-    Raises:
-        UserError: as `hydra_app.launch`.
+    Raises UserError as `hydra_app.launch`.
     """
     common, combinations = combined(words, schema, verb, defaults)
     each = [[*common, *these] for these in combinations]
@@ -129,10 +128,8 @@ def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
 def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrides]]:
     """`argv` without its lists, and the overrides of each combination of their values.
 
-    Drafts vary slowest, then the size of their heads, rules, trees, temperatures and contexts.
-
-    Raises:
-        UserError: a list is empty, or a key goes with no rule or tree of the command.
+    Drafts vary slowest, then the size of their heads, rules, trees, temperatures and contexts. Raises UserError if a
+    list is empty, or a key goes with no rule or tree of the command.
     """
     given: Lists = {}  # each key's values, as overrides
     listed = set()

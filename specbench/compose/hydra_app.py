@@ -11,18 +11,23 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import hydra
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
-from specbench.compose.words import GROUPS, check_overrides, no_such_choice, no_such_key, parsed
+from specbench.compose.words import GROUPS, by_models, check_overrides, no_such_choice, no_such_key, parsed
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
@@ -76,10 +81,8 @@ class _TaskOfHydra(Generic[T]):
 def launch(task: Callable[[Job[T]], None], schema: type[T], argv: list[str], verb: str) -> None:
     """Call `task` with the job that `argv` asks for, in a sweep with each of them, wherever Hydra's launcher runs it.
 
-    A task handles its own errors: Hydra adds lines of its own to errors that reach it.
-
-    Raises:
-        UserError: the overrides in `argv` do not compose.
+    A task handles its own errors: Hydra adds lines of its own to errors that reach it. Raises UserError if the
+    overrides in `argv` do not compose.
     """
     launch_composed(_TaskOfHydra(task, schema), schema, argv, verb)
 
@@ -107,10 +110,8 @@ def launch_composed(
 ) -> None:
     """Compose the file of `conf/` that the dataclass `schema` names, typed by it, and call `task` with it, once a job.
 
-    `raises`: an error of the task, which runs in this process, is raised when Hydra is done.
-
-    Raises:
-        UserError: as `launch`.
+    `raises`: an error of the task, which runs in this process, is raised when Hydra is done. Raises UserError as
+    `launch`.
     """
     _prepare(schema, argv, verb, sweeps="--multirun" in argv)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
@@ -138,10 +139,7 @@ def launch_composed(
 def composing(schema: type[Composed], words: Sequence[str], verb: str) -> Iterator[None]:
     """A context in which `hydra.compose` composes configs of `schema` without a command line.
 
-    Hydra writes no log and no folder. `words` are the overrides.
-
-    Raises:
-        UserError: as `launch`.
+    Hydra writes no log and no folder. `words` are the overrides. Raises UserError as `launch`.
     """
     _prepare(schema, words, verb, sweeps=False)
     with _errors_in_one_line(schema, words), conf_of_hydra():
@@ -205,11 +203,7 @@ def task_overrides() -> list[str]:
 
 
 def composed_config(schema: type[T], words: Sequence[str], verb: str) -> T:
-    """The config that the overrides `words` ask for, without a command line.
-
-    Raises:
-        UserError: as `launch`.
-    """
+    """The config that the overrides `words` ask for, without a command line. Raises UserError as `launch`."""
     with composing(schema, words, verb):
         return to_schema(hydra.compose(schema.conf_file, overrides=list(words)), schema, words)
 
@@ -252,8 +246,7 @@ def to_schema(
 def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
     """The config of a record, as it was run. Keys that later versions removed are left out.
 
-    Raises:
-        UserError: it has another key that this version does not know.
+    Raises UserError if it has another key that this version does not know.
     """
     keys = {name: _known(value) if name == "draft" else value for name, value in frozen.items()}
     try:
@@ -355,3 +348,76 @@ def _added(config: DictConfig, before: str = "") -> Iterator[str]:
             yield f"{before}{name!s}"
         elif isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
             yield from _added(child, f"{before}{name!s}.")
+
+
+# The jobs of a sweep that run in this process: ordered so that each model is loaded once, and kept between jobs.
+#
+# Hydra's basic launcher takes jobs as the sweep's lists multiply out, the last list varying fastest. Other launchers
+# (joblib, SLURM, Ray) run jobs in processes of their own and are not changed.
+
+
+@dataclass(frozen=True)
+class Around:
+    """What happens around the jobs of a sweep.
+
+    Attributes:
+        count: receives the number of jobs, whichever launcher runs them.
+        announce: receives the jobs, the folder of results and the name of the experiment ('' without one) before the
+            first of several jobs of this process.
+        sharing: a context in which the jobs of this process run.
+    """
+
+    count: Callable[[int], None]
+    announce: Callable[[list[Job[RunConfig]], str, str], None]
+    sharing: Callable[[], AbstractContextManager[None]]
+
+
+class OrderedLauncher(BasicLauncher):
+    """The basic launcher with jobs that need the same models next to each other."""
+
+    around: ClassVar[Around]
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        jobs = by_models(job_overrides)
+        if len(jobs) > 1:
+            assert self.config is not None
+            experiment = self.config.hydra.runtime.choices.get("experiment") or ""
+            self.around.announce([self._composed(job) for job in jobs], self.config.results, experiment)
+        with self.around.sharing():
+            returned: Sequence[JobReturn] = super().launch(jobs, initial_job_idx)
+        return returned
+
+    def _composed(self, overrides: Sequence[str]) -> Job[RunConfig]:
+        assert self.hydra_context is not None and self.config is not None
+        composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(composed):
+            del composed["hydra"]
+        try:
+            return Job(list(overrides), to_schema(composed, RunConfig, overrides))
+        except UserError as error:  # the job itself will say so
+            return Job(list(overrides), None, str(error))
+
+
+@contextmanager
+def ordered_launcher(around: Around) -> Iterator[None]:
+    """A context in which Hydra's basic launcher is replaced by ours, and its basic sweeper counts the jobs.
+
+    Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
+    registry is exchanged. The sweeper's class is changed in place: Hydra imports it anew, so that ours would derive
+    from another class of that name.
+    """
+    registry: dict[str, Any] = Plugins.instance().class_name_to_class
+    launcher, sweeper = (f"{plugin.__module__}.{plugin.__qualname__}" for plugin in (BasicLauncher, BasicSweeper))
+    split = registry[sweeper].split_arguments
+
+    def counted(*given: Any) -> list[list[list[str]]]:
+        batches: list[list[list[str]]] = split(*given)
+        around.count(sum(map(len, batches)))
+        return batches
+
+    OrderedLauncher.around = around
+    registry[launcher], registry[sweeper].split_arguments = OrderedLauncher, staticmethod(counted)
+    try:
+        yield
+    finally:
+        registry[launcher], registry[sweeper].split_arguments = BasicLauncher, staticmethod(split)

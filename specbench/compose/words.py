@@ -27,9 +27,8 @@ def value_of(overrides: Sequence[str], key: str, default: str) -> str:
 def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
     """Check that `verb` takes the values of each key.
 
-    Raises:
-        UserError: a key has several values that `verb` would not take one by one, or a choice that is picked by name is
-            given as a folder.
+    Raises UserError if a key has several values that `verb` would not take one by one, or a choice that is picked by
+    name is given as a folder.
     """
     listed = {key.name for key in keys_of(schema) if key.listed}
     for word in overrides:

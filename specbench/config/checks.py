@@ -17,8 +17,7 @@ GAMMAS = ("auto", "adaptive", "heuristic")
 def check(config: RunConfig) -> None:
     """Check every value, and which keys go together, before anything is loaded.
 
-    Raises:
-        UserError: the first value out of range, or the first pair of keys that exclude each other.
+    Raises UserError for the first value out of range, or the first pair of keys that exclude each other.
     """
     fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")

@@ -99,8 +99,7 @@ def fresh(make: Callable[[], T], about: str, allowed: Allowed | None = None, ver
 def require(holds: bool, key: str, value: object, allowed: str) -> None:
     """Check that `holds`; `allowed` describes the values that `key` may have.
 
-    Raises:
-        UserError: it does not; the message names `key`, its value and `allowed`.
+    Raises UserError if it does not; the message names `key`, its value and `allowed`.
     """
     if not holds:
         names = allowed.split(" | ")
@@ -112,8 +111,7 @@ def require(holds: bool, key: str, value: object, allowed: str) -> None:
 def require_allowed(config: Any, before: str = "") -> None:
     """Check the keys of the dataclass `config`, whose names begin with `before`, and those of its parts.
 
-    Raises:
-        UserError: the first value that its field does not allow.
+    Raises UserError for the first value that its field does not allow.
     """
     for one in fields(config):
         name, value = f"{before}{one.name}", getattr(config, one.name)

@@ -70,8 +70,7 @@ def name_of(model: ModelConfig) -> str:
 def check_model(key: str, model: ModelConfig) -> None:
     """Check the keys of a model; `key` is the config's name of it.
 
-    Raises:
-        UserError: the first value out of range, or a model that does not exist.
+    Raises UserError for the first value out of range, or a model that does not exist.
     """
     if key.startswith("draft") and (model.device_map or model.tp_plan):
         raise UserError(f"{key}.device_map, {key}.tp_plan: a draft lives on one device; leave them null")

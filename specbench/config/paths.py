@@ -89,11 +89,7 @@ def extensions(group: Group) -> dict[str, EntryPoint]:
 
 
 def loaded(group: Group, name: str) -> Any:
-    """The object of the entry point `name`.
-
-    Raises:
-        UserError: it cannot be imported.
-    """
+    """The object of the entry point `name`. Raises UserError if it cannot be imported."""
     entry = extensions(group)[name]
     try:
         return entry.load()

@@ -76,8 +76,7 @@ AcceptKeys: type[AcceptConfig] = make_dataclass(
 def rule_of(accept: AcceptConfig) -> RuleConfig:
     """The rule that `accept` names, with its keys.
 
-    Raises:
-        UserError: there is no such rule, one of its keys is not set, or a key of another rule is.
+    Raises UserError if there is no such rule, one of its keys is not set, or a key of another rule is.
     """
     require(accept.rule in rule_names(), "accept.rule", accept.rule, " | ".join(rule_names()))
     values = {name: value for name in RULE_OF if (value := getattr(accept, name, None)) is not None}

@@ -135,11 +135,7 @@ class SamplingConfig:
         return " ".join(f"{name}={value}" for name, value in self.set_keys().items() if name not in OLD) or None
 
     def pattern(self) -> Any:
-        """`regex`, compiled; None without one.
-
-        Raises:
-            UserError: it is no regular expression.
-        """
+        """`regex`, compiled; None without one. Raises UserError if it is no regular expression."""
         if self.regex is None:
             return None
         import regex

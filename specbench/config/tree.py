@@ -84,8 +84,7 @@ class TreeConfig:
 def check_tree(tree: TreeConfig) -> None:
     """Check what the keys of a tree may be together.
 
-    Raises:
-        UserError: the first key that is missing, not a key of this shape, or out of range for this shape.
+    Raises UserError for the first key that is missing, not a key of this shape, or out of range for this shape.
     """
     has, needs = KEYS_OF[tree.shape]
     for one in fields(tree):

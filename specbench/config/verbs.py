@@ -135,11 +135,7 @@ UNUSED = {
 
 
 def require_used(verb: str, key: str, value: object) -> None:
-    """Check that `verb` uses `key`.
-
-    Raises:
-        UserError: it would ignore the key.
-    """
+    """Check that `verb` uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED[verb]).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
@@ -149,8 +145,7 @@ def require_used(verb: str, key: str, value: object) -> None:
 def require_distinct(names: list[tuple[str, str]]) -> None:
     """Check that no two drafts with their rules have the same name, by which tables tell them apart.
 
-    Raises:
-        UserError: two have the same name.
+    Raises UserError if two have the same name.
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -192,11 +187,7 @@ class BenchConfig(RunConfig):
 
 
 def check_bench(config: BenchConfig) -> None:
-    """Check every value, before anything is loaded.
-
-    Raises:
-        UserError: the first value out of range.
-    """
+    """Check every value, before anything is loaded. Raises UserError for the first value out of range."""
     check(config)
     require_fixed(config.draft)
     if isinstance(config.draft, TrainedConfig):

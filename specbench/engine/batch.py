@@ -53,8 +53,7 @@ class Batch:
     def of(model: Model, rows: int) -> "Batch":
         """`model` with room for `rows` sequences.
 
-        Raises:
-            UserError: its network cannot read rows of several lengths.
+        Raises UserError if its network cannot read rows of several lengths.
         """
         at_once = isinstance(model, ReadsAtOnce) and model.reads_at_once
         if not at_once and getattr(model, "window", None) is not None:

@@ -177,10 +177,8 @@ def checked_capture(
 ) -> StaticModel:
     """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
 
-    With `again`, a capture from the cache on disk that is wrong is forgotten and made anew.
-
-    Raises:
-        RuntimeError: they differ by more than rounding.
+    With `again`, a capture from the cache on disk that is wrong is forgotten and made anew. Raises RuntimeError if they
+    differ by more than rounding.
     """
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant)

@@ -18,6 +18,7 @@ from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
 SAMPLED_TENSORS, SAMPLED_VALUES = 16, 4
+Facts = dict[str, Any]  # of a folder of weights, from its JSON: shape, `target`, `fingerprint`
 NEAR = 0.01  # two roundings of one weight are nearer than this, two trainings are not
 
 
@@ -45,31 +46,30 @@ class SavedHeads(nn.Module):
         text = json.dumps(self.described() | {"target": target, "fingerprint": prints}, indent=1)
         (folder / FACTS).write_text(text + "\n", encoding="utf-8")
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Facts:
         """The facts of their kind and shape."""
         return {"kind": self.KIND, **{name: getattr(self, name) for name in self.SHAPE}}
 
     @classmethod
-    def shape_of(cls, facts: dict[str, Any]) -> tuple[Any, ...]:
+    def shape_of(cls, facts: Facts) -> tuple[Any, ...]:
         """The arguments of the constructor. Raises KeyError, TypeError or ValueError for facts of another kind."""
         if facts["kind"] != cls.KIND:
             raise ValueError(facts["kind"])
         return tuple(facts[name] for name in cls.SHAPE)
 
     @classmethod
-    def recipe_of(cls, facts: dict[str, Any]) -> str:
+    def recipe_of(cls, facts: Facts) -> str:
         """The recipe that makes such heads."""
         return cls.RECIPE
 
     @classmethod
-    def facts(cls, folder: Path, key: str, recipe: str | None = None) -> dict[str, Any]:
+    def facts(cls, folder: Path, key: str, recipe: str | None = None) -> Facts:
         """The facts of the heads in `folder`: their shape, `target` and `fingerprint`.
 
-        Raises:
-            UserError: it has no heads of this kind; the message names `recipe`, or `RECIPE`.
+        Raises UserError if it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
-            facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            facts: Facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             cls.shape_of(facts)
             if (folder / cls.FILE).is_file() and facts.keys() >= {"target", "fingerprint"}:
                 return facts
@@ -81,7 +81,7 @@ class SavedHeads(nn.Module):
         )
 
     @classmethod
-    def made(cls, facts: dict[str, Any], network: Any) -> Self:
+    def made(cls, facts: Facts, network: Any) -> Self:
         """Heads of the shape in `facts` for `network`, with new weights."""
         return cls(*cls.shape_of(facts))
 
@@ -186,8 +186,7 @@ def extend(network: Any, more_LD: Tensor) -> range:
 def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
     """Have `network` read the look-ahead embeddings in each of `folders`, and return the ids that stand for them.
 
-    Raises:
-        UserError: they belong to another network, or cannot be loaded.
+    Raises UserError if they belong to another network, or cannot be loaded.
     """
     loaded = [LookAheadEmbeddings.load(folder, network, key) for folder in folders]
     if not loaded:

@@ -79,8 +79,7 @@ class Vocabulary:
     def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
         """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.
 
-        Raises:
-            jinja2.TemplateError: the template rejects these messages.
+        Raises jinja2.TemplateError: the template rejects these messages.
         """
         text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         ids = self._tokenize(text, add_special_tokens=False)  # the template has written them
@@ -150,10 +149,7 @@ def require_same_vocabulary(
 ) -> None:
     """Check that both tokenizers map the same tokens to the same ids: p and q must be over one vocabulary.
 
-    `key` is the config's name of the draft.
-
-    Raises:
-        UserError: they differ; the message names the first difference.
+    `key` is the config's name of the draft. Raises UserError if they differ; the message names the first difference.
     """
     if target.tokens == draft.tokens:
         return
@@ -185,8 +181,7 @@ class Spelling:
     def __init__(self, vocabulary: Vocabulary, key: str) -> None:
         """Read how `tokenizer` spells its tokens; `key` is the config's name of the model.
 
-        Raises:
-            UserError: its format is not known.
+        Raises UserError if its format is not known.
         """
         self.vocabulary = vocabulary
         backend = getattr(vocabulary.tokenizer, "backend_tokenizer", None)

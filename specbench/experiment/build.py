@@ -17,8 +17,7 @@ from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import drawing, processed
-from specbench.engine.processors import processors
+from specbench.engine.processed import drawing, processed, processors
 from specbench.engine.session import Model, Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer

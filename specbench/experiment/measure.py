@@ -81,8 +81,7 @@ def prove_greedily(parts: Parts) -> None:
 def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
     """Check that two greedy completions of a prompt are equal except for rounding.
 
-    Raises:
-        MachineError: they are not.
+    Raises MachineError if they are not.
     """
     found = unexplained_difference(parts, index, alone.tokens, ours.tokens)
     if found is not None:

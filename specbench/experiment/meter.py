@@ -1,8 +1,9 @@
 """What a decoding uses beside time: the most memory that was held, and energy. Read once before and once after it.
 
 Energy on a CPU is that of its packages (Intel's and AMD's RAPL counters, as Linux's powercap reports them), with all
-that ran on them; on most systems only root reads it. On a GPU it is that of the GPU alone (`experiment.gpu`). Memory on
-a CPU is the most that lay in the process's physical memory (VmHWM), on CUDA the most that torch's allocator had given.
+that ran on them; on most systems only root reads it. On a GPU it is that of the GPU alone (`experiment.machine`).
+Memory on a CPU is the most that lay in the process's physical memory (VmHWM), on CUDA the most that torch's allocator
+had given.
 """
 
 import contextlib
@@ -13,8 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from specbench.experiment.gpu import Gpu
-from specbench.experiment.machine import machine_of
+from specbench.experiment.machine import Gpu, machine_of
 from specbench.records.schema import UsedRecord
 
 T = TypeVar("T")

@@ -47,10 +47,7 @@ from specbench.records.store import Result
 def put_answers(parts: Parts, place: int, answers: Mapping[int, str]) -> None:
     """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
 
-    The target's own answers are read with and without the draft.
-
-    Raises:
-        UserError: the prompt is too long.
+    The target's own answers are read with and without the draft. Raises UserError if the prompt is too long.
     """
     example = parts.examples[place]
     earlier = len(example.turns) - 1
@@ -333,8 +330,7 @@ SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of the
 def require_memory(parts: Parts) -> None:
     """Check that the rows of `batch` fit into the free memory.
 
-    Raises:
-        UserError: they do not; the message names the largest batch that does.
+    Raises UserError if they do not; the message names the largest batch that does.
     """
     free = free_bytes(parts.device)
     if free is None:

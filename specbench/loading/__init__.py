@@ -33,8 +33,7 @@ def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Voca
 def require_range(config: RunConfig, vocabulary: Vocabulary, name: str) -> None:
     """Check that the dtype holds the model's activations: T5's leave the range of fp16 (transformers#9295).
 
-    Raises:
-        UserError: a T5 in float16.
+    Raises UserError for a T5 in float16.
     """
     if config.dtype == "float16" and vocabulary.family in ("t5", "mt5", "umt5"):
         raise UserError(f"dtype=float16: {name} is a T5, which overflows in fp16; use bfloat16 or float32")
@@ -43,8 +42,7 @@ def require_range(config: RunConfig, vocabulary: Vocabulary, name: str) -> None:
 def require_room(config: RunConfig, longest: int | None, prompts: Sequence[Prompt]) -> None:
     """Check that no completion runs past the `longest` learned positions of the model (None: no limit).
 
-    Raises:
-        UserError: the longest prompt and `max_new_tokens` exceed them.
+    Raises UserError if the longest prompt and `max_new_tokens` exceed them.
     """
     needed = max(len(prompt.prefix) for prompt in prompts) + config.max_new_tokens
     if longest is not None and needed > longest:

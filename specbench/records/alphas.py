@@ -62,8 +62,7 @@ def _row(row: Row, alpha_id: str) -> Row:
 def find_scored(results: str | Path, name: str) -> AlphaDocument | None:
     """The document of `specbench alpha` that `name` means: its path, its id, or a unique part of it; None if none.
 
-    Raises:
-        UserError: several match, or the file is damaged.
+    Raises UserError if several match, or the file is damaged.
     """
     if Path(name).is_file():
         return _read(Path(name)) if Path(name).suffix == ".json" else None
@@ -77,8 +76,7 @@ def find_scored(results: str | Path, name: str) -> AlphaDocument | None:
 def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[Row]]]:
     """Each row of a document under Algorithm 1 with the scores of its draft, text by text.
 
-    Raises:
-        UserError: a kept copy, which holds the table alone.
+    Raises UserError for a kept copy, which holds the table alone.
     """
     settings = {setting["temperature"]: setting for setting in document.get("settings", ())}
     for row in document["rows"]:

@@ -88,8 +88,7 @@ class Catalog:
     def find(self, name: str) -> str:
         """The id of the finished run that `name` means: an id, a unique part of it, the path of a record, or 'last'.
 
-        Raises:
-            UserError: there is none, or several.
+        Raises UserError if there is none, or several.
         """
         if name in self._heads:
             return name

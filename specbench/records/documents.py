@@ -219,8 +219,8 @@ class OfContext(TypedDict, total=False):
     context_tokens: Annotated[float, "of the mean prompt and half of its completion"]
 
 
-class Choosing(Document, OfContext):
-    """The common fields of `recommend` and `validate`."""
+class OfTarget(Document):
+    """The common fields of all documents that choose for one target."""
 
     target: str
     task: str
@@ -228,9 +228,14 @@ class Choosing(Document, OfContext):
     dtype: str
     hardware: str
     engine: str
+    configs: list[Config]
+
+
+class Choosing(OfTarget, OfContext):
+    """The common fields of `recommend` and `validate`."""
+
     alpha_rows: list[AlphaRow]
     rounds: list[RoundRecord]
-    configs: list[Config]
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
 
 
@@ -250,7 +255,7 @@ class RecommendDocument(Choosing):
 
 
 class ServiceRecord(TypedDict):
-    """What a server did at one load: `analysis.load.Service`."""
+    """What a server did at one load."""
 
     goodput: Annotated[float, "requests a second within the promise, over the time until the last completion"]
     kept: Annotated[float, "share of the requests within the promise"]
@@ -260,13 +265,18 @@ class ServiceRecord(TypedDict):
     tpot_s: Annotated[dict[str, float], "p50, p95, p99 of the time per output token after the first"]
 
 
-class LoadRow(ServiceRecord):
-    """A candidate with a gamma at one load, simulated."""
+class AtLoad(TypedDict):
+    """A candidate with a gamma at one load."""
 
     candidate: Annotated[str, "'none': the target alone"]
     gamma: int
     rate: Annotated[float, "requests a second that arrive"]
     load: Annotated[float, "rate over what the target alone serves when requests always wait"]
+
+
+class LoadRow(AtLoad, ServiceRecord):
+    """A candidate with a gamma at one load, simulated."""
+
     goodput_low: Annotated[float, "2.5% of the simulated arrivals are below"]
     goodput_high: Annotated[float, "2.5% of the simulated arrivals are above"]
 
@@ -295,13 +305,9 @@ class LoadSpan(TypedDict):
     gamma: Annotated[int, "0: no draft"]
 
 
-class ServedRow(TypedDict):
+class ServedRow(AtLoad):
     """A load that our batching served for real, beside the simulation of the same arrivals."""
 
-    candidate: str
-    gamma: int
-    rate: float
-    load: float
     slower: Annotated[float, "how long closed loops right before and after took, over the costs of all rounds"]
     simulated: Annotated[ServiceRecord, "with costs so much longer"]
     measured: ServiceRecord
@@ -309,16 +315,10 @@ class ServedRow(TypedDict):
     disturbed_by: str | None
 
 
-class LoadDocument(Document):
+class LoadDocument(OfTarget):
     """The document of `specbench recommend --load`."""
 
     load_id: str
-    target: str
-    task: str
-    temperature: float
-    dtype: str
-    hardware: str
-    engine: str
     requests: Annotated[int, "served at each load"]
     arrivals: Annotated[str, "'Poisson', or the file of recorded arrivals"]
     server_rows: Annotated[int, "the most requests that decode at a time"]
@@ -330,7 +330,6 @@ class LoadDocument(Document):
     reasons: list[str]
     verified: Annotated[list[ServedRow], "loads that were served for real (verify=N)"]
     alpha_rows: Annotated[list[Row], "draft and accept of each config"]
-    configs: list[Config]
     disturbed_by: str | None
 
 
@@ -466,11 +465,7 @@ def write_document(file: Path, document: Mapping[str, object], indent: int | Non
 
 
 def read_document(file: Path) -> Row:
-    """The content of a file, in the format of this version.
-
-    Raises:
-        ValueError, OSError: it is damaged.
-    """
+    """The content of a file, in the format of this version. Raises ValueError or OSError if it is damaged."""
     return migrated(json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -16,7 +16,7 @@ from specbench.files import with_floats, write_atomically
 from specbench.records import store
 from specbench.records.catalog import Catalog, kept_folder
 from specbench.records.documents import read_document, write_document
-from specbench.records.proved import is_unproved, prompts_for_proof
+from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.records.schema import Config, Row, RunRecord
 from specbench.records.store import Head, config_digest
 

@@ -61,8 +61,7 @@ def identity(config: Config, row: Row) -> tuple[str, str]:
 def read_measurements(file: Path, option: str) -> list[Measurement]:
     """The measurements in `file`.
 
-    Raises:
-        UserError: it cannot be read, or has a line that is none; the message names the line and `option`.
+    Raises UserError if it cannot be read, or has a line that is none; the message names the line and `option`.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

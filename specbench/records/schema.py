@@ -488,7 +488,7 @@ class Learnt(TypedDict, total=False):
 
 
 class Degenerate(TypedDict, total=False):
-    """Completions that loop or copy their prompt (`quality.repetition`); absent in older records."""
+    """Completions that loop or copy their prompt (`analysis.degenerate`); absent in older records."""
 
     looping: Annotated[float, "share of prompts whose completion loops, with or without the draft"]
     repeated: Annotated[float, "share of the baseline's tokens inside a repeated n-gram, mean over the prompts"]

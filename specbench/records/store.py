@@ -113,11 +113,7 @@ def is_file_name(run_id: object) -> bool:
 
 
 def require_file_name(run_id: object) -> str:
-    """`run_id`, if it names a file of its folder.
-
-    Raises:
-        UserError: it would lead to a file elsewhere, or to none.
-    """
+    """`run_id`, if it names a file of its folder. Raises UserError if it would lead to a file elsewhere, or to none."""
     if not is_file_name(run_id):
         raise UserError(f"run_id {_shown(run_id)}: is no name of a file; an id has no slash and begins with no dot")
     return str(run_id)

@@ -127,7 +127,7 @@ class Screen:
 
         `place` precedes it: which of how many it is.
         """
-        from specbench.records.proved import prompts_for_proof
+        from specbench.records.marks import prompts_for_proof
         from specbench.report.summary_text import brief, disturbed, remarks, simulated
 
         summary = result.record["summary"]

@@ -6,7 +6,7 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from specbench import theory
-from specbench.analysis.costs.verify_cost import draft_cost, verify_cost
+from specbench.analysis.costs import draft_cost, verify_cost
 from specbench.analysis.forecast.contexts import AtContext, beyond, said
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError

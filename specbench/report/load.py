@@ -1,11 +1,31 @@
 """What `specbench recommend --load` shows: goodput by load, the best gamma at each, and what real runs served."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.formatting import NONE, number, percentage, span
 from specbench.records.documents import LoadDocument, LoadRow, ServedRow, ServiceRecord
-from specbench.records.loads import best_at, best_drafts
 from specbench.report.console import plain_table, wide_console
+
+TIE = 0.01  # goodputs that differ by no more are equal: at a low load every candidate keeps the promise
+
+
+def best_at(rows: Sequence[LoadRow]) -> LoadRow:
+    """Of rows of one load the highest goodput, and within `TIE` of it the lowest median time per output token."""
+    highest = max(row["goodput"] for row in rows)
+    return min(
+        (row for row in rows if row["goodput"] >= (1 - TIE) * highest), key=lambda row: row["tpot_s"]["p50"]
+    )  # fmt: skip
+
+
+def best_drafts(record: LoadDocument) -> list[tuple[LoadRow, LoadRow]]:
+    """Of each load the target alone, and the best draft and gamma."""
+    found = []
+    for rate in dict.fromkeys(row["rate"] for row in record["rows"]):
+        here = [row for row in record["rows"] if row["rate"] == rate]
+        found.append((here[0], best_at(here[1:])))
+    return found
+
 
 TIMES = ("TTFT p50 / 95 / 99 (ms)", "TPOT p50 / 95 / 99 (ms)")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
+from specbench.analysis.degenerate import loops
 from specbench.errors import UserError
-from specbench.quality.repetition import loops
 from specbench.records.schema import PassRecord, PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
@@ -39,8 +39,7 @@ class Line:
 def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
     """The passes of one prompt of a record; tokens drafted after a rejection were never compared and are left out.
 
-    Raises:
-        UserError: an older record without the drafted tokens.
+    Raises UserError for an older record without the drafted tokens.
     """
     texts = record.get("pieces")
     ours = prompt["speculative"]

@@ -10,8 +10,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import draft_name, interval, interval_of, more_memory, number, size
 from specbench.records.catalog import digest
-from specbench.records.loops import why_loops
-from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
+from specbench.records.marks import WEAKEST, prompts_for_proof, why_loops, why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.report.explanation import largest
 from specbench.stats import FEW_PROMPTS

@@ -35,11 +35,7 @@ class Table:
 
 
 def render(table: Table, form: str) -> str:
-    """The table in one of FORMATS.
-
-    Raises:
-        UserError: there is no such format.
-    """
+    """The table in one of FORMATS. Raises UserError if there is no such format."""
     return selected([form], FORMATS, "format", "--format ")[0](table)
 
 
@@ -110,10 +106,8 @@ def _tex(cell: object) -> str:
 def selected(names: Sequence[str], among: Mapping[str, T], what: str, option: str = "") -> list[T]:
     """The values of `among` that `names` lists, or all of them for an empty list.
 
-    `what` is the word for a value in errors, and `option` precedes the name in them.
-
-    Raises:
-        UserError: a name does not exist.
+    `what` is the word for a value in errors, and `option` precedes the name in them. Raises UserError if a name does
+    not exist.
     """
     for name in names:
         if name not in among:

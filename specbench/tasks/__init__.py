@@ -90,8 +90,7 @@ def require_prompt(config: TaskConfig, example: Example) -> None:
 def check_own_rows(config: TaskConfig, limit: int | None, later_turns: bool) -> None:
     """Read the rows of a file of the user's (`task.path`), before anything slow is imported or loaded.
 
-    Raises:
-        UserError: the file is missing, or one of its first `limit` rows is no prompt.
+    Raises UserError if the file is missing, or one of its first `limit` rows is no prompt.
     """
     if config.path is None:
         return
@@ -109,8 +108,7 @@ class Task:
     def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
         """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone.
 
-        Raises:
-            UserError: there is no row, or a field is missing.
+        Raises UserError if there is no row, or a field is missing.
         """
         found = (example for example in self._examples() if later_turns or len(example.turns) < 2)
         examples = list(itertools.islice(found, limit))
@@ -228,8 +226,7 @@ class Task:
     def training_text(self) -> Iterator[str]:
         """Up to `train_limit` texts to fit a draft on, in the language that the target writes.
 
-        Raises:
-            UserError: the task has prompts of the user's but no training text, or a row lacks the field.
+        Raises UserError if the task has prompts of the user's but no training text, or a row lacks the field.
         """
         config = self.config
         if config.path is not None and config.train_path is None:
@@ -295,10 +292,8 @@ WAY_OUT = "name the field with task.source_field=NAME, or put several together w
 def turns_of(row: Row, name: str, is_line_a_prompt: bool, way_out: str) -> list[str]:
     """The user's turns in a row: the field `name`, or another of FIELDS if it is one of these.
 
-    Most files have a single turn. `is_line_a_prompt`: a line of plain text is a prompt.
-
-    Raises:
-        UserError: no field fits; the message names the row's fields.
+    Most files have a single turn. `is_line_a_prompt`: a line of plain text is a prompt. Raises UserError if no field
+    fits; the message names the row's fields.
     """
     if name not in row.fields and name in FIELDS:
         name = next((field for field in FIELDS if field in row.fields), name)
@@ -315,8 +310,7 @@ def turns_of(row: Row, name: str, is_line_a_prompt: bool, way_out: str) -> list[
 def filled(template: str, row: Row) -> str:
     """`template` with the row's text for each `{field}`; other braces are unchanged.
 
-    Raises:
-        UserError: the row lacks a field.
+    Raises UserError if the row lacks a field.
     """
 
     def text(found: re.Match[str]) -> str:

@@ -38,10 +38,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, or of all files of a folder in the order of their names.
 
     The suffix gives the format: .jsonl, .json or .ndjson is an object a line; .csv or .tsv names its fields in the
-    first line; of any other file each line is a row with the field `text`. A byte order mark is left out.
-
-    Raises:
-        UserError: no file, no row, or a row that cannot be read; the message names file and line.
+    first line; of any other file each line is a row with the field `text`. A byte order mark is left out. Raises
+    UserError if no file, no row, or a row that cannot be read; the message names file and line.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
@@ -134,8 +132,7 @@ Message = dict[str, str]  # 'role' and 'content'
 def messages_of(row: Row, field: str) -> list[Message] | None:
     """The messages in `field`, or in `messages` if the row lacks it; None where there is text instead.
 
-    Raises:
-        UserError: a message has no role or no text.
+    Raises UserError if a message has no role or no text.
     """
     found = row.fields.get(field if field in row.fields else MESSAGES_FIELD)
     if not isinstance(found, list) or (found and all(isinstance(turn, str) for turn in found)):

@@ -39,11 +39,7 @@ S = TypeVar("S", bound=TargetOutput)
 
 
 def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The state dict of the heads in `folder`.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The state dict of the heads in `folder`. Raises UserError if there are none."""
     files = list(folder.glob("*.safetensors"))
     if len(files) != 1:
         raise UserError(f"distill.start_from={folder}: give a folder with one .safetensors file of such heads")
@@ -135,8 +131,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
     def continue_from(self, folder: Path) -> None:
         """Start from the heads in `folder`, trained for this target before it changed, or for another.
 
-        Raises:
-            UserError: there are none, or their kind or shape differs.
+        Raises UserError if there are none, or their kind or shape differs.
         """
         try:
             self.trained.load_state_dict(earlier_weights(folder))

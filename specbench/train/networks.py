@@ -30,8 +30,7 @@ from specbench.train.schema import ModelShape, resolve
 def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A network whose vocabulary is the tokenizer's, with weights in `dtype` (fp32 while training).
 
-    Raises:
-        UserError: the checkpoint to start from has fewer logits than the tokenizer tokens.
+    Raises UserError if the checkpoint to start from has fewer logits than the tokenizer tokens.
     """
     if shape.start_from:
         model = load(shape.start_from, shape.family, dtype, shape.revision)
@@ -45,11 +44,7 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
 
 
 def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: str | None = None) -> PreTrainedModel:
-    """A trained model from a folder, the hub or the package.
-
-    Raises:
-        UserError: there is none.
-    """
+    """A trained model from a folder, the hub or the package. Raises UserError if there is none."""
     auto = AutoModelForSeq2SeqLM if family == "t5" else AutoModelForCausalLM
     try:
         return auto.from_pretrained(resolve(where), dtype=dtype, revision=revision)
@@ -58,11 +53,7 @@ def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: 
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
-    """A trained model's tokenizer from a folder, the hub or the package.
-
-    Raises:
-        UserError: there is none.
-    """
+    """A trained model's tokenizer from a folder, the hub or the package. Raises UserError if there is none."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(where))
     except (OSError, ValueError) as error:
@@ -134,8 +125,7 @@ def parameter_count(model: nn.Module) -> int:
 def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str, int], target: str) -> None:
     """Check that the draft's token ids mean the same as the target's.
 
-    Raises:
-        UserError: they differ; the message names the first difference.
+    Raises UserError if they differ; the message names the first difference.
     """
     if target_tokens == draft_tokens:
         return

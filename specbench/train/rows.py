@@ -86,8 +86,7 @@ def read(where: str) -> Iterator[Row]:
 def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | None = None) -> list[Row]:
     """The training rows of `plan`, or all rows of `paths`, each with every one of `fields` as a non-empty string.
 
-    Raises:
-        UserError: there are no rows, or a row lacks a field.
+    Raises UserError if there are no rows, or a row lacks a field.
     """
     keep = plan.keep if paths is None else {}
     if paths is None and plan.hub and not plan.path:
@@ -232,10 +231,8 @@ def lead_3(text: str) -> str:
 def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> list[Row]:
     """`plan.rows` passages from the texts of `plan.path`, a row each with its own `prefix`.
 
-    None holds a sentence of `plan.exclude`. Begins and lengths are drawn by the seed.
-
-    Raises:
-        UserError: no text is long enough.
+    None holds a sentence of `plan.exclude`. Begins and lengths are drawn by the seed. Raises UserError if no text is
+    long enough.
     """
     if not plan.path:
         return []

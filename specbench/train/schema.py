@@ -299,8 +299,7 @@ SHARES = ("distill.kl_weight", "distill.greedy", "distill.sampled", "data.passag
 def check(recipe: Recipe) -> Recipe:
     """Check a recipe before any data is read; returns it.
 
-    Raises:
-        UserError: the first value that cannot work; the message names the key.
+    Raises UserError for the first value that cannot work; the message names the key.
     """
     if recipe.distill.target == "":  # as a recipe for any target has it
         raise UserError("distill.target is not set: give the model to train for, distill.target=FOLDER or OWNER/NAME")

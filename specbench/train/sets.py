@@ -121,8 +121,7 @@ BYTES = [f"<0x{value:02X}>" for value in range(256)]
 def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
     """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for text that no piece covers.
 
-    Raises:
-        UserError: the text does not give that many pieces.
+    Raises UserError if the text does not give that many pieces.
     """
     room = size - len(BYTES)
     if room <= 3:
@@ -161,8 +160,7 @@ def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
 def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), without an end token.
 
-    Raises:
-        UserError: the text does not give that many pieces.
+    Raises UserError if the text does not give that many pieces.
     """
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -233,8 +231,7 @@ def training_set(
 ) -> Dataset:
     """Token ids to train on: the rows themselves, or the completions of `target` for their sources.
 
-    Raises:
-        UserError: the recipe selects neither completions nor references.
+    Raises UserError if the recipe selects neither completions nor references.
     """
     plan, distill = recipe.data, recipe.distill
     if recipe.task == "lm":

@@ -18,11 +18,11 @@ from specbench.analysis.proof.evidence import Evidence, Sums
 from specbench.bench.beams import BeamRow
 from specbench.bench.bench import Row
 from specbench.cli import main
+from specbench.cli.results import json_schema
 from specbench.config.paths import PACKAGE
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.documents import DOCUMENTS, BeamRecord, BenchRecord, read_document, write_document
-from specbench.records.json_schema import json_schema
 from specbench.records.schema import (
     SCHEMA_VERSION,  # fmt: skip
     CostRecord,  # fmt: skip

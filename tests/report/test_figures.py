@@ -18,9 +18,9 @@ from specbench.report import figure
 from specbench.report.figure import FORMATS, MARKERS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
-from specbench.report.figures.costs import parts
 from specbench.report.figures.parts import survival
 from specbench.report.figures.sample import baseline_calls, speculative_calls
+from specbench.report.figures.waterfall import parts
 from specbench.report.measured import operations, tokens_per_pass
 
 

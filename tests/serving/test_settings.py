@@ -15,7 +15,7 @@ import yaml
 from calls import refusal
 
 from specbench.cli import main
-from specbench.cli.recommend import settings_text
+from specbench.cli.formats import settings_text
 from specbench.errors import UserError
 from specbench.interop.serving.settings import ENGINES, EngineSettings, parse_schedule, settings_for
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.inferred import usual_taps
 from specbench.train.quality import alpha, target_outputs
+from specbench.train.recipe import usual_taps
 from specbench.train.schema import Recipe, check
 
 SMALL = [

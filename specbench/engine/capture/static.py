@@ -16,9 +16,8 @@ from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
 from specbench.engine.capture.program import Program, Step, captured_function, rows_agree
-from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
+from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession, WindowedStatic
 from specbench.engine.capture.torch_private import computes_bf16
-from specbench.engine.capture.windowed import WindowedStatic
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import Experts
 from specbench.engine.native.segments import (

@@ -78,8 +78,7 @@ class EagerModel:
     def windowed(self, window: Window, key: str) -> "EagerModel":
         """This model, its weights shared, with sessions that attend to `window` alone.
 
-        Raises:
-            UserError: its sessions cannot; the message names `key`.
+        Raises UserError if its sessions cannot; the message names `key`.
         """
         recurrent = None if self.recurrence is None else "has recurrent layers, whose states are of the whole text"
         if reason := self.no_windows or recurrent or self.placement.no_trees:
@@ -117,8 +116,7 @@ class EagerModel:
     def require_trees(self, key: str = "tree", instead: str = "use tree=none") -> None:
         """Check that sessions of this model can read a tree.
 
-        Raises:
-            UserError: they cannot; the message names the `key` that needs it, and what to do `instead`.
+        Raises UserError if they cannot; the message names the `key` that needs it, and what to do `instead`.
         """
         if reason := self.no_trees or (None if self._only_recurrent else self.placement.no_trees):
             raise UserError(f"{key}: {type(self.network).__name__} {reason}; {instead}")
@@ -198,8 +196,7 @@ class PrefixBatch:
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
         """The encoder runs once; a decoder-only model reads all of the prompt but its last token.
 
-        Raises:
-            UserError: the model has recurrent states, into which padding would be read.
+        Raises UserError if the model has recurrent states, into which padding would be read.
         """
         if model.recurrence is not None:
             name = type(model.network).__name__

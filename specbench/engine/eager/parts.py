@@ -40,10 +40,8 @@ def part_without(layers: int, names: Iterable[str], kinds: Sequence[str]) -> Par
     """The part of a decoder without the sublayers in `names`.
 
     The decoder has `layers` layers, each with sublayers of these `kinds`. 'layer2' names all sublayers of layer 2. If
-    all sublayers of the last layers are skipped, the part is an early exit.
-
-    Raises:
-        ValueError: a name is not a sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
+    all sublayers of the last layers are skipped, the part is an early exit. Raises ValueError if a name is not a
+    sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
     """
     skipped = set[str]()
     for name in names:

@@ -190,8 +190,7 @@ class Recurrence:
     def of(network: Any) -> "Recurrence | None":
         """None for a network whose layers all hold keys and values.
 
-        Raises:
-            UserError: its states cannot be rolled back.
+        Raises UserError if its states cannot be rolled back.
         """
         config = network.config.get_text_config(decoder=True)
         kinds = set(getattr(config, "layer_types", None) or ())

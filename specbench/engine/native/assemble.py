@@ -516,11 +516,7 @@ def _spread(places: Tensor, width: int) -> Tensor | None:
 
 
 def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:
-    """The shape of the weight that a node fetches.
-
-    Raises:
-        Unknown: it fetches none.
-    """
+    """The shape of the weight that a node fetches. Raises Unknown if it fetches none."""
     found = constant(module, node)
     if found is None:
         raise Unknown

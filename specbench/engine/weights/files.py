@@ -84,8 +84,7 @@ def weight_files(source: str, pinned: Mapping[str, Any], key: str | None = None)
 def mapped_weights(files: Sequence[Path], device: torch.device) -> dict[str, MappedTensor]:
     """The state dict in `files`, each tensor for `device`.
 
-    Raises:
-        SafetensorError, UnpicklingError, ValueError: a file is damaged or holds more than weights.
+    Raises SafetensorError, UnpicklingError or ValueError if a file is damaged or holds more than weights.
     """
     found: dict[str, Any] = {}
     for file in files:

@@ -24,6 +24,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
 )
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from specbench.config.model import ModelConfig, name_of
@@ -34,9 +35,9 @@ from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
-from specbench.engine.weights.rounding import round_weights
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
+from specbench.kernels.levels import rounded
 
 THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
 FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
@@ -265,11 +266,7 @@ START, END, FIRST_WORD = 0, 1, 3
 
 
 def config_of(architecture: Mapping[str, Any], key: str) -> Any:
-    """A `transformers` config with these values.
-
-    Raises:
-        UserError: `transformers` knows no such family or value.
-    """
+    """A `transformers` config with these values. Raises UserError if `transformers` knows no such family or value."""
     values = dict(architecture)
     family = values.pop("model_type", None)
     try:
@@ -340,11 +337,18 @@ class ShortHead(nn.Module):
 
 
 def shorten_head(network: Any, kept: Sequence[int], key: str) -> None:
-    """Let `network` predict the tokens `kept` alone.
-
-    Raises:
-        UserError: it changes its logits after the head.
-    """
+    """Let `network` predict the tokens `kept` alone. Raises UserError if it changes its logits after the head."""
     if (reason := changed_after_head(network)) is not None:
         raise UserError(f"{key}.top_tokens: {reason}; leave top_tokens unset")
     network.set_output_embeddings(ShortHead(network.get_output_embeddings(), kept))
+
+
+@torch.no_grad()
+def round_weights(network: nn.Module, bits: int) -> None:
+    """Round the weights of all linear maps of `network` in place, each once, also a head tied to the embedding."""
+    maps = {one.weight.data_ptr(): one for one in network.modules() if isinstance(one, (nn.Linear, Conv1D))}
+    for module in maps.values():
+        if isinstance(module, Conv1D):  # [K, N]
+            module.weight.copy_(rounded(module.weight.T, bits).T)
+        else:
+            module.weight.copy_(rounded(module.weight, bits))

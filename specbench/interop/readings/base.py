@@ -70,10 +70,8 @@ class Tally:
         """A tally from sums over passes.
 
         `at_position`: how many passes accepted the first, second, ... token. If every pass drafted as many tokens as
-        there are positions, its last entry is the number of passes that accepted all of them.
-
-        Raises:
-            UserError: the sums contradict each other.
+        there are positions, its last entry is the number of passes that accepted all of them. Raises UserError if the
+        sums contradict each other.
         """
         if drafted is not None and accepted > drafted:
             raise contradiction(where, accepted, drafted)

@@ -57,8 +57,7 @@ class Document:
     def read(cls, path: Path) -> "Document":
         """The file, unpacked if it is compressed by gzip; `-` is the standard input.
 
-        Raises:
-            UserError: it cannot be read, is no text, or is too large.
+        Raises UserError if it cannot be read, is no text, or is too large.
         """
         try:
             opened = _spooled(path, sys.stdin.buffer) if str(path) == STDIN else open(path, "rb")  # noqa: SIM115
@@ -88,11 +87,7 @@ class Document:
 
     @property
     def lines(self) -> Iterator[str]:
-        """Its lines. A line that is not UTF-8 is read as Latin-1.
-
-        Raises:
-            UserError: a line is too long.
-        """
+        """Its lines. A line that is not UTF-8 is read as Latin-1. Raises UserError if a line is too long."""
         rest = b""
         for piece in self._pieces():
             *whole, rest = (rest + piece).split(b"\n")
@@ -110,8 +105,7 @@ class Document:
     def values(self) -> Iterator[Value]:
         """Its JSON objects: one for the whole file, those of its list, or one a line.
 
-        Raises:
-            UserError: the text ends in the middle of an object, or nests too deeply.
+        Raises UserError if the text ends in the middle of an object, or nests too deeply.
         """
         if self._piece(self._first, 1) == b"[":
             return self._of_list()

@@ -68,8 +68,7 @@ class Acceptance:
 def acceptance(record: Mapping[str, Any], where: str) -> Acceptance:
     """The acceptance by position of a run.
 
-    Raises:
-        UserError: it drafts trees, or numbers of tokens that a policy chooses.
+    Raises UserError if it drafts trees, or numbers of tokens that a policy chooses.
     """
     gamma = record["summary"]["gamma"]
     if record["summary"].get("tree") or gamma is None:
@@ -86,8 +85,7 @@ def acceptance(record: Mapping[str, Any], where: str) -> Acceptance:
 def written(form: str, records: Sequence[Mapping[str, Any]]) -> str | dict[str, Any]:
     """What `form` takes for these runs: text, or an object for JSON. Several runs, of several gammas: InferenceX alone.
 
-    Raises:
-        UserError: runs that do not make one such file.
+    Raises UserError for runs that do not make one such file.
     """
     found = {record["run_id"]: acceptance(record, record["run_id"]) for record in records}
     first = records[0]

@@ -90,11 +90,7 @@ class Completions:
         token: str | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """A client of the API at `url`.
-
-        Raises:
-            UserError: `url` is not an address, or `timeout` is not above 0.
-        """
+        """A client of the API at `url`. Raises UserError if `url` is not an address, or `timeout` is not above 0."""
         try:
             parts = urlsplit(url)
             fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -35,8 +35,7 @@ class OpenAIServer:
     ) -> None:
         """An engine of two servers of one target, without and with a draft.
 
-        Raises:
-            UserError: the sampling has a top-k or min-p, which the API does not support.
+        Raises UserError if the sampling has a top-k or min-p, which the API does not support.
         """
         if sampling.top_k is not None:
             raise UserError(f"top_k={sampling.top_k}: the API for completions has no top-k; leave it out")
@@ -102,8 +101,7 @@ class OpenAIServer:
     def seconds_per_token(self, begun: Prompt, gamma: int | None, tokens: int) -> float:
         """Seconds of a token after the first, with the server's draft or without (None).
 
-        Raises:
-            UserError: the completion ends with its first token.
+        Raises UserError if the completion ends with its first token.
         """
         server = self._server(gamma)
         _, rest, more = self._beyond_first(server, begun, tokens)
@@ -122,10 +120,8 @@ class OpenAIServer:
     def _require_gamma(self, seen: Counts) -> None:
         """Compare gamma with the drafted tokens of a completion.
 
-        Near `max_tokens` passes may draft fewer tokens, at least one fewer each: gamma (gamma + 1) / 2 in all.
-
-        Raises:
-            UserError: the server drafts another number.
+        Near `max_tokens` passes may draft fewer tokens, at least one fewer each: gamma (gamma + 1) / 2 in all. Raises
+        UserError if the server drafts another number.
         """
         assert self.drafting is not None
         most, mean = seen.passes * self.gamma, seen.drafted / max(1, seen.passes)

@@ -30,9 +30,8 @@ from specbench.engine.layout import Layout, chain
 from specbench.engine.native.segments import WholeStep
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attend, mask_bias
-from specbench.methods.dflash.cache import BlockCache
-from specbench.methods.dflash.network import BlockDrafter
-from specbench.methods.eagle.cache import Prediction
+from specbench.methods.dflash.network import BlockCache, BlockDrafter
+from specbench.methods.eagle.network import Prediction
 
 PROBED = 5  # tokens of the context with which captured steps are compared
 READ_AT_ONCE = 256  # tokens of the context, which do not depend on each other: a layout is tokens times slots

@@ -25,11 +25,10 @@ from specbench.engine.weights.load import shape_of
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.dflash.cache import BlockCache
 from specbench.methods.dflash.captured import CapturedBlockSession, captured
-from specbench.methods.dflash.network import BlockDrafter
+from specbench.methods.dflash.network import BlockCache, BlockDrafter
 from specbench.methods.dflash.published import published_block
-from specbench.methods.eagle.cache import Prediction
+from specbench.methods.eagle.network import Prediction
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, standardise
 

@@ -31,8 +31,7 @@ from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attention, Source, mask_bias
-from specbench.methods.eagle.cache import EagleCache, Prediction, entry_bias
-from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, entry_bias
 from specbench.theory.trees import ROOT
 
 MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph

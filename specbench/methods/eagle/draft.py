@@ -30,10 +30,9 @@ from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import Eagle, unrolled
+from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise

@@ -109,8 +109,7 @@ class PublishedEagle:
     def require_fits(self, target: Any) -> None:
         """Check that the target's `transformers` config has the shape that the checkpoint was made for.
 
-        Raises:
-            UserError: it has another; the message names the field.
+        Raises UserError if it has another; the message names the field.
         """
         target = target.get_text_config()
         if target.is_encoder_decoder:

@@ -76,8 +76,7 @@ class PublishedMedusa(nn.Module):
     def load(cls, source: str, pinned: Mapping[str, Any], network: Any, key: str) -> Self:
         """The heads in the folder or repository `source`, ready for `network`.
 
-        Raises:
-            UserError: they are damaged or fit another network.
+        Raises UserError if they are damaged or fit another network.
         """
         projection = network.get_output_embeddings().weight
         rows, width = projection.shape

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from specbench.config.draft import DraftConfig
+from specbench.config.draft import SINKS, DraftConfig, WindowKeys
 from specbench.config.keys import key, require
 from specbench.config.model import ModelConfig, check_model, name_of
-from specbench.config.window import SINKS, WindowKeys
 from specbench.errors import UserError
 
 VOCABULARIES = ("auto", "same", "tli", "slem")

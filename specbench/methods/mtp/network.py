@@ -13,7 +13,6 @@ Shapes: B rows, L entries, D width, H query heads, K key heads, E channels of a 
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from specbench.engine.eager.parts import layer_list
+from specbench.engine.saved_heads import Facts
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import Attend, LayerShape, Source, final_norm
 from specbench.methods.eagle.network import Eagle, EagleShape
@@ -97,12 +97,12 @@ class Mtp(Eagle):
 
     layer: FamilyLayer  # type: ignore[assignment]  # in place of EAGLE's, written out
     KIND, RECIPE, CALLED, FILE = "MTP", "mtp", "heads", "mtp.safetensors"
+    FIELD = OURS
 
     def __init__(self, network: Any, layer: Any, layer_type: str | None = None) -> None:
         """A depth for `network` around `layer`, a decoder layer of its family.
 
-        Raises:
-            ValueError: the layer computes what this class does not.
+        Raises ValueError if the layer computes what this class does not.
         """
         nn.Module.__init__(self)
         norm, decoder = final_norm(network)[0], network.get_decoder()
@@ -132,20 +132,12 @@ class Mtp(Eagle):
         predicted: Tensor = self.norm(self.layer(joined_BLD, positions_BL + 1, attend))
         return predicted
 
-    def described(self) -> dict[str, Any]:
-        return {OURS: asdict(self.shape)}
-
     @classmethod
-    def shape_of(cls, facts: dict[str, Any]) -> tuple[EagleShape]:
-        told = facts[OURS]
-        return (EagleShape(**told | {"layer": LayerShape(**told["layer"]), "taps": ()}),)
-
-    @classmethod
-    def recipe_of(cls, facts: dict[str, Any]) -> str:
+    def recipe_of(cls, facts: Facts) -> str:
         return cls.RECIPE
 
     @classmethod
-    def made(cls, facts: dict[str, Any], network: Any) -> "Mtp":
+    def made(cls, facts: Facts, network: Any) -> "Mtp":
         return cls(network, copy.deepcopy(layer_list(network)[-1]))
 
     @classmethod

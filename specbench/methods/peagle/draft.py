@@ -7,10 +7,11 @@ row, which is its q, so that Algorithm 1 is exact. In a tree all nodes of a leve
 Shapes: K tokens ahead, V logits.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,13 +21,96 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
-from specbench.methods.eagle.captured import captured
+from specbench.methods.eagle.captured import (
+    PROBED_ENTRIES,
+    CapturedEagle,
+    CapturedEagleSession,
+    captured,
+    comparable,
+    noise,
+)
 from specbench.methods.eagle.draft import EagleBuilder, EagleDraft, EagleSession
-from specbench.methods.peagle.cache import PEagleCache
-from specbench.methods.peagle.captured import CapturedPEagleSession, probed
-from specbench.methods.peagle.network import PEagle
-from specbench.methods.peagle.published import load_published_peagle
+from specbench.methods.eagle.published import PublishedEagle, filled, published_state
+from specbench.methods.peagle.network import PEagle, PEagleCache, PEagleShape
 from specbench.sampling import Sampling, standardise
+from specbench.theory.trees import ROOT
+
+# The forward pass as a captured step, beside a target of the same engine; see `methods.eagle.captured`.
+#
+# Shapes: F numbers of a target's feature.
+
+
+MOST_NEW = 16  # entries of the text whose rows are computed; a prompt's are not
+
+
+class CapturedPEagleSession(CapturedEagleSession):
+    """Captured entries of one text; see `PEagleCache`."""
+
+    def __init__(self, model: CapturedEagle, network: PEagle) -> None:
+        super().__init__(model, None)
+        self.network = network
+
+    def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
+        """Read entries on of these tokens; logits [K, V or more] of the `rows` tokens after them."""
+        before = max(0, len(tokens) - MOST_NEW)
+        if before:
+            self.read(features_LF[:before], tokens[:before])
+        unknown_LF = self.network.mask_hidden.to(features_LF.dtype).expand(rows - 1, -1)
+        new = [*tokens[before:], *[self.network.shape.mask] * (rows - 1)]
+        states_LF = torch.cat([features_LF[before:], unknown_LF])
+        self.forget()
+        found_LV = self.draft_nodes(states_LF, new, range(ROOT, len(new) - 1)).logits_LV
+        self.forget()
+        self.length += len(tokens) - before  # the masked entries after them are written over
+        return found_LV[-rows:]
+
+
+@torch.inference_mode()
+def probed(network: PEagle, model: CapturedEagle) -> tuple[list[Tensor], list[Tensor]]:
+    """Logits of the captured steps and of the modules: of a prompt, of several entries, and of one, without a mask."""
+    weight, first = network.fc.weight, network.vocabulary_size // 2
+    features_LF = noise(MOST_NEW + 2 * PROBED_ENTRIES, network.shape.feature_width).to(weight.device, weight.dtype)
+    tokens = [first + place % PROBED_ENTRIES for place in range(len(features_LF))]
+
+    def rows(entries: CapturedPEagleSession | PEagleCache) -> list[Tensor]:
+        ends = (MOST_NEW + PROBED_ENTRIES, len(features_LF) - 1, len(features_LF))
+        parts = zip((0, *ends), ends, (2, PROBED_ENTRIES, 1), strict=False)
+        return [entries.draft_rows(features_LF[begin:end], tokens[begin:end], count) for begin, end, count in parts]
+
+    sessions = CapturedPEagleSession(model, network), PEagleCache(network)
+    ours, own = (comparable(network, rows(entries)) for entries in sessions)
+    return ours, own
+
+
+# Checkpoints in the layouts that others publish: EAGLE-3's, and what stands for tokens not known yet.
+#
+# - speculators': `speculators_model_type` is peagle, and `mask_token_id` the token.
+# - EAGLE-3's own, for vLLM: `ptd_token_id` or `pard_token` is the token.
+#
+# Both have the tensor `mask_hidden` [1, 1, F], and the decoder layers `layers.0`, `layers.1`, ... docs/checkpoints.md
+# has the fields.
+
+
+LATER = re.compile(r"layers\.([1-9]\d*)\.(input_layernorm\.)?(.+)")
+
+
+def load_published_peagle(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -> PEagle:
+    """The checkpoint, bound to `network`; see `load_published_eagle`."""
+    own, tensors = published_state(made, network, taps)
+    shape = PEagleShape(
+        **{**vars(own), "norm_output": False, "layers": made.layer.num_hidden_layers, "mask": made.mask[1]}
+    )
+    ours = {_our_name(name): tensor for name, tensor in tensors.items()}
+    if "mask_hidden" in ours:
+        ours["mask_hidden"] = ours["mask_hidden"].flatten()
+    return filled(made, PEagle(shape), ours, network)
+
+
+def _our_name(name: str) -> str:
+    if (match := LATER.fullmatch(name)) is None:
+        return name
+    norm = match[2] or "layer."
+    return f"later.{int(match[1]) - 1}.{norm}{match[3]}"
 
 
 class PEagleDraft(EagleDraft):

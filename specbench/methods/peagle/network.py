@@ -10,16 +10,15 @@ target's feature.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.methods.at_once import masked_entries
-from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source, mask_bias
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerCache, LayerShape, Norm, Source, mask_bias
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 OURS = "peagle"  # the field of config.json by which folders of our recipe are known
@@ -54,6 +53,7 @@ class PEagle(Eagle):
     """The layers with their input and output modules. `bind` connects them to the target's head and embeddings."""
 
     KIND, RECIPE, FILE, FIELD = "P-EAGLE", "peagle", "peagle.safetensors", OURS
+    SHAPES = PEagleShape
     shape: PEagleShape
 
     def __init__(self, shape: PEagleShape) -> None:
@@ -109,19 +109,45 @@ class PEagle(Eagle):
         found_BLD = self.through(states_BLD, embedded_BLD, positions_BL, [attend] * self.shape.layers)
         return list(found_BLD.split([length, *map(len, places)], 1))
 
-    def described(self) -> dict[str, Any]:
-        return {OURS: asdict(self.shape)}
-
-    @classmethod
-    def shape_of(cls, facts: dict[str, Any]) -> tuple[PEagleShape]:
-        told = facts[OURS]
-        return (PEagleShape(**told | {"layer": LayerShape(**told["layer"]), "taps": tuple(told["taps"])}),)
-
-    @classmethod
-    def recipe_of(cls, facts: dict[str, Any]) -> str:
-        return cls.RECIPE
-
 
 def _attended(seen_LL: Tensor, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     bias = mask_bias(seen_LL, query.dtype)
     return F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=True)
+
+
+# The cache of the layers for one sequence. It holds the entries with the target's features; the masked ones after them
+# are dropped.
+#
+# Shapes: L new entries, K rows of a proposal, C slots, V logits.
+
+
+class PEagleCache:
+    """Keys and values of the first `length` entries of one sequence, in each layer."""
+
+    def __init__(self, network: PEagle) -> None:
+        self.network = network
+        self.length = 0
+        self._cache = LayerCache(network.shape.layer, network.shape.layers, network.fc.weight)
+
+    def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
+        """Read entries on of the target's features and these tokens; logits [K, V] of the next `rows` tokens."""
+        network, first, known = self.network, self.length, len(tokens)
+        device = features_LF.device
+        end = first + known + rows - 1
+        self._cache.reserve(end)
+        positions_1L = torch.arange(first, end, device=device).unsqueeze(0)
+        embedded_1LD = network.embed(torch.tensor([list(tokens)], device=device), positions_1L[:, :known] + 1)
+        states_1LD, masked_1LD = network.masked(positions_1L[:, known:])
+        states_1LD = torch.cat([network.fuse(features_LF).unsqueeze(0), states_1LD], 1)
+        bias = None
+        if end - first > 1:
+            seen_LC = torch.arange(end, device=device) <= positions_1L[0, :, None]
+            bias = mask_bias(seen_LC, self._cache.dtype)[None, None]
+        attends = [partial(self._cache.attend, layer, end, bias) for layer in range(network.shape.layers)]
+        found_1LD = network.through(states_1LD, torch.cat([embedded_1LD, masked_1LD], 1), positions_1L, attends)
+        self.length += known
+        return network.logits(found_1LD[0, known - 1 :])
+
+    def rollback(self, length: int) -> None:
+        """Drop all but the first `length` entries."""
+        self.length = min(self.length, max(0, length))

@@ -85,8 +85,7 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
 def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
     """Return `decoder` in the engine of `target`; None where that captures no steps, or CUDA graphs.
 
-    Raises:
-        UserError: its captured step differs from the module's own by more than rounding.
+    Raises UserError if its captured step differs from the module's own by more than rounding.
     """
     if not isinstance(target, StaticModel) or isinstance(target, CudaGraphModel):
         return None

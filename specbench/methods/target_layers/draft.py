@@ -76,8 +76,7 @@ class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
 class LayerSkipDraft(EarlyExitDraft):
     """`target` without the sublayers named `skip` ('attn3', 'mlp3'; 'layer3' is all of layer 3).
 
-    Raises:
-        ValueError: there is no such sublayer.
+    Raises ValueError if there is no such sublayer.
     """
 
     def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:

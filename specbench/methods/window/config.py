@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.config.draft import DraftConfig
-from specbench.config.window import WindowKeys
+from specbench.config.draft import DraftConfig, WindowKeys
 
 USUAL = 512
 

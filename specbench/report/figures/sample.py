@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from specbench.quality.repetition import loops
+from specbench.analysis.degenerate import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
-from specbench.records.loops import MOST_LOOPING
+from specbench.records.marks import MOST_LOOPING
 from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import (
     BLUE,

@@ -7,8 +7,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.loops import LOOPING, why_loops
-from specbench.records.proved import explained
+from specbench.records.marks import LOOPING, explained, why_loops
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 

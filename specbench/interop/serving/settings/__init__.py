@@ -44,8 +44,7 @@ class EngineSettings(TypedDict):
 def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Span] = ()) -> EngineSettings:
     """The settings of `engine` for the best candidate of `document`, one of `specbench recommend`.
 
-    Raises:
-        UserError: the document lacks a field that this requires.
+    Raises UserError if the document lacks a field that this requires.
     """
     known = ENGINES[engine]
     found: EngineSettings = {
