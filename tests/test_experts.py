@@ -74,11 +74,11 @@ def test_a_step_counts_the_weights_of_one_tokens_experts(kind: str) -> None:
     assert 2 * experts.of_a_token < target.operations < 2 * sum(one.numel() for one in target.network.parameters())
 
 
-def test_v_from_experts_counts_what_a_step_takes_besides_bytes_once() -> None:
+def test_v_from_experts_grows_as_their_bytes() -> None:
     least = Roofline(reading=8.0, multiplying=0.1, expert_share=0.75)
     assert least.of_run(4, experts=3.0) == pytest.approx(8 * (0.25 + 0.75 * 3))
-    assert least.verify_cost(4, experts=3.0, step=10.0) == pytest.approx((2 + 20) / 10)
-    assert least.verify_cost(1, experts=1.0, step=10.0) == 1.0
+    assert least.verify_cost(4, experts=3.0) == pytest.approx((2 + 18) / 8)
+    assert least.verify_cost(1) == 1.0
     assert Roofline(8.0, 0.1).of_run(4, experts=3.0) == 8.0
 
 

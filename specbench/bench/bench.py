@@ -279,10 +279,10 @@ def _growth(setup: Bench) -> list[Row]:
     for count, seconds in seconds_over.items():
         of_run = least.of_run(count, read.get(count, 1.0))
         more = {"verify_cost": seconds / seconds_over[1]}
-        note = f"v = {more['verify_cost']:.2f}; its roofline {of_run / least.of_run(1):.2f}"
+        note = f"v = {more['verify_cost']:.2f}; its roofline {least.verify_cost(count, read.get(count, 1.0)):.2f}"
         if count in read:
-            more |= {"experts": read[count], "predicted": least.verify_cost(count, read[count], seconds_over[1])}
-            note += f"; {more['experts']:.2f} times the experts of a step, so v = {more['predicted']:.2f}"
+            more |= {"experts": read[count], "predicted": least.verify_cost(count, read[count])}
+            note += f"; {more['experts']:.2f} times the experts of a step"
         rows.append(Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * of_run, note=note, more=more))
     rows += [
         Row("f", f"target step after {length} tokens", 1000 * seconds)

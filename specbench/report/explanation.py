@@ -125,16 +125,13 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
 
 
 def _experts(read: float, found: Waterfall) -> str:
-    """How many experts a pass reads, and what v would be if only their bytes cost more than a step."""
+    """How many experts a pass reads, and v if it takes as many times its least time as a step."""
     line, least, gamma = f"verification reads {read:.1f} times the experts of a step", found.sample.roofline, None
     if not found.sample.tree:
         gamma = found.sample.gamma
     if least is None or gamma is None:
         return line
-    step_ms = float(found.levels.step_ms)
-    return (
-        f"{line}; by their bytes and a step's time v({gamma + 1}) = {least.verify_cost(gamma + 1, read, step_ms):.2f}"
-    )
+    return f"{line}; by their bytes v({gamma + 1}) = {least.verify_cost(gamma + 1, read):.2f}"
 
 
 def _least(found: Waterfall) -> list[str]:

@@ -97,9 +97,9 @@ class Roofline:
         reading = self.reading * (1 + self.expert_share * (experts - 1))
         return max(reading, tokens * self.multiplying)
 
-    def verify_cost(self, tokens: float, experts: float, step: float) -> float:
-        """v(tokens) where a step takes `step`: what it takes beyond its least time is taken once, whatever it reads."""
-        return 1 + (self.of_run(tokens, experts) - self.of_run(1)) / step
+    def verify_cost(self, tokens: float, experts: float = 1.0) -> float:
+        """v(tokens) where a run takes as many times its least time as a step does."""
+        return self.of_run(tokens, experts) / self.of_run(1)
 
     @property
     def turning(self) -> float:
