@@ -120,7 +120,7 @@ def draw_documents(rows: Sequence[Row]) -> None:
     """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
     console = wide_console(160)
     measured = any(row["measured"] is not None for row in rows)
-    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "estimated", "95%"]
+    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "calibrated", "95%"]
     table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")
     for _, same in groupby(rows, key=lambda row: (row["draft"], row["batch"], row["context"])):
         best = next(same)

@@ -130,8 +130,8 @@ def beyond(measured: Sequence[AtContext]) -> AtContext | None:
 def at_length(found: AtContext) -> str:
     """A sentence on a context that was not measured."""
     return (
-        f"at {found.tokens:,.0f} tokens, which were not measured, c would be {found.c:.3f} and v "
-        f"{found.verify_cost:.2f}: {found.speedup:.2f}× predicted with γ={found.gamma}"
+        f"forecast at {found.tokens:,.0f} tokens, which were not measured: c = {found.c:.3f}, "
+        f"v = {found.verify_cost:.2f} and a speedup of {found.speedup:.2f} with γ={found.gamma}"
     )
 
 
