@@ -154,9 +154,10 @@ def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[
         lines.append(f"{name}: {'pays' if best.speedup > 1 else 'does not pay'} at every context up to {last:,.0f}")
     if not falls:
         lines.append(f"{name}: {at_length(further)}")
-    tested = [one for group in by_gamma(measured) for one in held_out(group)]
-    inner = [one for one in tested if one.measured.tokens < last]
-    longest = [one for one in tested if one.measured.tokens == last]
+    inner, longest = list[HeldOut](), list[HeldOut]()
+    for group in by_gamma(measured):
+        for one in held_out(group):
+            (longest if one.measured.tokens == max(each.tokens for each in group) else inner).append(one)
     for those, others in ((inner, "the others"), (longest, "shorter ones")):
         if those:
             places = ", ".join(f"{tokens:,.0f}" for tokens in sorted({one.measured.tokens for one in those}))
