@@ -142,7 +142,9 @@ def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert f"at {2 * found[2]['tokens']:,.0f} tokens, which were not measured" in out
     assert main(["explain", found[1]["run_id"], f"--results={tmp_path}", "--format=json"]) == 0
-    assert json.loads(capsys.readouterr().out)["forecast"]["gamma"] == found[1]["gamma"]
+    further = json.loads(capsys.readouterr().out)["forecast"]
+    assert further["gamma"] == found[1]["gamma"]
+    assert further["contended"] == any(row["disturbed"] for row in found)
     assert main(["run", *words, *more, "context=4x"]) == 2
     assert "context=4x: must be 16 tokens or more, such as 4096 or 4k" in capsys.readouterr().err
 

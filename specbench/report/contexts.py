@@ -156,12 +156,14 @@ def _measured(rows: Sequence[Row]) -> list[AtContext]:
     return list(found.values())
 
 
-def beyond_run(catalog: Catalog, run: str) -> AtContext | None:
-    """The forecast at twice the longest context of a run's setting, at its gamma.
+def beyond_run(catalog: Catalog, run: str) -> tuple[AtContext, bool] | None:
+    """The forecast at twice the longest context of a run's setting, at its gamma, and whether contended runs are in it.
 
     None for a run without a context, and where no other run differs in the context alone.
     """
     head = catalog.head(run)
     if not head.summary.get("context") or head.summary.get("tree") is not None or head.summary["gamma"] is None:
         return None
-    return beyond(_measured([row for row in rows_by_context(catalog, run) if row["gamma"] == head.summary["gamma"]]))
+    rows = [row for row in rows_by_context(catalog, run) if row["gamma"] == head.summary["gamma"]]
+    further = beyond(_measured(rows))
+    return None if further is None else (further, any(row["disturbed"] for row in rows))
