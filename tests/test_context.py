@@ -175,8 +175,8 @@ def test_sentences_on_contexts():
     lines = said("x", measured)
     further = at(32000)
     assert lines[1] == (
-        f"x: forecast at 32,000 tokens, which were not measured: c = {further.c:.3f}, v = {further.verify_cost:.2f} and a "
-        f"speedup of {further.speedup:.2f} with γ=3"
+        f"x: forecast at 32,000 tokens, which were not measured: c = {further.c:.3f}, v = {further.verify_cost:.2f} "
+        f"and a speedup of {further.speedup:.2f} with γ=3"
     )
     errors = "a step within 0.0% (mean 0.0%), a pass within 0.0% (mean 0.0%), the speedup within 9.1% (mean 9.1%)"
     assert lines[2:] == [
