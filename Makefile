@@ -13,7 +13,7 @@ ARGS   ?=
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
 
-# The twins of all the paper's tables and figures on the models that ship; runs that are there are not repeated.
+# The paper's tables and figures on the models that ship; finished runs are not repeated.
 mini: $(READY)
 	$(BIN)/specbench sweep experiment=table2-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=table3-mini $(ARGS)

@@ -137,12 +137,14 @@ def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
     assert main(["results", "--by", "context", f"--results={tmp_path}"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "left out and forecast from the others" in out and "left out and forecast from shorter ones" in out
-    assert "the speedup within" in out and "which were not measured, c would be" in out
+    assert "the speedup within" in out and "tokens, which were not measured: c = " in out
     assert main(["explain", found[1]["run_id"], f"--results={tmp_path}"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"at {2 * found[2]['tokens']:,.0f} tokens, which were not measured" in out
     assert main(["explain", found[1]["run_id"], f"--results={tmp_path}", "--format=json"]) == 0
-    assert json.loads(capsys.readouterr().out)["forecast"]["gamma"] == found[1]["gamma"]
+    further = json.loads(capsys.readouterr().out)["forecast"]
+    assert further["gamma"] == found[1]["gamma"]
+    assert further["contended"] == any(row["disturbed"] for row in found)
     assert main(["run", *words, *more, "context=4x"]) == 2
     assert "context=4x: must be 16 tokens or more, such as 4096 or 4k" in capsys.readouterr().err
 
@@ -173,15 +175,15 @@ def test_sentences_on_contexts():
     lines = said("x", measured)
     further = at(32000)
     assert lines[1] == (
-        f"x: at 32,000 tokens, which were not measured, c would be {further.c:.3f} and v {further.verify_cost:.2f}: "
-        f"{further.speedup:.2f}× predicted with γ=3"
+        f"x: forecast at 32,000 tokens, which were not measured: c = {further.c:.3f}, v = {further.verify_cost:.2f} "
+        f"and a speedup of {further.speedup:.2f} with γ=3"
     )
     errors = "a step within 0.0% (mean 0.0%), a pass within 0.0% (mean 0.0%), the speedup within 9.1% (mean 9.1%)"
     assert lines[2:] == [
         f"x: left out and forecast from the others, at 4,000 tokens: {errors}",
         f"x: left out and forecast from shorter ones, at 16,000 tokens: {errors}",
     ]
-    assert [line for line in said("x", measured, falls=True) if "predicted" in line] == []
+    assert [line for line in said("x", measured, falls=True) if "not measured" in line] == []
 
 
 def test_where_a_draft_pays():

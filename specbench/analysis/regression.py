@@ -36,7 +36,7 @@ LESS_IS_BETTER: tuple[Quantity, ...] = ("c", "v", "memory")
 # The standard deviation between fresh processes, relative, over what the contributions of prompts explain. Assumed, and
 # meant to be high: `python tools/power.py` estimates it from repeats without a change and says if a value is too low.
 # A record of several processes (`runs`) says itself how far their speedups are apart.
-BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.02, "v": 0.02, "memory": 0.005}
+BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.03, "v": 0.02, "memory": 0.005}
 PROCESSES = 50  # BETWEEN counts as if estimated from so many
 Floats = NDArray[np.float64]
 

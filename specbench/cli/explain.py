@@ -68,12 +68,13 @@ def main(argv: list[str]) -> int:
     document = {"run_id": record["run_id"], **found.to_json()}
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
-    further = beyond_run(catalog, record["run_id"])
-    if further is not None:
+    more: str | None = None
+    if (beyond := beyond_run(catalog, record["run_id"])) is not None:
+        further, contended = beyond
         shown = ("tokens", "gamma", "c", "verify_cost", "speedup")
-        document["forecast"] = {name: getattr(further, name) for name in shown}
+        document["forecast"] = {name: getattr(further, name) for name in shown} | {"contended": contended}
+        more = at_length(further) + ("; CONTENDED runs are in these costs" if contended else "")
     rows = [{"run_id": record["run_id"], **step.to_json()} for step in found.steps]
-    more = None if further is None else at_length(further)
     print_rows(
         arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted, more), document=document
     )

@@ -45,9 +45,6 @@ def _as_key(word: str) -> str:
 
 def job(chosen: str, given: set[str], recipe: Recipe) -> None:
     """One training of a composed recipe: its name in `conf/recipe`, and the keys that the command line sets."""
-    from specbench.train.recipe import (
-        fitted_to_target,  # torch is imported only from here on
-        train,
-    )
+    from specbench.train.recipe import fitted_to_target, train  # torch is imported only from here on
 
     print(f"wrote {train(fitted_to_target(recipe, given), chosen)}", file=sys.stderr)

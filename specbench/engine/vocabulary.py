@@ -79,7 +79,7 @@ class Vocabulary:
     def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
         """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.
 
-        Raises jinja2.TemplateError: the template rejects these messages.
+        Raises jinja2.TemplateError if the template rejects these messages.
         """
         text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         ids = self._tokenize(text, add_special_tokens=False)  # the template has written them

@@ -1,7 +1,7 @@
 """The machine of a run, from Linux's /proc and /sys: what it is, and its state beside each prompt.
 
 What the system does not tell is absent; nothing here needs rights. Reading the state takes well under a millisecond and
-is done while nothing is timed. The GPU's part comes from `experiment.machine`.
+is done while nothing is timed. The GPU's part is at the end of this file.
 """
 
 import contextlib

@@ -120,7 +120,7 @@ def draw_documents(rows: Sequence[Row]) -> None:
     """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
     console = wide_console(160)
     measured = any(row["measured"] is not None for row in rows)
-    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "estimated", "95%"]
+    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "calibrated", "95%"]
     table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")
     for _, same in groupby(rows, key=lambda row: (row["draft"], row["batch"], row["context"])):
         best = next(same)
@@ -156,12 +156,14 @@ def _measured(rows: Sequence[Row]) -> list[AtContext]:
     return list(found.values())
 
 
-def beyond_run(catalog: Catalog, run: str) -> AtContext | None:
-    """The forecast at twice the longest context of a run's setting, at its gamma.
+def beyond_run(catalog: Catalog, run: str) -> tuple[AtContext, bool] | None:
+    """The forecast at twice the longest context of a run's setting, at its gamma, and whether contended runs are in it.
 
     None for a run without a context, and where no other run differs in the context alone.
     """
     head = catalog.head(run)
     if not head.summary.get("context") or head.summary.get("tree") is not None or head.summary["gamma"] is None:
         return None
-    return beyond(_measured([row for row in rows_by_context(catalog, run) if row["gamma"] == head.summary["gamma"]]))
+    rows = [row for row in rows_by_context(catalog, run) if row["gamma"] == head.summary["gamma"]]
+    further = beyond(_measured(rows))
+    return None if further is None else (further, any(row["disturbed"] for row in rows))

@@ -108,7 +108,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
         shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
         return f"acceptance differs by position ({shares}): {fewer}; the same at each position {alone}"
     if step.name == "positions":
-        return f"acceptances come in runs: {fewer}; independent acceptances {alone}"
+        return f"acceptances are correlated: {fewer}; independent acceptances {alone}"
     if step.name == "drafting":
         return (
             f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms, "

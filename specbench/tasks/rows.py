@@ -39,7 +39,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
     The suffix gives the format: .jsonl, .json or .ndjson is an object a line; .csv or .tsv names its fields in the
     first line; of any other file each line is a row with the field `text`. A byte order mark is left out. Raises
-    UserError if no file, no row, or a row that cannot be read; the message names file and line.
+    UserError for no file, no row, or a row that cannot be read; the message names file and line.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -130,8 +130,8 @@ def beyond(measured: Sequence[AtContext]) -> AtContext | None:
 def at_length(found: AtContext) -> str:
     """A sentence on a context that was not measured."""
     return (
-        f"at {found.tokens:,.0f} tokens, which were not measured, c would be {found.c:.3f} and v "
-        f"{found.verify_cost:.2f}: {found.speedup:.2f}× predicted with γ={found.gamma}"
+        f"forecast at {found.tokens:,.0f} tokens, which were not measured: c = {found.c:.3f}, "
+        f"v = {found.verify_cost:.2f} and a speedup of {found.speedup:.2f} with γ={found.gamma}"
     )
 
 
@@ -154,9 +154,10 @@ def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[
         lines.append(f"{name}: {'pays' if best.speedup > 1 else 'does not pay'} at every context up to {last:,.0f}")
     if not falls:
         lines.append(f"{name}: {at_length(further)}")
-    tested = [one for group in by_gamma(measured) for one in held_out(group)]
-    inner = [one for one in tested if one.measured.tokens < last]
-    longest = [one for one in tested if one.measured.tokens == last]
+    inner, longest = list[HeldOut](), list[HeldOut]()
+    for group in by_gamma(measured):
+        for one in held_out(group):
+            (longest if one.measured.tokens == max(each.tokens for each in group) else inner).append(one)
     for those, others in ((inner, "the others"), (longest, "shorter ones")):
         if those:
             places = ", ".join(f"{tokens:,.0f}" for tokens in sorted({one.measured.tokens for one in those}))

@@ -1,1 +1,1 @@
-"""DFlash (Chen et al. 2026), as a draft: a block of tokens in one run of a small network."""
+"""DFlash (Chen et al. 2026), as a draft: a block of tokens in one forward pass of a small network."""

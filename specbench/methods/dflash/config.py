@@ -8,7 +8,7 @@ from specbench.config.draft import TrainedConfig
 
 @dataclass
 class DflashConfig(TrainedConfig):
-    """A few layers on the target's states that draft a whole block in one run (DFlash)."""
+    """A few layers on the target's states that draft a whole block in one forward pass (DFlash)."""
 
     kind: str = "dflash"
     builder: ClassVar[str | None] = "specbench.methods.dflash.draft:BlockBuilder"

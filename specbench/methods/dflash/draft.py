@@ -1,4 +1,4 @@
-"""DFlash (2602.06036): a block of tokens in one run of a small network, as a draft.
+"""DFlash (2602.06036): a block of tokens in one forward pass of a small network, as a draft.
 
 `methods.dflash.network` has the network. A pass reads the target's states of the tokens that the last one accepted,
 which the run that verified them gave, and then a whole block, however many of its tokens are proposed: q does not

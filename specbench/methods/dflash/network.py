@@ -1,4 +1,4 @@
-"""DFlash (2602.06036): a few decoder layers that predict a whole block of tokens in one run.
+"""DFlash (2602.06036): a few decoder layers that predict a whole block of tokens in one forward pass.
 
 The target's states at several depths, of all tokens that it has read, are brought to one width by a linear layer and a
 norm. Each layer makes keys and values of this context with the projections that it has for the block. The block is the

@@ -1,7 +1,7 @@
 """Multi-token prediction as a draft: EAGLE's session, with the target's own heads in place of EAGLE's layer.
 
 One depth runs again and again on its own predictions, as EAGLE's layer does, so that a proposal may be of any length.
-Several depths draft a token each (`methods.mtp.draft`), so that a proposal has at most so many.
+Several depths draft a token each, so that a proposal has at most so many.
 """
 
 from collections.abc import Callable, Iterator, Sequence

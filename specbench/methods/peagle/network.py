@@ -133,9 +133,9 @@ class PEagleCache:
     def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
         """Read entries on of the target's features and these tokens; logits [K, V] of the next `rows` tokens."""
         most = max(1, MOST_OF_MASK // (self.length + len(tokens) + rows))
-        if len(tokens) > most:  # a long prompt in parts
-            self.draft_rows(features_LF[:-most], tokens[:-most], 1)
-            features_LF, tokens = features_LF[-most:], tokens[-most:]
+        while len(tokens) > most:  # a long prompt in parts
+            self.draft_rows(features_LF[:most], tokens[:most], 1)
+            features_LF, tokens = features_LF[most:], tokens[most:]
         network, first, known = self.network, self.length, len(tokens)
         device = features_LF.device
         end = first + known + rows - 1

@@ -5,9 +5,8 @@ the corpus is found by its suffix array, and the token that followed most often 
 that is longer by that token. If not even the last token occurs, nothing is proposed. A tree holds the most common
 continuations, as REST's does (`methods.copying`).
 
-The corpus may grow by completions (`methods.retrieval.draft`); then the order of the prompts matters. It grows between
-prompts only: a proposal depends on earlier completions and on nothing drawn later, so that decoding is as exact as
-before.
+The corpus may grow by completions; then the order of the prompts matters. It grows between prompts only: a proposal
+depends on earlier completions and on nothing drawn later, so that decoding is as exact as before.
 
 q is one-hot: the proposal is certain.
 """

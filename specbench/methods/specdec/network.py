@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.eager.parts import own_head
-from specbench.engine.saved_heads import Facts, SavedHeads
+from specbench.engine.saved_heads import SavedHeads
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source, t5_weights
 
@@ -35,7 +35,7 @@ class ParallelDecoder(SavedHeads):
 
     KIND, RECIPE, SHAPE = "specdec", "specdec", ("queries", "layers", "layer")
 
-    def __init__(self, queries: int, layers: list[int], layer: Facts) -> None:
+    def __init__(self, queries: int, layers: list[int], layer: dict[str, Any]) -> None:
         super().__init__()
         self.queries, self.layers, self.layer = queries, layers, layer
         self.shape = LayerShape(**layer)

@@ -120,7 +120,8 @@ def sources(frame: pd.DataFrame) -> list[str]:
     ):
         where = hardware if pd.notna(hardware) else "hardware not noted"
         days = sorted({date(created) for created in group["created"]}) if "created" in group else []
-        kind = "simulated" if group["simulated"].all() else ", ".join([str(where), *days])
+        simulated = ["acceptance simulated"] if group["simulated"].all() else []
+        kind = ", ".join([str(where), *days, *simulated])
         lines.append(f"{target} with {draft_name(str(draft))} on {task}, {kind}{RECORDS}{named(group)}")
     return [*lines, *of_proof(frame)]
 
