@@ -124,9 +124,11 @@ def picture_file(name: str | None) -> Path | None:
 
 def draw_picture(file: Path, draw: Callable[[str], "Drawn"], form: str = "table") -> None:
     """Write the figure that `draw` makes of its name to `file`, and its points beside it; print these files."""
-    from specbench.report.figure import save, styled
+    from specbench.report.figure import headed, save, styled
 
     with styled():
         drawn = draw(file.stem)
+        if drawn.under:
+            headed(drawn.figure, drawn.title, drawn.under)
     for written in save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE"):
         print(written, file=aside(form))

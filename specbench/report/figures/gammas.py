@@ -287,6 +287,7 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     shown = [alone, *(key for key in groups if key in drafts)]
     top = 1.12 * float(frame[["goodput", "served"]].max().max())
     ends = spread([float(groups[key]["goodput"].iloc[-1]) for key in shown], top * 0.065)
+    lift = max(0.0, top * 0.03 - min(ends))  # labels near 0 would lie on those of the axis
     last = float(frame["load"].max())
     for place, (key, end) in enumerate(zip(shown, ends, strict=True)):
         group, colour = groups[key], INK if key == alone else SERIES[(place - 1) % len(SERIES)]
@@ -297,7 +298,8 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
         known = group.dropna(subset=["served"])
         axes.plot(known["load"], known["served"], "o", color=colour, markerfacecolor=PAPER, markersize=5, zorder=4)
         axes.plot(known["load"], known["simulated"], "x", color=colour, markersize=4, zorder=4)
-        at_end(axes, last, end, "target alone" if key == alone else f"{key[0]}, γ={key[1]}", colour)
+        label = "target alone" if key == alone else f"{key[0]}, γ={key[1]}"
+        at_end(axes, last, end + lift, label, colour, dx=8)
     crossing = where_drafts_stop(record)
     if crossing is not None:
         axes.axvline(crossing, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)))
@@ -306,10 +308,13 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
             fontsize=9,
         )  # fmt: skip
     axes.set(xlabel="load", ylabel="goodput (requests/s)", ylim=(0, top))
-    promise, hardware = record["promise"], record["hardware"]
+    promise = record["promise"]
+    setting = (
+        f"{record['target']} on {record['task']}, T={record['temperature']:g}. {record['hardware']}, "
+        f"{record['dtype']}, at most {record['server_rows']} requests at a time"
+    )
     notes = [
-        f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {hardware}, at most "
-        f"{record['server_rows']} requests at a time",
+        setting,
         f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
         f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with a full "
         "batch. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
@@ -317,7 +322,8 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     ]
     if signs := record.get("disturbed_by"):
         notes.append(f"Contended: {signs}, so the costs are unreliable")
-    return Drawn(name, "Goodput against load", figure, frame, notes)
+    under = f"{setting}. Lines: simulated; circles: served for real; crosses: simulated with their arrivals"
+    return Drawn(name, "Goodput against load", figure, frame, notes, under)
 
 
 def where_drafts_stop(record: LoadDocument) -> float | None:
