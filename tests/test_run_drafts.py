@@ -99,7 +99,7 @@ FOR_GPT = {
 def test_a_sampled_run_proves_its_texts(draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = main([
         "run", "target=gpt-mini", f"draft={draft}", *FOR_GPT[draft], "sampling.temperature=1", "dtype=float32",
-        "device=cpu", "engine=eager", "limit=3", "max_new_tokens=24", "gamma=3", "resamples=100",
+        "device=cpu", "engine=eager", "limit=5", "max_new_tokens=24", "gamma=3", "resamples=100",
         f"results={tmp_path}",
     ])  # fmt: skip
     record = newest(tmp_path)
