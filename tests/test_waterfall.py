@@ -78,7 +78,8 @@ def test_factors_of_kept_records_multiply_to_the_measured_speedup(head: Head) ->
     assert found.measured.value * found.steps[-1].factor.value == pytest.approx(found.end_to_end.value, rel=1e-12)
     total_ms = float(found.levels.step_ms) * (1 / found.end_to_end.value - 1 / found.ideal)
     assert sum(step.ms.value for step in found.steps) == pytest.approx(total_ms, rel=1e-9)
-    assert all(step.factor.low is not None and step.factor.low <= step.factor.high for step in found.steps)
+    if len(record["prompts"]) > 1:  # one prompt has no interval
+        assert all(step.factor.low is not None and step.factor.low <= step.factor.high for step in found.steps)
     assert sentences(found) and json.dumps(found.to_json())
 
 
