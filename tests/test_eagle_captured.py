@@ -112,7 +112,7 @@ def test_large_buffers_grow_alone() -> None:
 @torch.inference_mode()
 def test_a_long_prompt_is_read_in_parts(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its mask is small; here in parts of 3 and of 10 tokens, by one of the two."""
-    monkeypatch.setattr(module, "MOST_OF_MASK", 200)
+    monkeypatch.setattr(module, "tokens_at_once", lambda slots: max(1, 200 // slots))
     eagle, target = layer("llama", TAPS)
     both = sessions(eagle, required(eagle, target))
     features = torch.randn(31, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))

@@ -27,6 +27,11 @@ MOST_CACHED_MASK = 2**20
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 
 
+def tokens_at_once(slots: int) -> int:
+    """The tokens of a prompt that are read at once into so many slots, so that their mask stays small."""
+    return max(1, MOST_OF_MASK // slots)
+
+
 class CapturedModel(SessionModel, Protocol):
     """The interface of a model with captured steps that a session uses."""
 
@@ -166,9 +171,7 @@ class StaticSession(NetworkSession):
         if parents is not None and not self._tree:
             self.model.require_trees()
         most = self.model.most_rows if self.model.invariant and not last_row else None
-        most = most or (
-            max(1, MOST_OF_MASK // self.model.capacity(self.length + len(tokens))) if last_row else len(tokens)
-        )
+        most = most or (tokens_at_once(self.model.capacity(self.length + len(tokens))) if last_row else len(tokens))
         blocks = [
             self._read(
                 tokens[first : first + most], None if parents is None else parents[first : first + most], last_row

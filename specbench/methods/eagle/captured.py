@@ -25,7 +25,7 @@ from specbench.engine.capture.nodes import capture, example_sizes
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
-from specbench.engine.capture.static_sessions import MOST_OF_MASK, StaticSession
+from specbench.engine.capture.static_sessions import StaticSession, tokens_at_once
 from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
@@ -169,10 +169,10 @@ class ReplayedSession(StaticSession):
     def _replayed(
         self, step: Step, tokens: Tokens, buffers: Sequence[Tensor], states_LD: Tensor | None = None
     ) -> Tensor | None:
-        """What a graph of `step` returns, which reads `buffers` and then the states; None where there is none yet."""
-        graphs: Graphs = self.model.graphs
+        """What a graph of `step` returns, which reads `buffers` and then the states; None where there is none (yet)."""
+        graphs: Graphs | None = self.model.graphs
         count = len(tokens)
-        if (filled := graphs.target.filled(count)) > MOST_TOKENS:
+        if graphs is None or (filled := graphs.target.filled(count)) > MOST_TOKENS:
             return None
         states = [] if states_LD is None else [graphs.states(step, states_LD, filled)]
         graph = graphs.target.graph(step, filled, [*buffers, *states])
@@ -301,7 +301,7 @@ class CapturedEagleSession(ReplayedSession):
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
         self.forget()
         self._make_room(self.length + len(tokens))
-        program, most = self.model.program, max(1, MOST_OF_MASK // self._capacity)
+        program, most = self.model.program, tokens_at_once(self._capacity)
         for first in range(0, len(tokens), most):
             part = tokens[first : first + most]
             step = program.read_one if len(part) == 1 else program.read
@@ -327,9 +327,7 @@ class CapturedEagleSession(ReplayedSession):
         self.length = min(self.length, max(0, length))
 
     def _predict(self, step: Step, states_LD: Tensor, tokens: Tokens) -> Prediction:
-        found_LV = None
-        if self.model.graphs is not None:
-            found_LV = self._replayed(step, tokens, self._buffers[:-1], states_LD)
+        found_LV = self._replayed(step, tokens, self._buffers[:-1], states_LD)
         if found_LV is None:
             self._buffers[-1] = states_LD.unsqueeze(0)
             found_LV = self._step(step, tokens, len(tokens))

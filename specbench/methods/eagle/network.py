@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.capture.static_sessions import MOST_OF_MASK
+from specbench.engine.capture.static_sessions import tokens_at_once
 from specbench.engine.eager.parts import own_head
 from specbench.engine.layout import Layout, OpenTree, chain
 from specbench.engine.saved_heads import Facts, SavedHeads
@@ -342,7 +342,7 @@ class EagleCache:
         self.forget()
         end = self.length + len(tokens)
         self._reserve(end)
-        most = max(1, MOST_OF_MASK // end)
+        most = tokens_at_once(end)
         for first in range(0, len(tokens), most):
             part = tokens[first : first + most]
             layout, stop = chain(self.length, len(part), self._numbers_1C), self.length + len(part)

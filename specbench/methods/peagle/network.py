@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.capture.static_sessions import MOST_OF_MASK
+from specbench.engine.capture.static_sessions import tokens_at_once
 from specbench.methods.at_once import masked_entries
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerCache, LayerShape, Norm, Source, mask_bias
 from specbench.methods.eagle.network import Eagle, EagleShape
@@ -132,7 +132,7 @@ class PEagleCache:
 
     def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
         """Read entries on of the target's features and these tokens; logits [K, V] of the next `rows` tokens."""
-        most = max(1, MOST_OF_MASK // (self.length + len(tokens) + rows))
+        most = tokens_at_once(self.length + len(tokens) + rows)
         while len(tokens) > most:  # a long prompt in parts
             self.draft_rows(features_LF[:most], tokens[:most], 1)
             features_LF, tokens = features_LF[most:], tokens[most:]
