@@ -178,7 +178,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
-    return frame
+    return frame.copy()  # one block: columns that were set one by one slow down whatever adds another, and warn
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:

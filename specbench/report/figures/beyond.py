@@ -182,7 +182,7 @@ def trees(records: Records) -> Drawn:
     figure, axes = panels(2, width=WIDE, height=2.1 * (len(rows) + 1) + 0.3, rows=len(rows) + 1)
     for number, (pair, temperature) in enumerate(rows):
         for panel, (name, values) in zip(axes[2 * number :], ROWS.items(), strict=False):
-            top = 1.12 * max(pair[values[2]].max(), pair[values[0]].max(), 1.0)
+            top = 1.12 * max(1.0, pair[values[2]].max(), pair[values[0]].max())  # 1 first: it stays beside NaN
             _tree_panel(panel, pair[pair["temperature"] == temperature], values, shapes, top)
             panel.set_ylabel(name)
             panel.set_title(_tree_title(pair.iloc[0], temperature))
