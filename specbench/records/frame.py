@@ -169,7 +169,9 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
         frame[column] = pd.Series([value is True for value in frame[column]], index=frame.index, dtype=bool)
     frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
-    frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
+    ends = [column for column in frame if str(column).endswith(("_low", "_high"))]  # None where there is no interval
+    for column in ("gamma", *ends):
+        frame[column] = pd.to_numeric(frame[column], errors="coerce")
     older = frame["prediction"].isna() & frame["gamma"].notna() & frame["speedup_predicted"].notna()
     frame["prediction"] = frame["prediction"].mask(older, "Eq. 1")  # older records: always from one α
     rows = frame.to_dict("records")
@@ -178,7 +180,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
-    return frame.copy()  # one block: columns that were set one by one slow down whatever adds another, and warn
+    return frame
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -72,7 +72,8 @@ def beyond(records: Records) -> Drawn:
 
 def _span(block: pd.DataFrame) -> tuple[float, float]:
     """The axis of a block's panels: its speeds and 1, with room for the label after a mark."""
-    low, high = min(1.0, block["speedup_low"].min()), max(1.0, block["speedup_high"].max())
+    low = min(1.0, block["speedup_measured"].min(), block["speedup_low"].min())  # 1 first: it stays beside NaN
+    high = max(1.0, block["speedup_measured"].max(), block["speedup_high"].max())
     return low - 0.04 * (high - low), high + ROOM * (high - low)
 
 

@@ -30,7 +30,8 @@ def comparable(records: Records) -> pd.DataFrame:
 
     `policy` is the gamma policy; empty for a number.
     """
-    frame = plain_sampling(measured(records.chains)).astype({"accept": str, "gamma_said": str})
+    # Copied: `astype` leaves every column apart, so that adding one is slow, and pandas warns.
+    frame = plain_sampling(measured(records.chains)).astype({"accept": str, "gamma_said": str}).copy()
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 
 
