@@ -24,6 +24,9 @@ from specbench.methods.dflash import captured as block_program
 from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")
+# A mode that is freed leaves something behind that torch 2.13 writes to: tests that came later died of broken memory, most
+# often with MALLOC_PERTURB_=165 and PYTHONMALLOC=malloc, never with all modes kept.
+MODES: list[FakeTensorMode] = []
 aten: Any = torch.ops.aten
 
 
@@ -148,7 +151,7 @@ def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[Wit
             (torch, "randint", _drawing(torch.randint)),
         ):
             entered.enter_context(patch.object(where, name, stand_in))
-        entered.enter_context(FakeTensorMode(shape_env=sizes))
+        MODES.append(entered.enter_context(FakeTensorMode(shape_env=sizes)))
         yield entered.enter_context(WithoutCuda())
 
 
