@@ -1,11 +1,15 @@
 """The suffix draft proposes what counting by hand proposes, whatever was appended, removed and added before."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from specbench.algorithm.decoding import Trace
+from specbench.algorithm.draft import Stores
+from specbench.choose.prediction_error import interleave
 from specbench.engine.session import Prompt
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import Node, SuffixDraft, SuffixSession, SuffixTrie
@@ -169,6 +173,25 @@ def test_the_store_grows_between_prompts_and_only_if_asked() -> None:
         draft.forget_texts()
         assert draft.grown == (0 if grow else None)
         assert draft.start(prompt, Sampling(0.0)).propose([START, 5], 4, NONE).tokens == []
+
+
+def test_drafts_are_compared_with_earlier_completions_in_their_stores_as_in_a_run() -> None:
+    """At each prompt, in each repeat; a comparison whose stores stayed empty promised what it did not measure."""
+    draft = SuffixDraft(SuffixConfig(grow=True), V, CPU)
+    texts = [(Prompt((), (START, place)), [1] * length) for place, length in enumerate((2, 1, 3))]
+    scored, seen = SimpleNamespace(stores=Stores([draft, draft], texts)), list[int | None]()
+    scored.config, scored.sample = SimpleNamespace(repeats=2, rounds=0, seed=0), SimpleNamespace(texts=texts)
+
+    def decode(index: int) -> Callable[[], Trace]:
+        def decoded() -> Trace:
+            seen.append(draft.grown)
+            return Trace([], 0.0, 0.0)
+
+        return decoded
+
+    scored.stores.before(0)
+    interleave(scored, {("suffix", 1): decode}, SimpleNamespace(advance=lambda *_: None))  # type: ignore[arg-type]
+    assert seen == [0, 0, *[0, 2, 3] * 2]  # two prompts are decoded untimed at first
 
 
 def test_a_tree_has_the_followers_by_share() -> None:

@@ -4,7 +4,7 @@ Shapes: L positions, V tokens of the vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -299,6 +299,24 @@ def growing(draft: Draft) -> list[Grows]:
     """`draft` and its parts, as far as they can grow."""
     own = [draft] if isinstance(draft, Grows) and draft.grown is not None else []
     return own + [one for part in (draft.parts if isinstance(draft, MadeOfDrafts) else ()) for one in growing(part)]
+
+
+class Stores:
+    """The stores of drafts that grow, as full as they are before each of `texts` in a run."""
+
+    def __init__(self, drafts: Iterable[Draft], texts: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
+        self._stores = list({id(one): one for draft in drafts for one in growing(draft)}.values())
+        self._texts, self._added = texts, len(texts)
+
+    def before(self, place: int) -> None:
+        """Hold the texts before `place`, and no others."""
+        if place < self._added:
+            for store in self._stores:
+                store.forget_texts()
+            self._added = 0
+        for store in self._stores:
+            store.add_texts(self._texts[self._added : place])
+        self._added = place
 
 
 def in_batch(draft: Draft, rows: int) -> Draft:

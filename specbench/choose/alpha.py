@@ -18,7 +18,6 @@ import torch
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.acceptance.rules.lenient import lenient
-from specbench.algorithm.draft import growing
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.disturbance import of_steps
@@ -116,10 +115,9 @@ def score(
     levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
     ahead = max(ahead, levels)
     spacing = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
-    stores = [one for draft in drafts.values() for one in growing(draft)]
-    for store in stores:
-        store.forget_texts()
+    scored = Scored(list(candidates), sample, found, 0.0)
     for index, text in enumerate(sample.texts):
+        scored.stores.before(index)
         generators = {draft: generator_for(config.seed, index, "ranks", parts.device) for draft in drafts}
         readers = [
             RankReader(sampling, generators[draft], spacing, most, levels, k_seq[draft]) if grows[draft] else None
@@ -130,12 +128,9 @@ def score(
         )
         for draft, agreement in zip(drafts, scores, strict=True):
             found[draft].append(agreement)
-        for store in stores:
-            store.add_texts([(parts.prompts[index], text)])
         progress.advance(index + 1, len(sample.texts))
-    for store in stores:  # a draft is not timed on completions that it has added
-        store.forget_texts()
-    return Scored(list(candidates), sample, found, parts.target.now() - began)
+    scored.stores.before(0)
+    return replace(scored, seconds=parts.target.now() - began)
 
 
 def _children_under_k_seq(candidates: Sequence[LoadedCandidate]) -> set[int]:

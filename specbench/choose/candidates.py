@@ -13,12 +13,14 @@ target's sample.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
 
 from specbench.algorithm.acceptance.base import Children, TokenRule
+from specbench.algorithm.draft import Stores
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
@@ -156,6 +158,11 @@ class Scored:
     def texts(self) -> list[WrittenText]:
         """The prompts of the sample, each with the target's completion."""
         return list(zip(self.candidates[0].parts.prompts, self.sample.texts, strict=False))
+
+    @cached_property
+    def stores(self) -> Stores:
+        """Of those drafts that grow, filled by these texts."""
+        return Stores([one.parts.draft for one in self.candidates], self.texts)
 
     def at_context(self) -> OfContext:
         """The context of the prompts, for a document; nothing where they are as they are."""

@@ -1,6 +1,6 @@
 """Timed passes of the candidates and of the drafts inside cascades, and the predictions made from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from specbench import theory
@@ -36,18 +36,30 @@ def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
-    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample."""
+    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample.
+
+    A draft that grows holds the completions before the one that is timed, as in a run.
+    """
     config, texts = scored.config, scored.texts
-    return probe(
+    places = [index * len(texts) // config.rounds for index in range(config.rounds)]
+    numbers = iter(range(first, first + rounds))
+
+    def with_stores(work: Callable[[], Round]) -> Round:
+        scored.stores.before(places[next(numbers) % len(places)])
+        return undisturbed(work)
+
+    found = probe(
         scored.candidates[0].parts.target,
         {one.name: one.timed for one in scored.candidates},
         scored.gammas,
-        [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
+        [texts[place] for place in places],
         rounds=rounds,
         seed=config.seed,
         first=first,
-        timing=undisturbed,
+        timing=with_stores,
     )
+    scored.stores.before(0)
+    return found
 
 
 def predictions(

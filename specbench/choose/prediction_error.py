@@ -94,7 +94,8 @@ def interleave(
 ) -> tuple[dict[Name, Decoded], list[Round]]:
     """Run every decoder on every prompt, `repeats` times, with rounds of timed passes spread between.
 
-    Each repeat has another order, because neighbours change the time by a few percent.
+    Each repeat has another order, because neighbours change the time by a few percent. A draft that grows holds the
+    sample's completions before the prompt, as it does in a run.
     """
     config, prompts = scored.config, len(scored.sample.texts)
     names = list(decoders)
@@ -108,6 +109,7 @@ def interleave(
             index = number % prompts
             while len(rounds) < -(-(number + 1) * config.rounds // total):
                 rounds += time_passes(scored, len(rounds), 1)
+            scored.stores.before(index)
             for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
                 decoded[names[place]].add(index, decoders[names[place]](index)(), first=number < prompts)
             progress.advance(number + 1, total)

@@ -103,13 +103,14 @@ class Costs:
         names = list(dict.fromkeys(name for name, _ in costs))
         first_step = 1.0 if begun is None else float(begun[0] / step[0])
         idle = {name: 1 + cost.overhead for (name, _), cost in costs.items()}
-        short = dict.fromkeys(names, 0.0)
-        bare = Prices(costs, first_step, idle.copy(), short.copy())
-        for name in names:
-            keys = [key for key in costs if key[0] == name]
+        keys_of = {name: [key for key in costs if key[0] == name] for name in names}
+        for name, keys in keys_of.items():
             nothing = _mean((one.passes[key]["idle"] for one in picked for key in keys), at_least=FEW)
             if nothing is not None:
                 idle[name] = float((nothing / step).sum())
+        short = dict.fromkeys(names, 0.0)
+        bare = Prices(costs, first_step, idle, short.copy())
+        for name, keys in keys_of.items():
             more = [
                 one.passes[key]["short"].sum(-1) / step - bare.of_passes(key)[1][one.drafted[key]]
                 for one in picked

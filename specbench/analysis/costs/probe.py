@@ -39,7 +39,8 @@ T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS = 16  # baseline steps of a round
-PASSES = 5  # about so many passes of each (candidate, gamma) a round
+PASSES = 12  # about so many passes of each (candidate, gamma) a round
+COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 
@@ -145,7 +146,7 @@ def _round(
             return seen[:1], seen[1:]
         begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
         # Its first step may have to read the tokens so far, as none in a run.
-        return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[1:]
+        return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[COLD:]
 
     def generator() -> torch.Generator:
         device: torch.device = getattr(target, "device", torch.device("cpu"))

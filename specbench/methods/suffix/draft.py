@@ -16,7 +16,7 @@ Completions are added between prompts only: a proposal depends on earlier comple
 one-hot: the proposal is certain.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +67,10 @@ class SuffixTrie:
         self._root.followers = {}
         self._ending: list[Node] = []  # the unfinished text's last 1, 2, ... tokens, of those runs that occurred before
         self._endings: list[list[Node]] = []  # the same before each of its tokens
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._tokens
 
     @property
     def ending(self) -> Sequence[Node]:
@@ -257,19 +261,20 @@ class SuffixSession(CopiesFromContext, Stateless):
     def _best(self, most: int) -> Match | None:
         """The match whose continuation, of up to `most` tokens, has the highest score."""
         earlier, depth = self.draft.earlier, self.draft.config.depth
-        best: Match | None = None
-        for trie, nodes in ((earlier, earlier.find(self._last[1 - depth :])), (self._trie, self._trie.ending)):
-            for match in self._continued(trie, nodes, most):
-                if match.tokens and (best is None or match.score >= best.score):
-                    best = match
-        return best
+        best = self._better(self._trie, self._trie.ending, most, None)
+        if earlier.is_empty or (best is not None and best.score >= most):
+            return best
+        return self._better(earlier, list(earlier.find(self._last[1 - depth :])), most, best)
 
-    def _continued(self, trie: SuffixTrie, nodes: Iterable[Node], most: int) -> Iterator[Match]:
-        """Each run of `nodes`, which have 1, 2, ... tokens, with its likeliest continuation."""
+    def _better(self, trie: SuffixTrie, nodes: Sequence[Node], most: int, best: Match | None) -> Match | None:
+        """`best`, or what scores higher: one of `nodes`, which are runs of 1, 2, ... tokens, likeliest continued."""
         factor, least = self.draft.config.factor, self.draft.config.min_probability
-        for length, node in enumerate(nodes, 1):
+        for length in range(len(nodes), 0, -1):
+            node, tokens = nodes[length - 1], min(most, int(length * factor + 1e-6))
+            if best is not None and best.score >= tokens:  # which no shorter run can exceed either
+                break
             match, probability = Match(trie, node, length), 1.0
-            for _ in range(min(most, int(length * factor + 1e-6))):
+            for _ in range(tokens):
                 if (found := trie.likeliest(node)) is None:
                     break
                 token, share, node = found
@@ -278,7 +283,9 @@ class SuffixSession(CopiesFromContext, Stateless):
                     break
                 match.tokens.append(token)
                 match.score += probability
-            yield match
+            if match.tokens and (best is None or match.score > best.score):
+                best = match
+        return best
 
 
 class SuffixBuilder(DraftBuilder[SuffixConfig]):
