@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 import numpy as np
@@ -53,8 +54,8 @@ from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, require_memory, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, write_document
-from specbench.records.schema import SCHEMA_VERSION, Row
+from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
+from specbench.records.schema import SCHEMA_VERSION
 from specbench.report.load import best_at
 
 ALONE = "none"
@@ -325,27 +326,33 @@ class _Plan:
         stretch = self.requests / (self.recorded[self.requests - 1] * rate)
         return [stretch * time for time in self.recorded[: self.requests]]
 
-    def simulated(self, key: Key, rate: float, draw: int = 0, slower: float = 1.0) -> list[Served]:
-        """The requests of one setting, which arrive at this rate; draw 0 are the arrivals of the real runs."""
-        requests = [self.timed[key].requests[place] for place in self.places]
-        seed = self.seed + draw
-        return simulate(self.arrivals(rate, seed), requests, self.costs[key].times(slower), self.rows, seed)
+    def simulated(self, key: Key, rate: float, arrivals: int, draw: int, slower: float = 1.0) -> list[Served]:
+        """The requests of one setting at this rate; arrivals 0 are those of the real runs. `draw`: of turns' times."""
+        requests, seed = [self.timed[key].requests[place] for place in self.places], self.seed
+        times, costs = self.arrivals(rate, seed + arrivals), self.costs[key].times(slower)
+        return simulate(times, requests, costs, self.rows, seed + draw)
 
     def row(self, key: Key, rate: float) -> LoadRow:
-        """Means over the simulated arrivals, and quantiles over all their requests."""
-        draws = [self.simulated(key, rate, draw) for draw in range(DRAWS)]
-        each = [service(one, self.promise) for one in draws]
-        low, high = np.quantile([one["goodput"] for one in each], [0.025, 0.975])
-        every = [one for draw in draws for one in draw]
-        mean = {
-            name: float(np.mean([cast(Row, one)[name] for one in each]))
-            for name in ("goodput", "kept", "throughput", "tokens_per_second")
-        }
+        """Over several simulated arrivals."""
+        draws = [self.simulated(key, rate, draw, draw) for draw in range(DRAWS)]
+        goodputs = [service(one, self.promise)["goodput"] for one in draws]
+        low, high = np.quantile(goodputs, [0.025, 0.975])
         return cast(LoadRow, {
-            "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity, **mean,
-            "goodput_low": float(low), "goodput_high": float(high),
-            "ttft_s": quantiles([one.ttft_s for one in every]), "tpot_s": quantiles([one.tpot_s for one in every]),
+            "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity,
+            **self._mean_service(draws), "goodput_low": float(low), "goodput_high": float(high),
         })  # fmt: skip
+
+    def _mean_service(self, draws: Sequence[list[Served]]) -> ServiceRecord:
+        """Means over `draws`, and quantiles over all their requests."""
+        each, every = [service(one, self.promise) for one in draws], [one for draw in draws for one in draw]
+        return {
+            "goodput": fmean(one["goodput"] for one in each),
+            "kept": fmean(one["kept"] for one in each),
+            "throughput": fmean(one["throughput"] for one in each),
+            "tokens_per_second": fmean(one["tokens_per_second"] for one in each),
+            "ttft_s": quantiles([one.ttft_s for one in every]),
+            "tpot_s": quantiles([one.tpot_s for one in every]),
+        }
 
     def checked(self) -> list[tuple[Key, float]]:
         """Settings and rates to serve for real: at loads spread over all, without a draft and with the best one."""
@@ -359,7 +366,7 @@ class _Plan:
 
     def checked_row(self, key: Key, rate: float, real: _Real) -> ServedRow:
         slower = self.costs[key].drift(real.around)
-        said = service(self.simulated(key, rate, slower=slower), self.promise)
+        said = self._mean_service([self.simulated(key, rate, 0, draw, slower) for draw in range(DRAWS)])
         was = service(real.served, self.promise)
 
         def off(a: float, b: float) -> float | None:
