@@ -26,7 +26,7 @@ BEYOND := beyond-mini beyond-mini-exit beyond-mini-skip beyond-mini-lookahead be
 beyond: $(READY)
 	$(foreach sweep,$(BEYOND),$(BIN)/specbench sweep experiment=$(sweep) $(ARGS) &&) true
 
-# Calibrated against measured on the pair that ships: results/validate/. On a quiet machine, some 2 minutes.
+# Calibrated against measured on the models that ship: results/validate/. On a quiet machine, some 3 minutes.
 validate: $(READY)
 	$(BIN)/specbench recommend --validate draft=t5-nano,bigram,unigram gammas=1,2,3,5,7,10 limit=60 rounds=24 $(ARGS)
 	$(BIN)/specbench recommend --validate target=gpt-mini task=lm-mini \

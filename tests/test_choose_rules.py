@@ -10,6 +10,7 @@ from specbench.algorithm.decoding import Pass, Trace
 from specbench.analysis.proof.departures import Difference
 from specbench.choose.prediction_error import Decoded
 from specbench.cli import main
+from specbench.config.paths import shipped
 from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
@@ -124,6 +125,26 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
         assert ours[best]["against_best"]["value"] == 1.0
         assert all(ours[gamma]["against_best"]["value"] <= 1.0 for gamma in (1, 3))
     assert record["learning"]["drafts"] == 3 and record["learning"]["decode_s"] > 0
+
+
+@pytest.mark.full
+def test_a_draft_that_grows_decodes_as_many_tokens_a_pass_as_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With earlier completions in its store in both; without them in decoding it has 2.4 and not 2.9."""
+    if not shipped("models", "gpt-mini", "model.safetensors").is_file():
+        pytest.skip("needs the shipped models")
+    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+    keys = ["target=gpt-mini", "task=lm-mini", "draft=suffix", "gammas=3", "limit=10", "rounds=2", "repeats=1"]
+    assert main(["recommend", "--validate", *keys, f"results={tmp_path}"]) == 0
+    (file,) = (tmp_path / "validate").glob("*.json")
+    record = json.loads(file.read_text())
+    (row,), (_, decoded, *_) = record["rows"], record["decoded"]
+    # A pass emits one token more than it accepts, but perhaps the last.
+    fewest = (sum(decoded["tokens"]) - sum(decoded["accepted"])) / sum(decoded["tokens"])
+    most = fewest + record["prompts"] / sum(decoded["tokens"])
+    assert fewest <= 1 / row["tokens_per_pass"] <= most
 
 
 @pytest.mark.full

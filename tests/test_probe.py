@@ -1,6 +1,7 @@
 """Probes: passes of the real loop, what they cost on a clock without noise, and the chain from them to a walltime."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -90,6 +91,32 @@ def chained(
     spent.append(clock.seconds - began)
     base = [autoregressive(target, prompt, **keys) for prompt in prompts]  # type: ignore[arg-type]
     return Predictions({"a": found}, rounds, most, 100, 0), traces | {0: base}, spent
+
+
+def test_what_follows_a_jump_into_a_text_does_not_count() -> None:
+    """On a clock on which the first runs of a session take twice as long, as weights that no cache holds."""
+    clock = Clock()
+    target, small = (Clocked(random_table(seed), clock, step, 0.0) for seed, step in ((3, 1.0), (4, 0.1)))
+    started = target.start
+
+    def cold_at_first(prompt: Prompt) -> Any:
+        session, runs = started(prompt), iter((1.0, 1.0, 1.0))
+        extend = session.extend
+
+        def slow(tokens: Sequence[int], parents: Sequence[int] | None = None) -> torch.Tensor:
+            clock.seconds += next(runs, 0.0)
+            return extend(tokens, parents)
+
+        session.extend = slow
+        return session
+
+    target.start = cold_at_first  # type: ignore[method-assign]
+    text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 20
+    candidate = Candidate(ModelDraft(small, VOCABULARY), spec_of(Sampling(), 200))
+    rounds = probe(target, {"a": candidate}, [1, 3], [(PROMPT, text)] * 2, rounds=6)
+    prices = Costs(rounds[1:]).prices()  # round 0 jumps nowhere
+    assert prices.first_step == pytest.approx(2.0)
+    assert prices.costs["a", 3].verify_cost == pytest.approx(1.0) and prices.costs["a", 1].c == pytest.approx(0.1)
 
 
 def per_token(traces: Sequence[Trace]) -> float:

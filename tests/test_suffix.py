@@ -110,8 +110,13 @@ def test_a_longest_run_that_repeats_has_no_followers_and_a_unique_run_continues(
     assert one is not None and one[:2] == (6, 1.0)
 
 
-@pytest.mark.parametrize("keys", [{}, {"factor": 2.5}, {"min_probability": 0.6}, {"grow": True}], ids=str)
-def test_proposals_are_those_of_counting(keys: dict[str, float]) -> None:
+@pytest.mark.parametrize("most", [1, 5])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"factor": 2.5}, {"factor": 0.5}, {"min_probability": 0.6}, {"grow": True}, {"grow": True, "factor": 2.5}],
+    ids=str,
+)
+def test_proposals_are_those_of_counting(keys: dict[str, float], most: int) -> None:
     config, compared = SuffixConfig(depth=DEPTH, **keys), 0  # type: ignore[arg-type]
     for seed in range(40):
         source, prompt, *earlier = texts_of(seed, 6, 4)
@@ -122,10 +127,10 @@ def test_proposals_are_those_of_counting(keys: dict[str, float]) -> None:
         for end in range(1, len(prompt) + 1):
             text = [START, *prompt[:end]]
             try:
-                tokens, _ = by_counting(config, (store, [source, text]), text, 5)
+                tokens, _ = by_counting(config, (store, [source, text]), text, most)
             except LookupError:
                 continue
-            assert session.propose(text, 5, NONE).tokens == tokens
+            assert session.propose(text, most, NONE).tokens == tokens
             compared += bool(tokens)
     assert compared > 20
 
@@ -189,9 +194,8 @@ def test_drafts_are_compared_with_earlier_completions_in_their_stores_as_in_a_ru
 
         return decoded
 
-    scored.stores.before(0)
     interleave(scored, {("suffix", 1): decode}, SimpleNamespace(advance=lambda *_: None))  # type: ignore[arg-type]
-    assert seen == [0, 0, *[0, 2, 3] * 2]  # two prompts are decoded untimed at first
+    assert seen == [0, 0, *[0, 2, 3] * 2] and draft.grown == 0  # two prompts are decoded untimed at first
 
 
 def test_a_tree_has_the_followers_by_share() -> None:

@@ -306,11 +306,12 @@ class Stores:
 
     def __init__(self, drafts: Iterable[Draft], texts: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
         self._stores = list({id(one): one for draft in drafts for one in growing(draft)}.values())
-        self._texts, self._added = texts, len(texts)
+        self._texts = texts
+        self._added: int | None = None  # what the stores hold before the first call is not known
 
     def before(self, place: int) -> None:
         """Hold the texts before `place`, and no others."""
-        if place < self._added:
+        if self._added is None or place < self._added:
             for store in self._stores:
                 store.forget_texts()
             self._added = 0

@@ -181,16 +181,14 @@ def with_trees(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
     candidates, trees = list[LoadedCandidate](), dict[str, Grown]()
     for candidate in scored.candidates:
         if candidate.tree is not None:
-            agreements = scored.agreement[candidate.draft]
-            candidate, trees[candidate.name] = _with_tree(candidate, agreements, scored.sample.texts)
+            candidate, trees[candidate.name] = _with_tree(candidate, scored)
         candidates.append(candidate)
     return replace(scored, candidates=candidates), trees
 
 
-def _with_tree(
-    candidate: LoadedCandidate, agreements: Sequence[Agreement], texts: Sequence[Sequence[int]]
-) -> tuple[LoadedCandidate, Grown]:
+def _with_tree(candidate: LoadedCandidate, scored: Scored) -> tuple[LoadedCandidate, Grown]:
     config, bare = candidate.config, candidate.parts
+    agreements, texts = scored.agreement[candidate.draft], scored.sample.texts
     children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
     ranks = [one.ranks for one in agreements if one.ranks is not None]
     prompts = bare.prompts[: len(texts)]
@@ -205,7 +203,8 @@ def _with_tree(
     parts = with_tree(config, bare, choice)
     assert isinstance(parts.draft, TreeDraft)
     passes = []
-    for prompt, text, one in zip(prompts, texts, agreements, strict=True):
+    for place, (prompt, text, one) in enumerate(zip(prompts, texts, agreements, strict=True)):
+        scored.stores.before(place)
         counted = forecast_passes(
             parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.found_in_text, k_seq
         )  # fmt: skip
@@ -215,6 +214,7 @@ def _with_tree(
                 "not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
             )
         passes.append(counted)
+    scored.stores.before(0)
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
     one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
     if isinstance(plan, TreeShape) and ranks and one_acceptance_per_rank:

@@ -60,7 +60,7 @@ from specbench.report.load import best_at
 
 ALONE = "none"
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves
-DRAWS = 20  # simulated arrivals of each load
+DRAWS = 20  # simulations of each load: of as many arrivals, or of those of a real run
 TTFT, TPOT = 20.0, 2.0  # the promise where none is given, in steps of the target alone with all rows at work
 Key = tuple[str, int]  # a candidate's name, and gamma; ALONE and 0 without a draft
 
@@ -327,13 +327,13 @@ class _Plan:
         return [stretch * time for time in self.recorded[: self.requests]]
 
     def simulated(self, key: Key, rate: float, arrivals: int, draw: int, slower: float = 1.0) -> list[Served]:
-        """The requests of one setting at this rate; arrivals 0 are those of the real runs. `draw`: of turns' times."""
+        """The requests of one setting, for a draw of turns' times; arrivals 0 are those of the real runs."""
         requests, seed = [self.timed[key].requests[place] for place in self.places], self.seed
         times, costs = self.arrivals(rate, seed + arrivals), self.costs[key].times(slower)
         return simulate(times, requests, costs, self.rows, seed + draw)
 
     def row(self, key: Key, rate: float) -> LoadRow:
-        """Over several simulated arrivals."""
+        """What is served, over several simulated arrivals."""
         draws = [self.simulated(key, rate, draw, draw) for draw in range(DRAWS)]
         goodputs = [service(one, self.promise)["goodput"] for one in draws]
         low, high = np.quantile(goodputs, [0.025, 0.975])

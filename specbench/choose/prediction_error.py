@@ -113,6 +113,7 @@ def interleave(
             for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
                 decoded[names[place]].add(index, decoders[names[place]](index)(), first=number < prompts)
             progress.advance(number + 1, total)
+    scored.stores.before(0)
     return decoded, rounds
 
 

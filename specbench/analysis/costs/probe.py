@@ -1,6 +1,6 @@
 """Timed passes of the real loop, from which `analysis.costs.costs` makes c, v(gamma) and overhead.
 
-A probe is a handful of passes, begun inside completions that the target wrote, at places spread over their length, so
+A probe is a few passes, begun inside completions that the target wrote, at places spread over their length, so
 that caches are as long as in a run and the engine is the one that a run uses. The first pass of a completion is timed
 from its own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and
 each candidate at every gamma in turn, in random order: the buffers and caches that a neighbour leaves change times by a
@@ -39,7 +39,7 @@ T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS = 16  # baseline steps of a round
-PASSES = 12  # about so many passes of each (candidate, gamma) a round
+PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; more otherwise
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
@@ -146,7 +146,8 @@ def _round(
             return seen[:1], seen[1:]
         begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
         # Its first step may have to read the tokens so far, as none in a run.
-        return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[COLD:]
+        further = decode(begun, most)
+        return decode(prompt, min(shortest, max_new_tokens))[:1], further[COLD:] or further[1:]
 
     def generator() -> torch.Generator:
         device: torch.device = getattr(target, "device", torch.device("cpu"))
@@ -275,11 +276,11 @@ def probe_rows(
             begun = _begun(texts, rows, number, most)
             traces = together([decoding(key, one, most) for one in begun], rows, batch)
             if key is None:
-                this.steps_s.extend(_together(traces[0].steps_s, traces[0], rows)[1:])
+                this.steps_s.extend(_together(traces[0].steps_s, traces[0], rows)[COLD:])
                 continue
             times = [(one.draft_s, one.verify_s, one.accept_s) for one in traces[0].passes]
             this.passes[key].extend(
-                Timed(key[1], key[1], 0, False, *each) for each in _together(times, traces[0], rows)[1:]
+                Timed(key[1], key[1], 0, False, *each) for each in _together(times, traces[0], rows)[COLD:]
             )
         return this
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specbench.analysis.costs.probe import GOLDEN, PASSES, STEPS, Key, Round, Timed, WrittenText
+from specbench.analysis.costs.probe import GOLDEN, STEPS, Key, Round, Timed, WrittenText
 from specbench.bench.timing import Decoder, in_turn, times_faster
 from specbench.engine.session import Prompt
 from specbench.stats import Interval
@@ -54,6 +54,7 @@ class Engine(Protocol):
         ...
 
 
+PASSES = 5  # at each place: beside the time of its calls, cold weights are little
 TEXTS = 4  # of a round: texts of a few passes are short, and calls are cheap
 REPEATS = 3  # of each whole text; the median, so that one hiccup of the machine does not count
 PLAIN: Key = ("", 0)  # decoding without a draft

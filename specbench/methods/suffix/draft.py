@@ -267,7 +267,7 @@ class SuffixSession(CopiesFromContext, Stateless):
         return self._better(earlier, list(earlier.find(self._last[1 - depth :])), most, best)
 
     def _better(self, trie: SuffixTrie, nodes: Sequence[Node], most: int, best: Match | None) -> Match | None:
-        """`best`, or what scores higher: one of `nodes`, which are runs of 1, 2, ... tokens, likeliest continued."""
+        """The better of `best` and the best continuation of `nodes`, which are runs of 1, 2, ... tokens."""
         factor, least = self.draft.config.factor, self.draft.config.min_probability
         for length in range(len(nodes), 0, -1):
             node, tokens = nodes[length - 1], min(most, int(length * factor + 1e-6))
