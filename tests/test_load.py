@@ -71,7 +71,7 @@ class Clocked:
         return [0] * len(rows)
 
     def decode(self, request: Request) -> Decoding:
-        self.now_s += self.costs.start_s([request.prompt], self.draw)
+        self.now_s += self.costs.start_s([request.prompt], 1, self.draw)
         row: Any = SimpleNamespace(batch=self, fresh=True, held=request.prompt)
         yield Moment.READY
         for tokens in request.emitted:
@@ -115,6 +115,21 @@ def test_costs_are_recovered_from_turns_and_predict_other_loads() -> None:
     said = service(simulate(arrivals, others, found, 4), Promise(10, 1.5))
     assert 0.1 < real["kept"] < 1 and said["goodput"] == pytest.approx(real["goodput"])
     assert said["ttft_s"] == pytest.approx(real["ttft_s"]) and said["tpot_s"] == pytest.approx(real["tpot_s"])
+
+
+def test_starts_may_cost_more_where_few_requests_are_at_work() -> None:
+    requests, factor = requests_of(80), {1: 1.3, 2: 1.1, 4: 0.9}
+    turns = [
+        replace(one, start_s=one.start_s * factor[rows])
+        for rows in factor
+        for one in seen(really(COSTS, [0.0] * 80, requests, rows), requests)
+        if one.rows == rows
+    ]
+    found, draw = fit(turns, list(factor)), random.Random(0)
+    for rows in factor:
+        here = [one for one in turns if one.rows == rows]
+        said = sum(replace(found, spread=((1.0,), (1.0,))).start_s(one.prompts, rows, draw) for one in here)
+        assert said == pytest.approx(sum(one.start_s for one in here))
 
 
 def test_a_cost_that_would_be_negative_is_left_out_and_the_spread_keeps_sums() -> None:

@@ -10,8 +10,8 @@ Times are seconds, rates are requests a second. Plain numbers; random numbers co
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -56,8 +56,8 @@ class Served:
 class TurnCosts(Protocol):
     """What a turn of the batch takes, in seconds."""
 
-    def start_s(self, prompts: Sequence[int], draw: random.Random) -> float:
-        """Of joining requests, by the tokens of their prompts."""
+    def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
+        """Of joining requests, by the tokens of their prompts; `rows` are at work with them."""
         ...
 
     def pass_s(self, rows: int, joined: int, held: int, draw: random.Random) -> float:
@@ -81,7 +81,7 @@ def simulate(
             ready += 1
         joined, taken = list(range(taken, ready)), ready
         if joined:
-            now += costs.start_s([requests[index].prompt for index in joined], draw)
+            now += costs.start_s([requests[index].prompt for index in joined], len(at_work) + len(joined), draw)
         at_work += [(index, 0) for index in joined]
         now += costs.pass_s(len(at_work), len(joined), sum(held[index] for index, _ in at_work), draw)
         staying = []
@@ -156,8 +156,10 @@ class SeenTurn:
 class Costs:
     """Costs that are linear in what a turn has, with the spread of the turns that they are fitted to.
 
-    A start costs `join_s` a request and `token_s` a token of its prompt; a pass costs what `at` says by number of
-    rows, linear in between, `first_s` for each row that has just joined, and `held_s` for each token that rows hold.
+    A start costs `join_s` a request and `token_s` a token of its prompt, times what `start_at` says by rows at work:
+    with few, many passes lie between two starts, and the encoder's weights are in no cache. A pass costs what `at` says
+    by rows, `first_s` for each row that has just joined, and `held_s` for each token that rows hold. Between two
+    numbers of rows both are linear.
     `spread` holds what turns took over what this says, whose mean is 1: of starts, and of passes.
     """
 
@@ -166,25 +168,26 @@ class Costs:
     at: dict[int, float]
     first_s: float
     held_s: float
+    start_at: dict[int, float] = field(default_factory=lambda: {1: 1.0})
     spread: tuple[Sequence[float], Sequence[float]] = ((1.0,), (1.0,))
 
-    def start_s(self, prompts: Sequence[int], draw: random.Random) -> float:
-        return self._start_s(prompts) * draw.choice(self.spread[0])
+    def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
+        return self._start_s(prompts, rows) * draw.choice(self.spread[0])
 
     def pass_s(self, rows: int, joined: int, held: int, draw: random.Random) -> float:
         return self._pass_s(rows, joined, held) * draw.choice(self.spread[1])
 
-    def _start_s(self, prompts: Sequence[int]) -> float:
-        return self.join_s * len(prompts) + self.token_s * sum(prompts)
+    def _start_s(self, prompts: Sequence[int], rows: int) -> float:
+        return (self.join_s * len(prompts) + self.token_s * sum(prompts)) * _between(self.start_at, rows)
 
     def _pass_s(self, rows: int, joined: int, held: int) -> float:
-        known = sorted(self.at)
-        at = float(np.interp(rows, known, [self.at[one] for one in known]))
-        return at + self.first_s * joined + self.held_s * held
+        return _between(self.at, rows) + self.first_s * joined + self.held_s * held
 
     def drift(self, turns: Sequence[SeenTurn]) -> float:
         """How much longer `turns` took than this says."""
-        said = sum(self._start_s(one.prompts) + self._pass_s(one.rows, len(one.prompts), one.held) for one in turns)
+        said = sum(
+            self._start_s(one.prompts, one.rows) + self._pass_s(one.rows, len(one.prompts), one.held) for one in turns
+        )
         return sum(one.start_s + one.pass_s for one in turns) / said
 
     def times(self, factor: float) -> "Costs":
@@ -197,6 +200,11 @@ class Costs:
     def steady_s(self, rows: int, held: float) -> float:
         """A pass in which nobody joins, of rows that hold `held` tokens each."""
         return self._pass_s(rows, 0, round(rows * held))
+
+
+def _between(known: Mapping[int, float], rows: int) -> float:
+    at = sorted(known)
+    return float(np.interp(rows, at, [known[one] for one in at]))
 
 
 def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTurn] = ()) -> Costs:
@@ -213,12 +221,24 @@ def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTur
     passes = np.array([one.pass_s for one in turns])
     *at, first_s, held_s = _not_negative(np.hstack([hats, more]), passes, len(nodes))
     bare = Costs(join_s, token_s, dict(zip(nodes, at, strict=True)), first_s, held_s)
+    bare = replace(bare, start_at=_over_said(starts, nodes, bare) or bare.start_at)
     said = [bare._pass_s(one.rows, len(one.prompts), one.held) for one in turns]
     spread = (
-        _spread([one.start_s for one in starts], [bare._start_s(one.prompts) for one in starts]),
+        _spread([one.start_s for one in starts], [bare._start_s(one.prompts, one.rows) for one in starts]),
         _spread([one.pass_s for one in turns], said),
     )
-    return Costs(join_s, token_s, bare.at, first_s, held_s, spread)
+    return replace(bare, spread=spread)
+
+
+def _over_said(starts: Sequence[SeenTurn], nodes: Sequence[int], costs: Costs) -> dict[int, float]:
+    """What starts took over what `costs` say, by the number of rows at work, where enough were seen."""
+    found = dict[int, float]()
+    for rows in nodes:
+        seen_here = [one for one in starts if one.rows == rows]
+        if len(seen_here) >= FEWEST:
+            said = sum(costs._start_s(one.prompts, one.rows) for one in seen_here)
+            found[rows] = sum(one.start_s for one in seen_here) / said
+    return found
 
 
 def _not_negative(x_TK: NDArray[np.float64], seconds_T: NDArray[np.float64], kept: int) -> list[float]:

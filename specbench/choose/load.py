@@ -215,7 +215,8 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
                 "candidate": key[0], "gamma": key[1], "turns": len(timed[key].turns),
                 "tokens_per_pass": plan.tokens_per_pass(key), "join_s": costs.join_s, "token_s": costs.token_s,
                 "pass_s": {str(at): seconds for at, seconds in costs.at.items()}, "first_s": costs.first_s,
-                "held_s": costs.held_s, "c": plan.over_step(key, 0), "verify_cost": plan.over_step(key, 1),
+                "held_s": costs.held_s, "start_at": {str(at): factor for at, factor in costs.start_at.items()},
+                "c": plan.over_step(key, 0), "verify_cost": plan.over_step(key, 1),
             }
             for key, costs in plan.costs.items()
         ],
