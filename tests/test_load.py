@@ -125,11 +125,25 @@ def test_starts_may_cost_more_where_few_requests_are_at_work() -> None:
         for one in seen(really(COSTS, [0.0] * 80, requests, rows), requests)
         if one.rows == rows
     ]
-    found, draw = fit(turns, list(factor)), random.Random(0)
+    found = fit(turns[::2], list(factor), turns[1::2])
     for rows in factor:
-        here = [one for one in turns if one.rows == rows]
-        said = sum(replace(found, spread=((1.0,), (1.0,))).start_s(one.prompts, rows, draw) for one in here)
-        assert said == pytest.approx(sum(one.start_s for one in here))
+        assert found.start_at[rows] / found.start_at[4] == pytest.approx(factor[rows] / 0.9, rel=0.05)
+
+
+def test_a_start_is_told_how_many_requests_are_then_at_work() -> None:
+    class Noting:
+        rows = list[int]()
+
+        def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
+            self.rows.append(rows)
+            return COSTS.start_s(prompts, rows, draw)
+
+        pass_s = staticmethod(COSTS.pass_s)
+
+    requests, arrivals = requests_of(120), poisson(0.2, 120, seed=1)
+    simulate(arrivals, requests, noting := Noting(), 4)
+    assert noting.rows == [len(turn.rows) for turn in really(COSTS, arrivals, requests, 4) if turn.joined]
+    assert len(set(noting.rows)) == 4
 
 
 def test_a_cost_that_would_be_negative_is_left_out_and_the_spread_keeps_sums() -> None:

@@ -235,8 +235,8 @@ def _over_said(starts: Sequence[SeenTurn], nodes: Sequence[int], costs: Costs) -
     found = dict[int, float]()
     for rows in nodes:
         seen_here = [one for one in starts if one.rows == rows]
-        if len(seen_here) >= FEWEST:
-            said = sum(costs._start_s(one.prompts, one.rows) for one in seen_here)
+        said = sum(costs._start_s(one.prompts, one.rows) for one in seen_here)
+        if len(seen_here) >= FEWEST and said > 0:
             found[rows] = sum(one.start_s for one in seen_here) / said
     return found
 

@@ -292,7 +292,7 @@ class TurnCostRow(TypedDict):
     token_s: Annotated[float, "seconds a token of its prompt"]
     pass_s: Annotated[dict[str, float], "seconds of a pass, by rows"]
     first_s: Annotated[float, "seconds more for each row that has just joined"]
-    start_at: NotRequired[Annotated[dict[str, float], "times what `join_s` and `token_s` say, by rows at work"]]
+    start_at: NotRequired[Annotated[dict[str, float], "a factor of `join_s` and `token_s`, by rows at work"]]
     held_s: Annotated[float, "seconds more for each token that rows hold"]
     c: Annotated[dict[str, float], "c(B), by rows"]
     verify_cost: Annotated[dict[str, float], "v(B, gamma), by rows"]

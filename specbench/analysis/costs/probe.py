@@ -39,7 +39,7 @@ T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS = 16  # baseline steps of a round
-PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; more otherwise
+PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
@@ -146,8 +146,7 @@ def _round(
             return seen[:1], seen[1:]
         begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
         # Its first step may have to read the tokens so far, as none in a run.
-        further = decode(begun, most)
-        return decode(prompt, min(shortest, max_new_tokens))[:1], further[COLD:] or further[1:]
+        return decode(prompt, min(shortest, max_new_tokens))[:1], _warm(decode(begun, most))
 
     def generator() -> torch.Generator:
         device: torch.device = getattr(target, "device", torch.device("cpu"))
@@ -186,6 +185,11 @@ def _round(
             for drafted in (one.drafted if one.parents is None else asked,)
         )  # fmt: skip
     return this
+
+
+def _warm(times: list[T]) -> list[T]:
+    """Without those that are cold; of very few without the first alone."""
+    return times[COLD:] or times[1:]
 
 
 def start_of(length: int, tokens: int, number: int) -> int:
@@ -276,11 +280,11 @@ def probe_rows(
             begun = _begun(texts, rows, number, most)
             traces = together([decoding(key, one, most) for one in begun], rows, batch)
             if key is None:
-                this.steps_s.extend(_together(traces[0].steps_s, traces[0], rows)[COLD:])
+                this.steps_s.extend(_warm(_together(traces[0].steps_s, traces[0], rows)))
                 continue
             times = [(one.draft_s, one.verify_s, one.accept_s) for one in traces[0].passes]
             this.passes[key].extend(
-                Timed(key[1], key[1], 0, False, *each) for each in _together(times, traces[0], rows)[COLD:]
+                Timed(key[1], key[1], 0, False, *each) for each in _warm(_together(times, traces[0], rows))
             )
         return this
 
