@@ -131,19 +131,19 @@ def test_starts_may_cost_more_where_few_requests_are_at_work() -> None:
 
 
 def test_a_start_is_told_how_many_requests_are_then_at_work() -> None:
-    class Noting:
-        rows = list[int]()
+    told = list[int]()
 
+    class Noting:
         def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
-            self.rows.append(rows)
+            told.append(rows)
             return COSTS.start_s(prompts, rows, draw)
 
         pass_s = staticmethod(COSTS.pass_s)
 
     requests, arrivals = requests_of(120), poisson(0.2, 120, seed=1)
-    simulate(arrivals, requests, noting := Noting(), 4)
-    assert noting.rows == [len(turn.rows) for turn in really(COSTS, arrivals, requests, 4) if turn.joined]
-    assert len(set(noting.rows)) == 4
+    simulate(arrivals, requests, Noting(), 4)
+    assert told == [len(turn.rows) for turn in really(COSTS, arrivals, requests, 4) if turn.joined]
+    assert len(set(told)) == 4
 
 
 def test_a_cost_that_would_be_negative_is_left_out_and_the_spread_keeps_sums() -> None:
