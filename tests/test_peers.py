@@ -32,6 +32,7 @@ def work(**changed: Any) -> Work:
 
 
 STAND_IN = """
+import time
 from types import SimpleNamespace
 __version__ = "9.9"
 
@@ -43,9 +44,11 @@ def get_supported_compute_types(device):
 class Translator:
     def __init__(self, folder, device, compute_type, intra_threads, inter_threads):
         assert folder.endswith("model") and (device, compute_type, inter_threads) == ("cpu", "float32", 1)
+        self.threads = intra_threads
 
     def translate_batch(self, words, beam_size, max_decoding_length, return_end_token):
         assert (beam_size, return_end_token) == (1, True)
+        time.sleep(0.01 * (self.threads - 1))
         return [SimpleNamespace(hypotheses=[words[0][:max_decoding_length]])]
 """
 CONVERTERS = """
@@ -73,12 +76,17 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(package: None) -> None:
+def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(
+    package: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And on as many threads as it is fastest with."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for words in (WORDS, 2):
         peer = ctranslate2(work(max_new_tokens=words, dtype=torch.bfloat16))
         with peer.process:
             seconds, tokens = peer.decode(0)
-        assert tokens == list(PROMPT.source)[:words] and seconds >= 0 and peer.what == "CTranslate2 9.9 in float32"
+        assert tokens == list(PROMPT.source)[:words] and seconds >= 0
+        assert peer.what == "CTranslate2 9.9 in float32 on 1 thread"
 
 
 @pytest.mark.full
