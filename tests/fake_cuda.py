@@ -24,8 +24,8 @@ from specbench.methods.dflash import captured as block_program
 from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")
-# A mode that is freed leaves something behind that torch 2.13 writes to: tests that came later died of broken memory,
-# most often with MALLOC_PERTURB_=165 and PYTHONMALLOC=malloc, never with all modes kept.
+# All modes are kept. With freed ones, torch 2.13 corrupts memory, and a later test crashes: now and then, and nearly
+# always under MALLOC_PERTURB_=165 and PYTHONMALLOC=malloc.
 MODES: list[FakeTensorMode] = []
 aten: Any = torch.ops.aten
 

@@ -63,7 +63,7 @@ def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
 
 
 def test_passes_that_draft_less_or_nothing_cost_what_was_timed() -> None:
-    """Exactly, where the cost is linear in the tokens drafted from a pass without any on, whatever that one costs."""
+    """Exact where each drafted token costs the same, whatever a pass without any costs."""
     timed = [Timed(4, drafted, 0, False, STEP * 0.1 * drafted, STEP * 1.7, 0.0) for drafted in (0, 1, 2, 3, 4, 4)]
     rounds = [Round([STEP] * 8, {("a", 4): timed}, []) for _ in range(4)]
     assert Costs(rounds).prices().of_passes(("a", 4))[1] == pytest.approx(1.7 + 0.1 * np.arange(5))

@@ -283,7 +283,7 @@ def _load(
 ) -> str:
     """Load the weights, and say what runs: on a processor with the faster of one thread and of all `threads`.
 
-    Its two threads took 9 times as long as one where each had a virtual core: they wait for each other asleep.
+    On two virtual cores its two threads took nine times as long as one.
     """
     global _model
     engine: Any = import_module("ctranslate2")

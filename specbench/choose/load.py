@@ -336,24 +336,12 @@ class _Plan:
     def row(self, key: Key, rate: float) -> LoadRow:
         """What is served, over several simulated arrivals."""
         draws = [self.simulated(key, rate, draw, draw) for draw in range(DRAWS)]
-        goodputs = [service(one, self.promise)["goodput"] for one in draws]
-        low, high = np.quantile(goodputs, [0.025, 0.975])
+        each = [service(one, self.promise) for one in draws]
+        low, high = np.quantile([one["goodput"] for one in each], [0.025, 0.975])
         return cast(LoadRow, {
             "candidate": key[0], "gamma": key[1], "rate": rate, "load": rate / self.capacity,
-            **self._mean_service(draws), "goodput_low": float(low), "goodput_high": float(high),
+            **_mean_service(draws, each), "goodput_low": float(low), "goodput_high": float(high),
         })  # fmt: skip
-
-    def _mean_service(self, draws: Sequence[list[Served]]) -> ServiceRecord:
-        """Means over `draws`, and quantiles over all their requests."""
-        each, every = [service(one, self.promise) for one in draws], [one for draw in draws for one in draw]
-        return {
-            "goodput": fmean(one["goodput"] for one in each),
-            "kept": fmean(one["kept"] for one in each),
-            "throughput": fmean(one["throughput"] for one in each),
-            "tokens_per_second": fmean(one["tokens_per_second"] for one in each),
-            "ttft_s": quantiles([one.ttft_s for one in every]),
-            "tpot_s": quantiles([one.tpot_s for one in every]),
-        }
 
     def checked(self) -> list[tuple[Key, float]]:
         """Settings and rates to serve for real: at loads spread over all, without a draft and with the best one."""
@@ -367,7 +355,8 @@ class _Plan:
 
     def checked_row(self, key: Key, rate: float, real: _Real) -> ServedRow:
         slower = self.costs[key].drift(real.around)
-        said = self._mean_service([self.simulated(key, rate, 0, draw, slower) for draw in range(DRAWS)])
+        draws = [self.simulated(key, rate, 0, draw, slower) for draw in range(DRAWS)]
+        said = _mean_service(draws, [service(one, self.promise) for one in draws])
         was = service(real.served, self.promise)
 
         def off(a: float, b: float) -> float | None:
@@ -415,6 +404,19 @@ class _Plan:
         if found[-1]["gamma"] == 0:
             found[-1]["last"] = None
         return found
+
+
+def _mean_service(draws: Sequence[Sequence[Served]], each: Sequence[ServiceRecord]) -> ServiceRecord:
+    """Means over `each`, what was served in each of `draws`, and quantiles over the requests of all draws."""
+    every = [one for draw in draws for one in draw]
+    return {
+        "goodput": fmean(one["goodput"] for one in each),
+        "kept": fmean(one["kept"] for one in each),
+        "throughput": fmean(one["throughput"] for one in each),
+        "tokens_per_second": fmean(one["tokens_per_second"] for one in each),
+        "ttft_s": quantiles([one.ttft_s for one in every]),
+        "tpot_s": quantiles([one.tpot_s for one in every]),
+    }
 
 
 def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: _Plan) -> list[str]:

@@ -188,7 +188,7 @@ def _round(
 
 
 def _warm(times: list[T]) -> list[T]:
-    """Without those that are cold; of very few without the first alone."""
+    """`times` after the cold ones, or after the first where there are no more than that."""
     return times[COLD:] or times[1:]
 
 

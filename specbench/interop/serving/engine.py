@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
 
-PASSES = 5  # at each place: beside the time of its calls, cold weights are little
+PASSES = 5  # at each place; cold weights matter little beside the time of its calls
 TEXTS = 4  # of a round: texts of a few passes are short, and calls are cheap
 REPEATS = 3  # of each whole text; the median, so that one hiccup of the machine does not count
 PLAIN: Key = ("", 0)  # decoding without a draft
