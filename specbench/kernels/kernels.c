@@ -555,16 +555,16 @@ static inline vec last_channels(const float *v, int64_t count) {
 #endif
 }
 
-/* To the weights of `rows` rows from their place `at` on: the products of the queries [D] with `count` keys [C, D], times
-   `scale`. The keys are those in the slots `seen`, or the first ones. The sums of a product's lanes are added up for
-   all products with `some` keys at once; a product is the same in any company. */
-INLINED scores(const int rows, const int some, const Asking *of, const float *restrict keys, const int32_t *seen,
-               int64_t count, int64_t d, float scale) {
+/* To the weights of `rows` rows from their place `at` on: the products of the queries [D] with `count` keys [D], `stride`
+   floats from slot to slot, times `scale`. The keys are those in the slots `seen`, or the first ones. The sums of a
+   product's lanes are added up for all products with `some` keys at once; a product is the same in any company. */
+INLINED scores(const int rows, const int some, const Asking *of, const float *restrict keys, int64_t stride,
+               const int32_t *seen, int64_t count, int64_t d, float scale) {
     for (int64_t c = 0; c < count; c += some) {
         vec sum[MOST_SUMS];
         const float *key[MOST_SUMS];
         int64_t i = 0, left = seen && count - c < some ? count - c : some;
-        UNROLLED for (int k = 0; k < some; k++) key[k] = keys + (seen ? seen[c + (k < left ? k : 0)] : c + k) * d;
+        UNROLLED for (int k = 0; k < some; k++) key[k] = keys + (seen ? seen[c + (k < left ? k : 0)] : c + k) * stride;
         UNROLLED for (int k = 0; k < rows * some; k++) sum[k] = (vec){0};
         for (; i + LANES <= d; i += LANES)
             UNROLLED for (int k = 0; k < some; k++) {
@@ -588,9 +588,9 @@ INLINED scores(const int rows, const int some, const Asking *of, const float *re
     }
 }
 
-/* To the results of `rows` rows, from channel i on: `count` rows of `value` [C, D] by their weights from place `at` on. */
-INLINED mix_some(const int rows, const int parts, const Asking *to, const float *restrict value, const int32_t *seen,
-                 int64_t count, int64_t d, int64_t i) {
+/* To the results of `rows` rows, from channel i on: `count` values [D] by their weights from place `at` on. */
+INLINED mix_some(const int rows, const int parts, const Asking *to, const float *restrict value, int64_t stride,
+                 const int32_t *seen, int64_t count, int64_t i) {
     vec sum[MOST_SUMS];
     const float *weights[MOST_SUMS];
     UNROLLED for (int r = 0; r < rows; r++) {
@@ -598,7 +598,7 @@ INLINED mix_some(const int rows, const int parts, const Asking *to, const float 
         UNROLLED for (int j = 0; j < parts; j++) sum[r * parts + j] = *(vec *)(to[r].out + i + j * LANES);
     }
     for (int64_t c = 0; c < count; c++) {
-        const float *from = value + (seen ? seen[c] : c) * d + i;
+        const float *from = value + (seen ? seen[c] : c) * stride + i;
         UNROLLED for (int j = 0; j < parts; j++) {
             vec read = *(const vec *)(from + j * LANES);
             UNROLLED for (int r = 0; r < rows; r++) sum[r * parts + j] += weights[r][c] * read;
@@ -608,18 +608,18 @@ INLINED mix_some(const int rows, const int parts, const Asking *to, const float 
         UNROLLED for (int j = 0; j < parts; j++) *(vec *)(to[r].out + i + j * LANES) = sum[r * parts + j];
 }
 
-INLINED mix(const int rows, const int most, const Asking *to, const float *restrict value, const int32_t *seen,
-            int64_t count, int64_t d) {
+INLINED mix(const int rows, const int most, const Asking *to, const float *restrict value, int64_t stride,
+            const int32_t *seen, int64_t count, int64_t d) {
     int64_t i = 0;
-    for (; i + most * LANES <= d; i += most * LANES) mix_some(rows, most, to, value, seen, count, d, i);
-    if (most > 4) for (; i + 4 * LANES <= d; i += 4 * LANES) mix_some(rows, 4, to, value, seen, count, d, i);
-    for (; i + 2 * LANES <= d; i += 2 * LANES) mix_some(rows, 2, to, value, seen, count, d, i);
-    for (; i + LANES <= d; i += LANES) mix_some(rows, 1, to, value, seen, count, d, i);
+    for (; i + most * LANES <= d; i += most * LANES) mix_some(rows, most, to, value, stride, seen, count, i);
+    if (most > 4) for (; i + 4 * LANES <= d; i += 4 * LANES) mix_some(rows, 4, to, value, stride, seen, count, i);
+    for (; i + 2 * LANES <= d; i += 2 * LANES) mix_some(rows, 2, to, value, stride, seen, count, i);
+    for (; i + LANES <= d; i += LANES) mix_some(rows, 1, to, value, stride, seen, count, i);
     if (i < d)
         for (int r = 0; r < rows; r++) {
             vec sum = last_channels(to[r].out + i, d - i);
             for (int64_t c = 0; c < count; c++)
-                sum += to[r].weights[to[r].at + c] * last_channels(value + (seen ? seen[c] : c) * d + i, d - i);
+                sum += to[r].weights[to[r].at + c] * last_channels(value + (seen ? seen[c] : c) * stride + i, d - i);
             memcpy(to[r].out + i, &sum, (d - i) * sizeof(float));
         }
 }
@@ -654,30 +654,30 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *whole) {
 
 /* What a tile reads of its slots, keys' scores or values, in the order of the slots: of blocks that all rows see, up to
    four rows at a time; of others what each of them sees. */
-INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, const float *from, int64_t d, float scale,
-                   const int is_mix) {
+INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, const float *from, int64_t stride,
+                   int64_t d, float scale, const int is_mix) {
     for (int64_t r = 0; r < n; r++) rows[r].at = 0;
     for (int64_t c = 0, end; c < slots; c = end) {
         int is_whole = whole[c / SLOTS];
         for (end = c; end < slots && whole[end / SLOTS] == is_whole && !(is_whole && n > 1 && end - c == NEAR_SLOTS);) end += SLOTS;
-        const float *read = from + c * d;
+        const float *read = from + c * stride;
         int64_t r = 0;
         if (is_whole) {
             for (; r + 4 <= n; r += 4)
-                if (is_mix) mix(4, OF_FOUR, rows + r, read, 0, end - c, d);
-                else scores(4, OF_FOUR, rows + r, read, 0, end - c, d, scale);
+                if (is_mix) mix(4, OF_FOUR, rows + r, read, stride, 0, end - c, d);
+                else scores(4, OF_FOUR, rows + r, read, stride, 0, end - c, d, scale);
             for (; r + 2 <= n; r += 2)
-                if (is_mix) mix(2, OF_TWO, rows + r, read, 0, end - c, d);
-                else scores(2, OF_TWO, rows + r, read, 0, end - c, d, scale);
+                if (is_mix) mix(2, OF_TWO, rows + r, read, stride, 0, end - c, d);
+                else scores(2, OF_TWO, rows + r, read, stride, 0, end - c, d, scale);
             for (; r < n; r++)
-                if (is_mix) mix(1, OF_ONE, rows + r, read, 0, end - c, d);
-                else scores(1, OF_ONE, rows + r, read, 0, end - c, d, scale);
+                if (is_mix) mix(1, OF_ONE, rows + r, read, stride, 0, end - c, d);
+                else scores(1, OF_ONE, rows + r, read, stride, 0, end - c, d, scale);
             for (r = 0; r < n; r++) rows[r].at += end - c;
         } else for (; r < n; r++) {
             int64_t at = rows[r].at, count = end < slots ? 0 : rows[r].count - at;
             if (end < slots) while (at + count < rows[r].count && rows[r].seen[at + count] < end) count++;
-            if (is_mix) mix(1, OF_ONE, rows + r, from, rows[r].seen + at, count, d);
-            else scores(1, OF_ONE, rows + r, from, rows[r].seen + at, count, d, scale);
+            if (is_mix) mix(1, OF_ONE, rows + r, from, stride, rows[r].seen + at, count, d);
+            else scores(1, OF_ONE, rows + r, from, stride, rows[r].seen + at, count, d, scale);
             rows[r].at += count;
         }
     }
@@ -698,9 +698,9 @@ typedef struct { const Instruction *program; int64_t count; const Part *parts; i
 /* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. Those are summed in order, as if
    they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of its
    tile: a path of a tree is summed as a chain is, and a text among others as it is alone. Each text has its own keys,
-   values and, with more than one at `bias_texts`, bias. */
-static void attend(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, int thread,
-                   int threads) {
+   values and, with more than one at `bias_texts`, bias. Keys and values lie in caches, or are those of the text's rows. */
+static void attend(const Instruction *it, const Step *step, const float *q, const float *keys, const float *values,
+                   float *out, float *scratch, int thread, int threads) {
     int64_t d = it->inner, group = it->heads / it->key_heads, all = step->rows * group, units = it->key_heads * all;
     int64_t last = units * (thread + 1) / threads, n;
     for (int64_t unit = units * thread / threads; unit < last; unit += n) { /* by key head, text, query head and row */
@@ -708,7 +708,8 @@ static void attend(const Instruction *it, const Step *step, const float *q, floa
         int64_t key_head = unit / all, at = unit % all, first = 0; /* row of the part */
         for (; at >= part->rows * group; part++) at -= part->rows * group, first += part->rows;
         const int64_t *sizes = part->sizes;
-        int64_t slots = sizes[it->slots], tokens = part->rows / part->texts, text = at / (tokens * group), room = slots + SLOTS;
+        int64_t tokens = part->rows / part->texts, text = at / (tokens * group), is_cached = it->slots >= 0;
+        int64_t slots = is_cached ? sizes[it->slots] : tokens, room = slots + SLOTS;
         at -= text * tokens * group;
         n = tokens * group - at < last - unit ? tokens * group - at : last - unit;
         n = at_once(n, MOST_ASKING);
@@ -725,8 +726,15 @@ static void attend(const Instruction *it, const Step *step, const float *q, floa
             rows[i].added = (const float *)part->outside[it->outside[2]] + (head * sizes[it->bias_rows] + row) * slots;
         }
         gather(rows, n, slots, whole);
-        int64_t from = (text * it->key_heads + key_head) * slots * d;
-        read_slots(rows, n, slots, whole, (const float *)part->outside[it->outside[0]] + from, d, (float)it->scale, 0);
+        const float *key = keys + (first + text * tokens) * it->y.stride + key_head * d;
+        const float *value = values + (first + text * tokens) * it->z.stride + key_head * d;
+        int64_t key_stride = it->y.stride, value_stride = it->z.stride;
+        if (is_cached) {
+            int64_t from = (text * it->key_heads + key_head) * slots * d;
+            key = (const float *)part->outside[it->outside[0]] + from;
+            value = (const float *)part->outside[it->outside[1]] + from, key_stride = value_stride = d;
+        }
+        read_slots(rows, n, slots, whole, key, key_stride, d, (float)it->scale, 0);
         float totals[MOST_ASKING] = {0};
         for (int64_t i = 0; i < n; i++) {
             float *weights = rows[i].weights, most = -INFINITY, total = 0;
@@ -744,7 +752,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, floa
             totals[i] = total;
             memset(rows[i].out, 0, d * sizeof(float));
         }
-        read_slots(rows, n, slots, whole, (const float *)part->outside[it->outside[1]] + from, d, 1, 1);
+        read_slots(rows, n, slots, whole, value, value_stride, d, 1, 1);
         for (int64_t i = 0; i < n; i++) {
             float factor = 1 / totals[i];
             for (int64_t j = 0; j < d; j++) rows[i].out[j] *= factor;
@@ -867,7 +875,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
             }
             break;
         }
-        case ATTEND: attend(it, step, x, out, scratch, thread, threads); break;
+        case ATTEND: attend(it, step, x, y, z, out, scratch, thread, threads); break;
         case ADD: case MUL: case SCALE: case SHIFT: case POWER: case DIVIDE:
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {

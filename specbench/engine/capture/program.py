@@ -243,9 +243,18 @@ class Encoding:
         self.biases_of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:
-        biases = self.biases_of_size.once(tuple(source.shape), lambda: self._biases(source))
-        states: list[Tensor] = self._run(source, *biases)
+        states: list[Tensor] = self._run(source, *self._biases_of(source))
         return states
+
+    def into(self, buffers: Sequence[Tensor], source: Tensor) -> None:
+        """Write them into the first slots of `buffers`, at once where `lowering` can."""
+        write = getattr(self._run, "into", None)
+        if write is None or not write(buffers, source, *self._biases_of(source)):
+            for buffer, state in zip(buffers, self(source), strict=True):
+                buffer[:, :, : source.shape[1]] = state
+
+    def _biases_of(self, source: Tensor) -> tuple[Tensor, ...]:
+        return self.biases_of_size.once(tuple(source.shape), lambda: self._biases(source))
 
 
 def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:

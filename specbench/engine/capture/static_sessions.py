@@ -128,9 +128,7 @@ class StaticSession(NetworkSession):
         slots = self.model.source_slots(len(source))
         self._held["cross"] = self.model.pool.take("cross", slots)
         assert self.model.program.encode is not None
-        states = self.model.program.encode(self.model.ids(source))
-        for buffer, state in zip(self._held["cross"].layers, states, strict=True):
-            buffer[:, :, : len(source)] = state
+        self.model.program.encode.into(self._held["cross"].layers, self.model.ids(source))
 
     @torch.inference_mode()
     def reserve(self, needed: int) -> None:

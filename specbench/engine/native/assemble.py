@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import PackedWeights, widened
 from specbench.engine.capture.nodes import aten, constant, plain, value
-from specbench.engine.native.instructions import Instruction, Op, Value
+from specbench.engine.native.instructions import OF_ROWS, Instruction, Op, Value
 from specbench.kernels import library
 from specbench.kernels.levels import packed
 
@@ -461,24 +461,30 @@ class Assembly:
     def _attend(self, node: Node) -> None:
         query, keys, values, bias, scale, *sinks = node.args
         form = self._form(query)  # type: ignore[arg-type]
-        self._require_buffers(keys, values)
-        if not form.heads_first or form.heads is None:
+        if not form.heads_first or form.heads is None or value(keys).shape[-1] != value(values).shape[-1]:
             raise Unknown
-        read = self._value(query)
         made = Instruction(
-            Op.ATTEND, form.width, x=read, bias=self._of_norm(sinks[0], form.heads) if sinks else None,
+            Op.ATTEND, form.width, x=self._value(query), bias=self._of_norm(sinks[0], form.heads) if sinks else None,
             inner=form.width // form.heads, heads=form.heads,
-            key_heads=int(value(keys).shape[1]), outside=[self._number(keys), self._number(values)],  # type: ignore[arg-type]
-            slots=self._size(keys, 2), scale=float(scale),  # type: ignore[arg-type]
+            key_heads=int(value(keys).shape[1]), scale=float(scale),  # type: ignore[arg-type]
         )  # fmt: skip
+        if keys in self._values and values in self._values:  # of the new tokens, as where a source is read
+            if not all(self._form(one).heads_first for one in (keys, values)):  # type: ignore[arg-type]
+                raise Unknown
+            made.y, made.z = self._value(keys), self._value(values)
+            made.outside, made.slots = [-1, -1], OF_ROWS
+        else:
+            self._require_buffers(keys, values)
+            made.outside = [self._number(keys), self._number(values)]  # type: ignore[arg-type]
+            made.slots = self._size(keys, 2)  # type: ignore[arg-type]
         if bias is None:
             made.outside.append(-1)
         else:
             assert isinstance(bias, Node)
-            if value(bias).dim() != 4 or value(bias).dtype != torch.float32:
+            if value(bias).dim() != 4 or value(bias).dtype not in (torch.float32, self.dtype):
                 raise Unknown
             made.outside.append(self._number(bias))
-            self.prepared[self._number(bias)] = Tensor.contiguous
+            self.prepared[self._number(bias)] = widened
             made.bias_texts, made.bias_heads, made.bias_rows = (self._size(bias, axis) for axis in range(3))
         self._write_slot(node, made)
 

@@ -19,6 +19,7 @@ class Op(IntEnum):
     RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD = range(12, 21)
 
 
+OF_ROWS = -1  # instead of the number of a size: keys and values are those of the new tokens, and in no cache
 ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH, Op.TANH)
 
 

@@ -6,6 +6,7 @@ Shapes: B texts, L new tokens of each, W columns, H heads, D channels of a head.
 import contextlib
 import copy
 import ctypes
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from specbench.engine.capture.nodes import calls, finished, replace_by_call, val
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.experts import ExpertReads
 from specbench.engine.native.assemble import Assembly, Sizes, laid_out
-from specbench.engine.native.instructions import Op, encoded, fused
+from specbench.engine.native.instructions import OF_ROWS, Instruction, Op, encoded, fused
 from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
 
@@ -109,7 +110,7 @@ def lower_native(
         _replace_runs(module, packed, one_token, Sizes.of(value(ids)))
         if not any(node.target is _item for node in module.graph.nodes):
             raise NotImplementedError("a step without a linear map that the native kernels know")
-        if (whole := _whole(module)) is not None:
+        if (whole := _whole(module) or _whole_reading(module)) is not None:
             return whole
     with_native_experts(module, packed)
     for node in calls(module, kernels.attend, kernels.attend_alone):
@@ -147,10 +148,21 @@ class LoweredPrompt:
         """Made when it is first needed: its weights are laid out once more."""
         return lower(self._module, *self._rest)
 
+    def _for(self, read: Tensor) -> Callable[..., Any]:
+        """What reads so many tokens."""
+        is_native = self._native is not None and (self._always or read.shape[1] <= self.LONG)
+        return self._native if is_native and self._native is not None else self._torchs
+
     def __call__(self, *inputs: Tensor) -> Any:
-        if self._native is not None and (self._always or inputs[0].shape[1] <= self.LONG):
-            return self._native(*inputs)
-        return self._torchs(*inputs)
+        return self._for(inputs[0])(*inputs)
+
+    def into(self, buffers: Sequence[Tensor], *inputs: Tensor) -> bool:
+        """Write what a source's reading returns into the first slots of `buffers`; False if nothing is done."""
+        reading = self._for(inputs[0])
+        if not isinstance(reading, WholeReading):
+            return False
+        reading.into(buffers, *inputs)
+        return True
 
 
 def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
@@ -238,6 +250,8 @@ class NativeRun:
             run.prepared,
             run.sizes,
         )
+        self.heads = [(form.heads, form.width // form.heads) if form.heads and form.heads_first else None
+                      for form in self._forms]  # fmt: skip
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
         self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
         self._room = torch.empty(0)
@@ -248,6 +262,28 @@ class NativeRun:
         results = self.results(call.texts, call.rows)
         call.run(results)
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
+
+    def writing(self, outside: int) -> "NativeRun":
+        """The same program with its results, which are `heads`, written into caches as soon as they are known.
+
+        After its `outside` tensors it reads these caches and the slots of the rows in them.
+        """
+        made, after = copy.copy(self), defaultdict[int | None, list[Instruction]](list)
+        made._sizes_of = list(self._sizes_of)
+        stored = [one for one in self._program if one.op == Op.STORE]
+        for index, (one, (heads, channels)) in enumerate(zip(stored, self.heads, strict=True)):
+            assert one.x is not None
+            after[one.x.slot].append(Instruction(
+                Op.WRITE, one.width, x=one.x, inner=channels, heads=heads, slots=len(made._sizes_of),
+                outside=[outside + index, outside + len(stored)],
+            ))  # fmt: skip
+            made._sizes_of.append((outside + index, 2))
+        made._program = [
+            each for one in self._program if one.op != Op.STORE for each in (one, *after.get(one.out, ()))
+        ]
+        made.raw, made.floats = encoded(made._program, self.dtype == torch.bfloat16)
+        made.widths, made._room = [], torch.empty(0)
+        return made
 
     def results(self, texts: int, rows: int) -> list[Tensor]:
         """Room for what a call writes of `rows` rows in all."""
@@ -269,7 +305,8 @@ class NativeRun:
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows of a linear map; of up to 8 rows, scores and slots."""
-        return max(self.scratch_of_maps(rows), *(_lines(17 * (sizes[number] + 16)) for number in self._slots), LINE)
+        slots = [rows if number == OF_ROWS else sizes[number] for number in self._slots]
+        return max(self.scratch_of_maps(rows), *(_lines(17 * (count + 16)) for count in slots), LINE)
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
@@ -383,6 +420,45 @@ class WholeStep:
         return self._order.index(0)
 
 
+class WholeReading:
+    """The reading of a source that is one program, from ids [1, S] and biases to the keys and values of all layers.
+
+    It writes them into caches, in fp32.
+    """
+
+    MOST_KEPT = 64  # calls, each for sources and caches of one size
+
+    def __init__(self, run: NativeRun, order: Sequence[int]) -> None:
+        """`order`: which of the inputs the program reads. Raises Unknown where its results are not heads' rows."""
+        self._run, self._order = run.writing(len(order)), order
+        self._heads = run.heads
+        self._calls: dict[tuple[int, int], tuple[Sequence[Tensor], Call]] = {}
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """Keys and values [1, H, S, D] in turn."""
+        tokens = inputs[0].shape[1]
+        buffers = [torch.empty(1, heads, tokens, channels) for heads, channels in self._heads]
+        self.into(buffers, *inputs)
+        return buffers
+
+    def into(self, buffers: Sequence[Tensor], *inputs: Tensor) -> None:
+        """Write them into the first S slots of `buffers` [1, H, C, D]."""
+        outside, first = [inputs[index] for index in self._order], len(self._order)
+        size = inputs[0].shape[1], buffers[0].shape[2]
+        biases = [one for one in outside if one is not inputs[0]]
+        known, call = self._calls.get(size, ((), None))
+        if call is None or any(one is not other for one, other in zip(biases, known, strict=True)):
+            if len(self._calls) >= self.MOST_KEPT:
+                self._calls.clear()
+            call = Call(self._run, [*outside, *buffers, torch.arange(size[0])])
+            self._calls[size] = biases, call
+        addresses = call.addresses
+        addresses[self._order.index(0)] = inputs[0].data_ptr()
+        for number, buffer in enumerate(buffers, first):
+            addresses[number] = buffer.data_ptr()
+        call.run(())
+
+
 class Placed(NamedTuple):
     """Addresses that a call reads, each with its number, and the tensors that are there."""
 
@@ -400,6 +476,20 @@ def _whole(module: GraphModule) -> WholeStep | None:
     if not set(made[0].args) <= set(placeholders):
         return None
     return WholeStep(made[0].target, [placeholders.index(node) for node in made[0].args])
+
+
+def _whole_reading(module: GraphModule) -> WholeReading | None:
+    """`module` without its graph, if that is one program which returns several heads' rows."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    made = [node for node in module.graph.nodes if node.op in ("call_function", "call_method") and not _is_size(node)]
+    (output,) = next(node for node in module.graph.nodes if node.op == "output").args
+    if not made or not isinstance(made[0].target, NativeRun) or not isinstance(output, list | tuple):
+        return None
+    if made[1:] != list(output) or None in made[0].target.heads or not set(made[0].args) <= set(placeholders):
+        return None
+    if placeholders[0] not in made[0].args:
+        return None
+    return WholeReading(made[0].target, [placeholders.index(node) for node in made[0].args])
 
 
 class RawChoice(ctypes.Structure):
