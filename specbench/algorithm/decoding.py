@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,11 +20,21 @@ from specbench.algorithm.acceptance.verify import next_token, target_rows, verdi
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.experts import Counting
-from specbench.engine.session import Model, Prompt, Read, get_ready, marking, repeating
-from specbench.sampling import Sampling
+from specbench.engine.session import (
+    ChoosesTokens,
+    ChoosingSession,
+    Model,
+    Prompt,
+    Read,
+    get_ready,
+    marking,
+    repeating,
+)
+from specbench.sampling import Choice, Sampling, checked
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
+STEPS_OF_A_CALL = 16  # of the target alone, where its engine chooses tokens itself: Ctrl-C waits for so many
 
 
 @dataclass(frozen=True)
@@ -98,22 +108,29 @@ READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Standard decoding: one target run a token. Each is a pass."""
+    """Standard decoding: one target run a token, each a pass; several in one call where the engine can."""
     get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
     session, repeat = target.start(prompt), repeating(target)
-    tokens = list(prompt.prefix)
+    tokens, choice = list(prompt.prefix), Choice(spec.sampling, target.vocabulary_size)
+    choosing = cast(ChoosingSession, session) if isinstance(target, ChoosesTokens) and target.chooses(choice) else None
+    end = len(tokens) + spec.max_new_tokens
     start_s = target.now() - began
     counting = Counting(target)
     marks = [(yield READY)]
-    for _ in range(spec.max_new_tokens):
-        counting.begin()
-        logits_LV = yield Read(session, tokens[session.length :])
-        counting.end()
-        token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat)
-        tokens.append(token)
-        marks.append((yield OVER))
-        if token in target.eos_ids:
+    while len(tokens) < end:
+        if choosing is not None:
+            steps = min(STEPS_OF_A_CALL, end - len(tokens))
+            chosen, known = choosing.choose(tokens[session.length :], choice, steps, choice.uniforms(steps, generator))
+            tokens += checked(chosen)
+            marks += known
+        else:
+            counting.begin()
+            logits_LV = yield Read(session, tokens[session.length :])
+            counting.end()
+            tokens.append(next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat))
+            marks.append((yield OVER))
+        if tokens[-1] in target.eos_ids:
             break
     steps_s = [after - before for before, after in pairwise(marks)]
     experts = [sum(layers) for layers in counting.counts() if layers is not None] or None

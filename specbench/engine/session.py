@@ -161,6 +161,32 @@ class RolloutSession(Protocol):
         ...
 
 
+@runtime_checkable
+class ChoosesTokens(Protocol):
+    """A model whose sessions choose tokens themselves, many in one call: nothing returns to Python between them."""
+
+    def chooses(self, choice: Choice) -> bool:
+        """Whether they can by `choice`; then they are `ChoosingSession`s."""
+        ...
+
+
+class ChoosingSession(Session, Protocol):
+    """A session of such a model."""
+
+    def choose(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], list[float]]:
+        """Read `tokens`, then each chosen token but the last.
+
+        `uniform_G` is from `choice.uniforms`.
+
+        Returns:
+            The chosen tokens, `steps` or up to the first that ends a text, NOT_DRAWN the last one if its row was not
+            finite; and the time on the model's clock at which each was known.
+        """
+        ...
+
+
 class StatefulSession(Session, Protocol):
     """A session of a model that returns the states that its head reads."""
 

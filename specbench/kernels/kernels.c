@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -684,8 +685,12 @@ INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, co
 }
 
 /* What consecutive rows of a step read from outside: tensors' data, and numbers of slots, texts, heads and rows. Its rows
-   are the new tokens of one text after another's, as many of each. */
-typedef struct { void *const *outside; const int64_t *sizes; int64_t texts, rows; } Part;
+   are the new tokens of one text after another's, as many of each. The tensors numbered `moved` depend on where these
+   tokens are in their text; before a step their addresses are taken from `placed`. */
+typedef struct {
+    void **outside; const int64_t *sizes; int64_t texts, rows;
+    const int64_t *moved; void *const *placed; int64_t moved_count;
+} Part;
 
 /* A program and what one call of it reads: sequences of their own lengths and buffers are a part each. */
 typedef struct { const Instruction *program; int64_t count; const Part *parts; int64_t part_count, rows; } Step;
@@ -790,6 +795,11 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
     int64_t size = block_bytes(it);
     int64_t bytes = (blocks * (thread + 1) / threads - first) * size;
     fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
+}
+
+static void place_parts(const Step *step) {
+    for (const Part *part = step->parts; part < step->parts + step->part_count; part++)
+        for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
 }
 
 static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
@@ -1073,17 +1083,25 @@ int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t c
 }
 
 /* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
-   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
+   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, each in the place of the one before
+   where none is kept; `tokens` the tokens, or NOT_DRAWN; `known_s` when each was known, in seconds. */
 typedef struct {
     const void *logits; int64_t short_floats, stride, vocabulary;
-    Sampling how; const double *uniforms; float *rows; /* how: at temperature 0 the argmax */
-    int64_t *tokens; const int64_t *ends; int64_t end_count;
+    Sampling how; const double *uniforms; float *rows; int64_t keeps_rows; /* how: at temperature 0 the argmax */
+    int64_t *tokens; double *known_s; const int64_t *ends; int64_t end_count;
 } Choice;
+
+/* As Python's time.perf_counter. */
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
 
 static int64_t choose(const Choice *choice, int64_t row, int64_t step) {
     int64_t n = choice->vocabulary, first = row * choice->stride;
     if (choice->how.temperature > 0) {
-        float *v = choice->rows + step * n;
+        float *v = choice->rows + (choice->keeps_rows ? step * n : 0);
         soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
@@ -1103,6 +1121,7 @@ static int team(int *threads) {
 /* Run a step. `scratch` has `scratch_size` floats for each thread. */
 void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
     Barrier barrier = {0, 0};
+    place_parts(step);
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
@@ -1208,6 +1227,7 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
     int64_t chosen = 0;
     int over = 0;
     Barrier barrier = {0, 0};
+    for (int64_t g = 0; g < count; g++) place_parts(steps + g);
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
@@ -1216,7 +1236,7 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
             wait_for_all(&barrier, threads);
             if (thread == 0) {
                 int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
-                chosen = g + 1, over = token == NOT_DRAWN;
+                choice->known_s[g] = now_s(), chosen = g + 1, over = token == NOT_DRAWN;
                 for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
             }
             wait_for_all(&barrier, threads);

@@ -177,6 +177,11 @@ class NativeModel(StaticModel):
     def _addresses(self) -> dict[int, tuple[tuple[Tensor, ...], Placed]]:
         return {}
 
+    @cached_property
+    def placed(self) -> dict[tuple[int, ...], Placed]:
+        """The same of chains, by step, tokens, slots and length: a session finds them in one look."""
+        return {}
+
     def start(self, prompt: Prompt) -> "NativeSession":
         return NativeSession(self, prompt) if self.window is None else WindowedNative(self, prompt, self.window)
 
@@ -225,6 +230,10 @@ class NativeModel(StaticModel):
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`: nothing is captured for one."""
 
+    def chooses(self, choice: Choice) -> bool:
+        """See `ChoosesTokens`: where a step is one program. The kernels have no min-p."""
+        return choice.sampling.min_p is None and self.reads_at_once
+
     def addresses_of(self, run: WholeStep, looked_up: tuple[Tensor, ...], numbers: Sequence[int]) -> Placed:
         """The addresses of tensors that a session has looked up, which are inputs of these numbers."""
         found = self._addresses.get(id(looked_up))
@@ -232,6 +241,7 @@ class NativeModel(StaticModel):
             # An entry holds its tensors, also once the cache that they come from has dropped them.
             if len(self._addresses) >= min(MOST_ADDRESSES, CACHED_BYTES // (size_of(looked_up) + 1)):
                 self._addresses.clear()
+                self.placed.clear()
             placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
             found = self._addresses[id(looked_up)] = looked_up, placed
         return found[1]
@@ -242,6 +252,7 @@ class NativeSession(StaticSession):
 
     model: NativeModel
     batch: object = None  # that it is a row of
+    in_a_row = True  # slots are in the order of the text, none left out
 
     def _collect(self) -> None:
         super()._collect()
@@ -304,8 +315,10 @@ class NativeSession(StaticSession):
         """The call of `step` over `tokens` after `length`, or over these newest nodes."""
         assert isinstance(step.run, WholeStep)
         call = self._call(step, len(tokens))
-        call.tokens = (ctypes.c_int64 * len(tokens))(*tokens)
-        call.addresses[step.run.ids] = ctypes.addressof(call.tokens)
+        if call.tokens is None:
+            call.tokens = (ctypes.c_int64 * len(tokens))()
+            call.addresses[step.run.ids] = ctypes.addressof(call.tokens)
+        call.tokens[:] = tokens
         return call
 
     def _call(self, step: Step, count: int, number: int = 0) -> Call:
@@ -316,53 +329,79 @@ class NativeSession(StaticSession):
             with torch.inference_mode():
                 inputs = self.inputs(step, self._ids([0] * count, count), count)
             fixed = 4 + 1 + len(self._buffers) + len(self._of_source(step, inputs[0], count))
-            found = self._calls[id(step), count] = [step.run.call(inputs)], [1, 2, 3, *range(fixed, len(inputs))]
+            numbers = [1, 2, 3, *range(fixed, len(inputs))]
+            found = self._calls[id(step), count] = [step.run.call(inputs, numbers)], numbers
         calls, numbers = found
         while number >= len(calls):
             calls.append(calls[0].again())
+        call = calls[number]
+        call.place(self._placed_now(step, count, numbers))
+        return call
 
-        def placed() -> tuple[Tensor, ...]:
+    def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
+        """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
+        placed, key = self.model.placed, (id(step), count, self._capacity, self.length)
+        is_known_by_length = self.in_a_row and not self._tree.parents
+        if is_known_by_length and (known := placed.get(key)) is not None:
+            return known
+
+        def computed() -> tuple[Tensor, ...]:
             with torch.inference_mode():
                 ids_1L = self._ids([0] * count, count)
                 return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
 
-        looked_up = self._looked_up((id(step), count), count, placed)
-        call, at_addresses = calls[number], self.model.addresses_of(step.run, looked_up, numbers)
-        call.placed = looked_up, at_addresses
-        for at, address in at_addresses.addresses:
-            call.addresses[at] = address
-        return call
+        assert isinstance(step.run, WholeStep)
+        looked_up = self._looked_up((id(step), count), count, computed)
+        found = self.model.addresses_of(step.run, looked_up, numbers)
+        if is_known_by_length:
+            placed[key] = found
+        return found
 
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
         """See `RolloutSession`; a text that ends has no tokens after its end."""
-        program, count, model = self.model.program, len(tokens), self.model
-        one, first = program.one, program.one if count == 1 else program.several
-        end = self.length + count + steps - 1
-        if not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep)) or model.state_width:
-            return None  # a part of the step is torch's, or a draft reads its states
-        if choice.sampling.min_p is not None:
-            return None  # the kernels have no min-p
-        if end > (model.longest or end) or self._tree:
+        model, end = self.model, self.length + len(tokens) + steps - 1
+        # Where a draft reads its states, these are to be kept.
+        if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:
             return None
-        self.drop_ahead()
-        self._make_room(end)
-        began, calls = self.length, [self._call_on(first, tokens)]
-        for self.length in range(began + count, end):
-            calls.append(self._call(one, 1, len(calls)))
-        rollout = self._rollouts.get((count, steps))
-        if rollout is None or rollout.choice is not choice:
-            rollout = self._rollouts[count, steps] = Rollout(calls, one.run.ids, choice, model.eos_ids)
+        rollout = self._rollout(tokens, choice, steps)
         chosen, rows_GV = rollout(uniform_G)
-        self.length = began + count + len(chosen) - 1
+        self.length = end - steps + len(chosen)
         return chosen, rows_GV
+
+    def choose(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], list[float]]:
+        """See `ChoosingSession`."""
+        end = self.length + len(tokens) + steps - 1
+        rollout = self._rollout(tokens, choice, steps)
+        chosen, _ = rollout(uniform_G, keeps_rows=False)
+        self.length = end - steps + len(chosen)
+        return chosen, rollout.known_s(len(chosen))
+
+    def _rollout(self, tokens: Sequence[int], choice: Choice, steps: int) -> Rollout:
+        """`steps` steps, of which the first reads `tokens`, ready to run."""
+        program, count, began = self.model.program, len(tokens), self.length
+        one, first = program.one, program.one if count == 1 else program.several
+        self.drop_ahead()
+        self._make_room(began + count + steps - 1)
+        calls = [self._call_on(first, tokens)]
+        for self.length in range(began + count, began + count + steps - 1):
+            calls.append(self._call(one, 1, len(calls)))
+        self.length = began
+        rollout = self._rollouts.get((count, steps))
+        if rollout is None or rollout.choice != choice:
+            assert isinstance(one.run, WholeStep)
+            rollout = self._rollouts[count, steps] = Rollout(calls, one.run.ids, choice, self.model.eos_ids)
+        return rollout
 
 
 class WindowedNative(WindowedStatic, NativeSession):
     """A native session with a window."""
 
     model: NativeModel
+    in_a_row = False
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         return StaticSession.extend(self, tokens, parents)  # in blocks that the window has room for

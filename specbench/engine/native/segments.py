@@ -7,7 +7,7 @@ import contextlib
 import copy
 import ctypes
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -224,6 +224,7 @@ class Part(ctypes.Structure):
 
     _fields_ = [
         ("outside", ctypes.c_void_p), ("sizes", ctypes.c_void_p), ("texts", ctypes.c_int64), ("rows", ctypes.c_int64),
+        ("moved", ctypes.c_void_p), ("placed", ctypes.c_void_p), ("moved_count", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -336,11 +337,12 @@ class Call:
     them anew would take a quarter of a small model's step.
     """
 
-    tokens: Any = None  # those that it reads, where a session set their address
-    placed: Any = None  # the tensors at the addresses that a session looked up, which live as long as the call
+    tokens: Any = None  # those that it reads, where a session writes them
+    placed: "Placed | None" = None
 
-    def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
-        self.program = run
+    def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = ()) -> None:
+        """`moved`: numbers of the tensors that `place` sets."""
+        self.program, self._moved = run, (ctypes.c_int64 * len(moved))(*moved)
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
         sizes = run.sizes_of(self.held)
@@ -351,10 +353,15 @@ class Call:
 
     def _made(self) -> tuple[Part, Step]:
         read, sizes = ctypes.addressof(self.addresses), ctypes.addressof(self._sizes)
-        part = Part(read, sizes, self.texts, self.rows)
+        part = Part(read, sizes, self.texts, self.rows, ctypes.addressof(self._moved), None, 0)
         return part, Step(
             ctypes.addressof(self.program.raw), len(self.program.raw), ctypes.addressof(part), 1, self.rows
         )
+
+    def place(self, placed: "Placed") -> None:
+        """From the next run on, read what depends on the place in the text from there."""
+        self.placed, part = placed, self.part
+        part.placed, part.moved_count = placed.address, len(placed.held)
 
     def again(self) -> "Call":
         """Another call of the same, whose addresses can be set apart from this one's."""
@@ -405,14 +412,18 @@ class WholeStep:
         (logits_BLV,) = self.run(*[inputs[index] for index in self._order])
         return logits_BLV
 
-    def call(self, inputs: Sequence[Tensor]) -> Call:
-        """A call on these inputs."""
-        return Call(self.run, [inputs[index] for index in self._order])
+    def call(self, inputs: Sequence[Tensor], moved: Sequence[int]) -> Call:
+        """A call on these inputs; those numbered `moved` are placed before each run."""
+        return Call(self.run, [inputs[index] for index in self._order], self._read(moved))
 
     def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
         """Those of `inputs`, by number, that the program reads."""
-        found = [(at, self.run.prepare(at, inputs[one])) for at, one in enumerate(self._order) if one in inputs]
-        return Placed([(at, tensor.data_ptr()) for at, tensor in found], [tensor for _, tensor in found])
+        held = [self.run.prepare(at, inputs[self._order[at]]) for at in self._read(inputs)]
+        addresses = (ctypes.c_void_p * len(held))(*[tensor.data_ptr() for tensor in held])
+        return Placed(ctypes.addressof(addresses), addresses, held)
+
+    def _read(self, inputs: Collection[int]) -> list[int]:
+        return [at for at, one in enumerate(self._order) if one in inputs]
 
     @property
     def ids(self) -> int:
@@ -460,9 +471,10 @@ class WholeReading:
 
 
 class Placed(NamedTuple):
-    """Addresses that a call reads, each with its number, and the tensors that are there."""
+    """Tensors that depend on the place in the text, their addresses, and where these are."""
 
-    addresses: list[tuple[int, int]]
+    address: int
+    addresses: Any
     held: list[Tensor]
 
 
@@ -497,8 +509,8 @@ class RawChoice(ctypes.Structure):
 
     _fields_ = [
         ("logits", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("short_floats", "stride", "vocabulary")),
-        ("how", RawSampling), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
-        ("end_count", ctypes.c_int64),
+        ("how", RawSampling), ("uniforms", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("keeps_rows", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("tokens", "known_s", "ends")), ("end_count", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -509,7 +521,7 @@ class Rollout:
         """The second and later calls have one token, `ids` is the number of the address of a call's tokens."""
         self._calls, self._ids, self.choice, self._run = calls, ids, choice, calls[0].program
         run, steps, sampling = self._run, len(calls), choice.sampling
-        self._tokens = (ctypes.c_int64 * steps)()
+        self._tokens, self._known_s = (ctypes.c_int64 * steps)(), (ctypes.c_double * steps)()
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps = (Step * steps)(*(call.step for call in calls))
         self._arena = _lines(run.floats * max(call.rows for call in calls))
@@ -517,14 +529,14 @@ class Rollout:
         self._raw = RawChoice(
             None, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
             RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
-            None, None, ctypes.addressof(self._tokens), ctypes.addressof(self._ends), len(self._ends),
+            None, None, 0, *map(ctypes.addressof, (self._tokens, self._known_s, self._ends)), len(self._ends),
         )  # fmt: skip
 
-    def __call__(self, uniform_G: Tensor | None) -> tuple[list[int], Tensor | None]:
+    def __call__(self, uniform_G: Tensor | None, keeps_rows: bool = True) -> tuple[list[int], Tensor | None]:
         """The tokens that the steps choose, up to the first that ends a text, and the rows [G, V] they were drawn from.
 
         The last token is NOT_DRAWN where its row is not finite. `uniform_G`: random numbers for the choices; None at
-        T = 0.
+        T = 0. Without `keeps_rows` no rows are returned.
         """
         calls, raw, threads = self._calls, self._raw, torch.get_num_threads()
         size = max(call.scratch for call in calls)
@@ -536,8 +548,12 @@ class Rollout:
                 call.addresses[self._ids] = raw.tokens + 8 * (index - 1)
         rows_GV = None
         if uniform_G is not None:
-            rows_GV = torch.empty(len(calls), self.choice.vocabulary_size)
-            raw.uniforms, raw.rows = uniform_G.data_ptr(), rows_GV.data_ptr()
+            rows_GV = torch.empty(len(calls) if keeps_rows else 1, self.choice.vocabulary_size)
+            raw.uniforms, raw.rows, raw.keeps_rows = uniform_G.data_ptr(), rows_GV.data_ptr(), keeps_rows
         steps = len(calls)
         chosen = library().rollout(self._steps, steps, ctypes.byref(raw), start, scratch, size, threads)
-        return self._tokens[:chosen], None if rows_GV is None else rows_GV[:chosen]
+        return self._tokens[:chosen], rows_GV[:chosen] if rows_GV is not None and keeps_rows else None
+
+    def known_s(self, count: int) -> list[float]:
+        """When each of the last `count` chosen tokens was known, by `time.perf_counter`."""
+        return self._known_s[:count]
