@@ -23,14 +23,17 @@ from specbench.engine.experts import Counting
 from specbench.engine.session import (
     ChoosesTokens,
     ChoosingSession,
+    DonePass,
     Model,
+    PassesInCalls,
+    PassNumbers,
     Prompt,
     Read,
     get_ready,
     marking,
     repeating,
 )
-from specbench.sampling import Choice, Sampling, checked
+from specbench.sampling import Choice, DrawnNumbers, Sampling, checked, uniforms
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
@@ -155,9 +158,19 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
+    in_calls = _in_calls(target, drafting, spec, tokens, end)
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
+        if in_calls is not None:
+            for done in _done(in_calls, len(tokens), end, spec, generator):
+                marks = (before, done.drafted_s, done.verified_s, before := done.over_s)
+                counting.end()
+                passes.append((marks, done.drafted, range(done.accepted), len(done.emitted), None, None))
+                tokens += done.emitted
+            if tokens[-1] in target.eos_ids:
+                break
+            continue
         # Draft.
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
@@ -185,6 +198,33 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         passes=[_pass(experts, *values) for experts, values in zip(counting.counts(), passes, strict=True)],
         draft_start_s=ready - target_started,
     )
+
+
+def _in_calls(
+    target: Model, drafting: Drafting, spec: DecodingSpec, tokens: list[int], end: int
+) -> PassesInCalls | None:
+    """Passes of Algorithm 1 several in one call, where rule, gamma, draft and the target's engine allow it."""
+    verification, gamma = spec.verification, spec.gamma
+    if not isinstance(gamma, Constant) or not (verification.argmax_only or verification.rule is accept_exact):
+        return None
+    choosing = Choice(verification.sampling, target.vocabulary_size)
+    return drafting.in_calls(target, tokens, choosing, gamma.gamma, end)
+
+
+def _done(
+    in_calls: PassesInCalls, length: int, end: int, spec: DecodingSpec, generator: torch.Generator
+) -> list[DonePass]:
+    """The next passes after `length` tokens, on the random numbers that single passes would draw."""
+    (gamma,) = spec.gamma.picks
+    if spec.verification.argmax_only:
+        return in_calls.run(length, None, in_calls.most)
+    most = min(in_calls.most, (end - length) // (gamma + 1)) or 1  # so that none but a single pass has less than gamma
+    size, device, drawn = min(gamma, end - length - 1), generator.device, []
+    for _ in range(most):
+        uniform_G = uniforms(size, generator, device)
+        after = DrawnNumbers.of(size, generator, device)
+        drawn.append((uniform_G, after.trials_G, after.next_1))
+    return in_calls.run(length, PassNumbers(*map(torch.cat, zip(*drawn, strict=True))), most)
 
 
 def _pass(

@@ -11,10 +11,27 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens, Verdict
+from specbench.algorithm.acceptance.base import (
+    RESIDUAL_EPSILON,
+    PendingProposal,
+    Proposal,
+    UnverifiedTokens,
+    Verdict,
+)
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered, up_to_end
-from specbench.sampling import Sampling
+from specbench.engine.session import (
+    Model,
+    PassesInCalls,
+    PassPlan,
+    Prompt,
+    Read,
+    Reading,
+    RunsPasses,
+    Session,
+    answered,
+    up_to_end,
+)
+from specbench.sampling import Choice, Sampling
 from specbench.theory.trees import ROOT
 
 Proposed = Proposal | PendingProposal
@@ -173,6 +190,15 @@ class SeesVerification(DraftSession, Protocol):
         `logits_LV` are the target's own for each of them; they are overwritten after this call. `rejected`: the last of
         these tokens replaces a draft token that the target rejected.
         """
+
+
+@runtime_checkable
+class OfOneModel(DraftSession, Protocol):
+    """A draft session whose proposals are what a model's session chooses, token after token."""
+
+    @property
+    def chooses(self) -> tuple[Session, Choice] | None:
+        """That session, and the choice; None where a proposal is not that alone."""
 
 
 class Draft(Protocol):
@@ -347,6 +373,16 @@ class Drafting:
         self._watching = self.own if isinstance(self.own, SeesVerification) else None
         self._on_trees = self.own if isinstance(self.own, ProposesTrees) else None
         self._with_unverified = self.own if isinstance(self.own, ReadsUnverified) else None
+
+    def in_calls(
+        self, target: Model, tokens: list[int], choosing: Choice, gamma: int, end: int
+    ) -> PassesInCalls | None:
+        """Passes of Algorithm 1 at a constant gamma after `tokens`, several in one call; None where they are single."""
+        chooses = self.own.chooses if isinstance(self.own, OfOneModel) else None
+        if chooses is None or not isinstance(target, RunsPasses):
+            return None
+        plan = PassPlan(gamma, end, chooses[1], choosing, RESIDUAL_EPSILON)
+        return target.passes(self.target, chooses[0], plan, tokens)
 
     def read(self, tokens: list[int], proposal: Proposed) -> Read:
         """The target's run that verifies `proposal` after `tokens`."""

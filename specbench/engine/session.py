@@ -187,6 +187,60 @@ class ChoosingSession(Session, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PassPlan:
+    """What determines passes of Algorithm 1 on chains."""
+
+    gamma: int
+    end: int  # tokens of the whole text at most
+    drafting: Choice
+    choosing: Choice  # of the target
+    least: float  # mass of a residual that is more than rounding
+
+
+class PassNumbers(NamedTuple):
+    """The random numbers of P passes, as `sampling` draws them: of G drafted tokens, of their tests, of the tokens after."""
+
+    uniform_PG: Tensor
+    trial_PG: Tensor
+    next_P: Tensor
+
+
+class DonePass(NamedTuple):
+    """What a pass did, and the times on the target's clock at which it had drafted, had p, and was over."""
+
+    drafted: list[int]
+    accepted: int
+    emitted: list[int]
+    drafted_s: float
+    verified_s: float
+    over_s: float
+
+
+class PassesInCalls(Protocol):
+    """Runs passes over one text, several in one call."""
+
+    most: int  # passes of a call
+
+    def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
+        """Up to `most` passes after `length` tokens, with their random numbers where T > 0; at least one.
+
+        They end with a text that ends. Both sessions then have read all but the newest token.
+
+        Raises FloatingPointError where p or q is not finite.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsPasses(Protocol):
+    """A model whose engine can run whole passes."""
+
+    def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> PassesInCalls | None:
+        """Passes with `session`, one of this model, and a draft model's `draft`, after `tokens`; None where it cannot."""
+        ...
+
+
 class StatefulSession(Session, Protocol):
     """A session of a model that returns the states that its head reads."""
 

@@ -93,6 +93,7 @@ def _loaded() -> ctypes.PyDLL:
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
     loaded.rollout.restype = number
     loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]
+    loaded.speculate.restype, loaded.speculate.argtypes = number, [pointer] * 4 + [number] * 2
     loaded.mix_experts.restype = None
     loaded.mix_experts.argtypes = [pointer] * 4 + [number] * 3 + [pointer] * 3 + [number] * 2
     loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, pointer]

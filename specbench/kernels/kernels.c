@@ -690,6 +690,7 @@ INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, co
 typedef struct {
     void **outside; const int64_t *sizes; int64_t texts, rows;
     const int64_t *moved; void *const *placed; int64_t moved_count;
+    int64_t ids, results; /* which of the tensors are the new tokens and their logits, where the caller says */
 } Part;
 
 /* A program and what one call of it reads: sequences of their own lengths and buffers are a part each. */
@@ -1220,6 +1221,13 @@ void mix_experts(const Experts *e, const void *states, const int64_t *chosen, co
     }
 }
 
+/* Whether a text is over with a token of the choice, or there is none. */
+static int is_last(const Choice *choice, int64_t token) {
+    int over = token == NOT_DRAWN;
+    for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
+    return over;
+}
+
 /* Run steps, each of which reads the token chosen after the step before. Returns the number of tokens chosen: the last
    is the first end of a text, or NOT_DRAWN, where there is one. */
 int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *arena, float *scratch,
@@ -1236,11 +1244,138 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
             wait_for_all(&barrier, threads);
             if (thread == 0) {
                 int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
-                choice->known_s[g] = now_s(), chosen = g + 1, over = token == NOT_DRAWN;
-                for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
+                choice->known_s[g] = now_s(), chosen = g + 1, over = is_last(choice, token);
             }
             wait_for_all(&barrier, threads);
         }
     }
     return chosen;
+}
+
+/* A model that reads on in a text: for each number of tokens up to `most` a step, and by the length before them what it
+   reads there (null where that is not known yet). */
+typedef struct {
+    Step *const *steps; void *const *const *const *placed;
+    int64_t most, length, capacity;
+    float *arena; void *logits; Choice choice;
+} Reader;
+
+/* What a pass of Algorithm 1 did, and when it had drafted, had p, and was over. */
+typedef struct { int64_t drafted, accepted, emitted; double drafted_s, verified_s, over_s; } Pass;
+
+/* Passes over a text: its tokens, how many there are and may be, and gamma. Random numbers are those of the first pass,
+   then of the next; at T = 0 there are none. */
+typedef struct {
+    int64_t *tokens, length, end, gamma, most;
+    const float *trials; const double *nexts; double least; /* as `verify` takes them */
+    float *room; int64_t *best; /* for a row, and for gamma + 1 tokens */
+    Pass *done; int64_t *drafted; /* gamma tokens of each pass, rejected ones too */
+} Passes;
+
+/* Whether `reader` can read `count` tokens after so many. */
+static int is_ready(const Reader *reader, int64_t length, int64_t count) {
+    return count <= reader->most && length + count <= reader->capacity && reader->placed[count] && reader->placed[count][length];
+}
+
+/* The size of the next pass; -1 where there is none, or a model is not ready for it. */
+static int64_t next_size(const Reader *draft, const Reader *target, const Passes *of) {
+    int64_t room = of->end - of->length - 1, size = of->gamma < room ? of->gamma : room;
+    if (size < 0 || !is_ready(target, target->length, size + 1)) return -1;
+    for (int64_t g = 0; g < size; g++)
+        if (!is_ready(draft, g ? of->length + g - 1 : draft->length, g ? 1 : of->length - draft->length)) return -1;
+    return size;
+}
+
+/* Read the next `count` of `tokens`. */
+static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scratch, Barrier *barrier, int thread, int threads) {
+    const Step *step = reader->steps[count];
+    if (thread == 0) {
+        Part *part = (Part *)step->parts;
+        part->placed = reader->placed[count][reader->length];
+        place_parts(step);
+        part->outside[part->ids] = tokens + reader->length, part->outside[part->results] = reader->logits;
+        reader->length += count;
+    }
+    wait_for_all(barrier, threads);
+    run_step(step, reader->arena, scratch, barrier, thread, threads);
+    wait_for_all(barrier, threads);
+}
+
+/* Algorithm 1's verdict on `drafted`, by p or at T = 0 by its argmax: what the pass emits is appended. Returns whether the
+   text is over. */
+static int conclude(const Passes *of, const Choice *drafting, const Choice *choosing, int64_t *drafted, int64_t count,
+                    int64_t pass) {
+    Pass *done = of->done + pass;
+    int64_t accepted = 0, token, is_ended;
+    if (of->trials) {
+        const float *q = drafting->how.temperature > 0 ? drafting->rows : 0;
+        accepted = verify(choosing->rows, q, drafted, count, of->trials + pass * of->gamma, of->nexts[pass], of->least,
+                          choosing->vocabulary, of->room, &token);
+    } else {
+        while (accepted < count && drafted[accepted] == of->best[accepted]) accepted++;
+        token = of->best[accepted];
+    }
+    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));
+    is_ended = accepted && is_last(choosing, drafted[accepted - 1]); /* by the last one drafted */
+    if (!is_ended) drafted[accepted] = token;
+    done->drafted = count, done->accepted = accepted, done->emitted = accepted + !is_ended;
+    return is_ended || is_last(choosing, token);
+}
+
+/* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for. Where the
+   draft ends the text, the target reads as many tokens as otherwise. Returns how many passes were over, and -1 where a
+   row was not finite. */
+int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int64_t scratch_size, int64_t most_threads) {
+    int64_t pass = 0, asked = 0, count = 0;
+    int ended = 0, over = 0, failed = 0;
+    Barrier barrier = {0, 0};
+    #pragma omp parallel num_threads(most_threads)
+    {
+        int threads, thread = team(&threads);
+        float *own = scratch + thread * scratch_size;
+        for (;;) {
+            const Choice *choosing = &target->choice;
+            Choice drafting = draft->choice;
+            int64_t *drafted = of->tokens + of->length, n = choosing->vocabulary;
+            if (drafting.uniforms) drafting.uniforms += pass * of->gamma;
+            if (thread == 0) {
+                asked = count = ended || failed || pass == of->most ? -1 : next_size(draft, target, of);
+                over = asked < 0;
+            }
+            wait_for_all(&barrier, threads);
+            if (over) break;
+            for (int64_t g = 0; g < count; g++) {
+                int64_t unread = of->length + g - draft->length;
+                wait_for_all(&barrier, threads); /* all have read the length */
+                read_on(draft, of->tokens, unread, own, &barrier, thread, threads);
+                if (thread == 0) {
+                    drafted[g] = choose(&drafting, unread - 1, g);
+                    failed = drafted[g] == NOT_DRAWN;
+                    if (is_last(&drafting, drafted[g])) {
+                        for (int64_t i = g + 1; i < asked; i++) drafted[i] = drafted[g];
+                        count = g + 1;
+                    }
+                }
+                wait_for_all(&barrier, threads);
+            }
+            if (failed) break;
+            if (thread == 0) of->done[pass].drafted_s = now_s();
+            read_on(target, of->tokens, asked + 1, own, &barrier, thread, threads);
+            for (int64_t r = thread, s = choosing->short_floats; r <= count; r += threads)
+                if (of->trials) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
+                else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
+            wait_for_all(&barrier, threads);
+            if (thread == 0) {
+                Pass *done = of->done + pass;
+                done->verified_s = now_s();
+                ended = conclude(of, &drafting, choosing, drafted, count, pass);
+                failed = done->emitted > done->accepted && drafted[done->accepted] == NOT_DRAWN;
+                of->length += done->emitted, target->length = of->length - 1;
+                if (draft->length > target->length) draft->length = target->length;
+                done->over_s = now_s(), pass++;
+            }
+            wait_for_all(&barrier, threads);
+        }
+    }
+    return failed ? -1 : pass;
 }

@@ -20,17 +20,19 @@ from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession, W
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import Experts
+from specbench.engine.native.passes import NativePasses, Reader
 from specbench.engine.native.segments import (
     Call,
     LoweredPrompt,
     Placed,
+    Places,
     Rollout,
     WholeStep,
     lower_native,
     lower_native_invariant,
     run_at_once,
 )
-from specbench.engine.session import Prompt, Read, Tokens
+from specbench.engine.session import PassPlan, Prompt, Read, Session, Tokens
 from specbench.errors import UserError, first_line
 from specbench.sampling import Choice
 
@@ -178,6 +180,11 @@ class NativeModel(StaticModel):
         return {}
 
     @cached_property
+    def places(self) -> dict[tuple[int, ...], Places]:
+        """The same by step, tokens and slots, as passes in one call find them."""
+        return {}
+
+    @cached_property
     def placed(self) -> dict[tuple[int, ...], Placed]:
         """The same of chains, by step, tokens, slots and length: a session finds them in one look."""
         return {}
@@ -234,6 +241,18 @@ class NativeModel(StaticModel):
         """See `ChoosesTokens`: where a step is one program. The kernels have no min-p."""
         return choice.sampling.min_p is None and self.reads_at_once
 
+    def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
+        """See `RunsPasses`."""
+        if not (isinstance(session, NativeSession) and isinstance(draft, NativeSession)) or draft.model is self:
+            return None
+        readers = []
+        for one, choice, most in ((session, plan.choosing, plan.gamma + 1), (draft, plan.drafting, max(2, plan.gamma))):
+            longest = one.model.longest
+            if not (one.in_a_row and one.model.chooses(choice)) or plan.end > (longest or plan.end):
+                return None
+            readers.append(Reader(one, choice, most, self.eos_ids))
+        return None if draft.model.eos_ids != self.eos_ids else NativePasses(*readers, plan, tokens)
+
     def addresses_of(self, run: WholeStep, looked_up: tuple[Tensor, ...], numbers: Sequence[int]) -> Placed:
         """The addresses of tensors that a session has looked up, which are inputs of these numbers."""
         found = self._addresses.get(id(looked_up))
@@ -242,6 +261,7 @@ class NativeModel(StaticModel):
             if len(self._addresses) >= min(MOST_ADDRESSES, CACHED_BYTES // (size_of(looked_up) + 1)):
                 self._addresses.clear()
                 self.placed.clear()
+                self.places.clear()
             placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
             found = self._addresses[id(looked_up)] = looked_up, placed
         return found[1]
@@ -317,7 +337,7 @@ class NativeSession(StaticSession):
         call = self._call(step, len(tokens))
         if call.tokens is None:
             call.tokens = (ctypes.c_int64 * len(tokens))()
-            call.addresses[step.run.ids] = ctypes.addressof(call.tokens)
+        call.addresses[call.ids] = ctypes.addressof(call.tokens)
         call.tokens[:] = tokens
         return call
 
@@ -356,6 +376,33 @@ class NativeSession(StaticSession):
         if is_known_by_length:
             placed[key] = found
         return found
+
+    def ready(self, needed: int) -> object:
+        """Make room for `needed` tokens; what is returned changes when calls are no longer valid."""
+        self.drop_ahead()
+        self._make_room(needed)
+        return self._calls
+
+    def step_at(self, length: int, count: int) -> tuple[Call, Places]:
+        """The call over `count` tokens after `length`, and what it reads there and after other lengths."""
+        program, began, slots, places = self.model.program, self.length, self._capacity, self.model.places
+        step, self.length = program.one if count == 1 else program.several, length
+        call, key = self._call(step, count), (id(step), count, slots)
+        assert call.placed is not None
+        if key not in places:
+            places[key] = Places(slots)
+            if slots == FIRST_CAPACITY:  # all at once, so that no later pass pays
+                numbers, last = self._calls[key[:2]][1], min(slots, self.model.longest or slots) - count
+                for self.length in range(last + 1):
+                    places[key].put(self.length, self._placed_now(step, count, numbers))
+        places[key].put(length, call.placed)
+        self.length = began
+        return call, places[key]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that its buffers have room for."""
+        return self._capacity
 
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None

@@ -224,7 +224,8 @@ class Part(ctypes.Structure):
 
     _fields_ = [
         ("outside", ctypes.c_void_p), ("sizes", ctypes.c_void_p), ("texts", ctypes.c_int64), ("rows", ctypes.c_int64),
-        ("moved", ctypes.c_void_p), ("placed", ctypes.c_void_p), ("moved_count", ctypes.c_int64),
+        ("moved", ctypes.c_void_p), ("placed", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("moved_count", "ids", "results")),
     ]  # fmt: skip
 
 
@@ -307,15 +308,15 @@ class NativeRun:
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows of a linear map; of up to 8 rows, scores and slots."""
         slots = [rows if number == OF_ROWS else sizes[number] for number in self._slots]
-        return max(self.scratch_of_maps(rows), *(_lines(17 * (count + 16)) for count in slots), LINE)
+        return max(self.scratch_of_maps(rows), *(lines(17 * (count + 16)) for count in slots), LINE)
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
-        return _lines((2 * self._inner + INPUTS) * rows)
+        return lines((2 * self._inner + INPUTS) * rows)
 
     def room(self, arena: int, scratch: int) -> tuple[int, int]:
         """Addresses of room for so many floats each."""
-        arena = _lines(arena)
+        arena = lines(arena)
         if self._room.numel() < arena + scratch:
             self._room = torch.empty(arena + scratch)
         return self._room.data_ptr(), self._room.data_ptr() + 4 * arena
@@ -325,7 +326,7 @@ LINE = 16  # floats of a line of the cache
 INPUTS = 32  # to a multiple of which a linear map's inputs may be filled up
 
 
-def _lines(floats: int) -> int:
+def lines(floats: int) -> int:
     """So many floats, rounded up to whole lines of the cache."""
     return -(-floats // LINE) * LINE
 
@@ -340,9 +341,9 @@ class Call:
     tokens: Any = None  # those that it reads, where a session writes them
     placed: "Placed | None" = None
 
-    def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = ()) -> None:
-        """`moved`: numbers of the tensors that `place` sets."""
-        self.program, self._moved = run, (ctypes.c_int64 * len(moved))(*moved)
+    def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = (), ids: int = -1) -> None:
+        """`moved`: numbers of the tensors that `place` sets; `ids`: that of the new tokens."""
+        self.program, self.ids, self._moved = run, ids, (ctypes.c_int64 * len(moved))(*moved)
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
         sizes = run.sizes_of(self.held)
@@ -353,7 +354,8 @@ class Call:
 
     def _made(self) -> tuple[Part, Step]:
         read, sizes = ctypes.addressof(self.addresses), ctypes.addressof(self._sizes)
-        part = Part(read, sizes, self.texts, self.rows, ctypes.addressof(self._moved), None, 0)
+        results = len(self.addresses) - len(self.program.widths)
+        part = Part(read, sizes, self.texts, self.rows, ctypes.addressof(self._moved), None, 0, self.ids, results)
         return part, Step(
             ctypes.addressof(self.program.raw), len(self.program.raw), ctypes.addressof(part), 1, self.rows
         )
@@ -414,7 +416,7 @@ class WholeStep:
 
     def call(self, inputs: Sequence[Tensor], moved: Sequence[int]) -> Call:
         """A call on these inputs; those numbered `moved` are placed before each run."""
-        return Call(self.run, [inputs[index] for index in self._order], self._read(moved))
+        return Call(self.run, [inputs[index] for index in self._order], self._read(moved), self.ids)
 
     def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
         """Those of `inputs`, by number, that the program reads."""
@@ -504,6 +506,17 @@ def _whole_reading(module: GraphModule) -> WholeReading | None:
     return WholeReading(made[0].target, [placeholders.index(node) for node in made[0].args])
 
 
+class Places:
+    """What a step over so many tokens reads, by the length of the text before them."""
+
+    def __init__(self, slots: int) -> None:
+        self.addresses = (ctypes.c_void_p * (slots + 1))()
+        self._held: dict[int, Placed] = {}
+
+    def put(self, length: int, placed: Placed) -> None:
+        self.addresses[length], self._held[length] = placed.address, placed
+
+
 class RawChoice(ctypes.Structure):
     """`Choice` of kernels.c."""
 
@@ -524,8 +537,8 @@ class Rollout:
         self._tokens, self._known_s = (ctypes.c_int64 * steps)(), (ctypes.c_double * steps)()
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps = (Step * steps)(*(call.step for call in calls))
-        self._arena = _lines(run.floats * max(call.rows for call in calls))
-        self._logits = _lines(run.widths[0] * calls[0].rows)
+        self._arena = lines(run.floats * max(call.rows for call in calls))
+        self._logits = lines(run.widths[0] * calls[0].rows)
         self._raw = RawChoice(
             None, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
             RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),

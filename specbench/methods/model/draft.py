@@ -108,6 +108,11 @@ class ModelDraftSession(ProposesByReading):
                 break
         return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None, asked=gamma)
 
+    @property
+    def chooses(self) -> tuple[Session, Choice] | None:
+        """See `OfOneModel`."""
+        return None if self.rolling is None else (self.session, self.choice)
+
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
         """Whether the q of `token` is below the confidence.
 

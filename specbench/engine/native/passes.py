@@ -1,0 +1,157 @@
+"""Passes of Algorithm 1 in one call: gamma steps of the draft, the target's run, and the verdict, several times over.
+
+Between the passes of a small model Python would take a quarter of the time: the weights push what it uses out of the
+processor's caches.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from specbench.engine.native.segments import Call, Places, RawChoice, lines
+from specbench.engine.session import DonePass, PassNumbers, PassPlan
+from specbench.kernels import RawSampling, library
+from specbench.sampling import NOT_FINITE, Choice
+
+
+class ReadingSession(Protocol):
+    """A session whose steps are programs."""
+
+    length: int
+
+    @property
+    def capacity(self) -> int: ...
+
+    def ready(self, needed: int) -> object: ...
+
+    def step_at(self, length: int, count: int) -> tuple[Call, Places]: ...
+
+
+class RawReader(ctypes.Structure):
+    """`Reader` of kernels.c."""
+
+    _fields_ = [
+        ("steps", ctypes.c_void_p), ("placed", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("most", "length", "capacity")),
+        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice),
+    ]  # fmt: skip
+
+
+class RawPass(ctypes.Structure):
+    """`Pass` of kernels.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("drafted", "accepted", "emitted")),
+        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s")),
+    ]  # fmt: skip
+
+
+class RawPasses(ctypes.Structure):
+    """`Passes` of kernels.c."""
+
+    _fields_ = [
+        ("tokens", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("length", "end", "gamma", "most")),
+        ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
+    ]  # fmt: skip
+
+
+class Reader:
+    """One of the two models: its steps over up to `most` tokens, and how a token is chosen from its logits."""
+
+    def __init__(self, session: ReadingSession, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
+        self.session, self.most = session, most
+        self._known: object = None
+        self._held: list[tuple[Call, Places]] = []  # what the addresses are those of
+        self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
+        self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
+        self._rows_GV = torch.empty(most, choice.vocabulary_size) if choice.draws else None
+        self.raw = RawReader(ctypes.addressof(self._steps), ctypes.addressof(self._tables), most)
+        self.raw.choice = RawChoice(
+            vocabulary=choice.vocabulary_size, ends=ctypes.addressof(self._ends), end_count=len(self._ends),
+            how=RawSampling.of(choice.sampling.temperature, choice.sampling.top_k, choice.sampling.top_p),
+            rows=None if self._rows_GV is None else self._rows_GV.data_ptr(), keeps_rows=True,
+        )  # fmt: skip
+        self.scratch = 0  # floats that each thread needs
+
+    def begin(self, needed: int) -> None:
+        """Read on where the session is, with room for `needed` tokens."""
+        known = self.session.ready(needed)
+        if known is not self._known:
+            self._known, self._held = known, []
+            for count in range(self.most + 1):
+                self._steps[count] = self._tables[count] = None
+        self.raw.length, self.raw.capacity = self.session.length, self.session.capacity
+
+    def add(self, length: int, count: int) -> None:
+        """Be ready to read `count` tokens after `length`."""
+        call, places = self.session.step_at(length, count)
+        self._steps[count], self._tables[count] = ctypes.addressof(call.step), ctypes.addressof(places.addresses)
+        self._held.append((call, places))
+        self.scratch = max(self.scratch, call.scratch)
+
+    def lend(self, floats_of_threads: int) -> int:
+        """Give its steps room for values and logits; the address of more for the threads."""
+        runs = [call.program for call, _ in self._held]
+        arena, width = lines(self.most * max(run.floats for run in runs)), runs[0].widths[0]
+        start, room = runs[0].room(arena + lines(self.most * width), floats_of_threads)
+        self.raw.arena, self.raw.logits = start, start + 4 * arena
+        choice = self.raw.choice
+        choice.logits, choice.stride, choice.short_floats = self.raw.logits, width, runs[0].dtype == torch.bfloat16
+        return room
+
+
+class NativePasses:
+    """See `PassesInCalls`."""
+
+    most = 8  # Ctrl-C waits for so many
+
+    def __init__(self, target: Reader, draft: Reader, plan: PassPlan, tokens: Sequence[int]) -> None:
+        self._target, self._draft, self._plan, gamma = target, draft, plan, plan.gamma
+        self._text = (ctypes.c_int64 * (plan.end + gamma + 1))(*tokens)
+        self._done, self._drafted = (RawPass * self.most)(), (ctypes.c_int64 * (self.most * gamma + 1))()
+        self._best = (ctypes.c_int64 * (gamma + 1))()
+        self._room_V = torch.empty(plan.choosing.vocabulary_size if plan.choosing.draws else 0)
+        self._raw = RawPasses(
+            ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, None, None, plan.least,
+            self._room_V.data_ptr(), *map(ctypes.addressof, (self._best, self._done, self._drafted)),
+        )  # fmt: skip
+
+    def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
+        """See `PassesInCalls`."""
+        raw, draft, target = self._raw, self._draft, self._target
+        size = min(self._plan.gamma, self._plan.end - length - 1)
+        raw.length, raw.most = length, most
+        if numbers is not None:
+            draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
+        draft.begin(length + size)
+        target.begin(length + size)
+        if (count := self._run()) == 0:  # not ready: the first time that a pass begins here
+            target.add(length - 1, size + 1)
+            for place in range(length - 1, length - 1 + size):
+                before = place if place >= length else draft.session.length
+                draft.add(before, place + 1 - before)
+            count = self._run()
+        if count <= 0:
+            raise FloatingPointError(NOT_FINITE)
+        target.session.length, draft.session.length = target.raw.length, draft.raw.length
+        found = []
+        for number, one in enumerate(self._done[:count]):
+            first, end = number * self._plan.gamma, length + one.emitted
+            drafted, emitted = self._drafted[first : first + one.drafted], self._text[length:end]
+            found.append(DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s))
+            length = end
+        return found
+
+    def _run(self) -> int:
+        threads, draft, target = torch.get_num_threads(), self._draft, self._target
+        size = max(draft.scratch, target.scratch)
+        if not target.scratch:
+            return 0
+        if draft.scratch:  # else nothing is left to draft
+            draft.lend(0)
+        scratch = target.lend(size * threads)
+        read = (ctypes.byref(one) for one in (draft.raw, target.raw, self._raw))
+        return int(library().speculate(*read, scratch, size, threads))
