@@ -64,7 +64,7 @@ class Reader:
     def __init__(self, session: ReadingSession, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
         self.session, self.most = session, most
         self._known: object = None
-        self._held: list[tuple[Call, Places]] = []  # what the addresses are those of
+        self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
         self._rows_GV = torch.empty(most, choice.vocabulary_size) if choice.draws else None
@@ -80,21 +80,22 @@ class Reader:
         """Read on where the session is, with room for `needed` tokens."""
         known = self.session.ready(needed)
         if known is not self._known:
-            self._known, self._held = known, []
+            self._known, self._held = known, {}
             for count in range(self.most + 1):
                 self._steps[count] = self._tables[count] = None
         self.raw.length, self.raw.capacity = self.session.length, self.session.capacity
 
     def add(self, length: int, count: int) -> None:
         """Be ready to read `count` tokens after `length`."""
-        call, places = self.session.step_at(length, count)
+        if count in self._held and self._held[count][1].addresses[length]:
+            return
+        self._held[count] = call, places = self.session.step_at(length, count)
         self._steps[count], self._tables[count] = ctypes.addressof(call.step), ctypes.addressof(places.addresses)
-        self._held.append((call, places))
         self.scratch = max(self.scratch, call.scratch)
 
     def lend(self, floats_of_threads: int) -> int:
         """Give its steps room for values and logits; the address of more for the threads."""
-        runs = [call.program for call, _ in self._held]
+        runs = [call.program for call, _ in self._held.values()]
         arena, width = lines(self.most * max(run.floats for run in runs)), runs[0].widths[0]
         start, room = runs[0].room(arena + lines(self.most * width), floats_of_threads)
         self.raw.arena, self.raw.logits = start, start + 4 * arena
