@@ -30,6 +30,7 @@ from specbench.engine.session import (
     Prompt,
     Read,
     get_ready,
+    is_a,
     marking,
     repeating,
 )
@@ -116,7 +117,7 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     began = target.now()
     session, repeat = target.start(prompt), repeating(target)
     tokens, choice = list(prompt.prefix), Choice(spec.sampling, target.vocabulary_size)
-    choosing = cast(ChoosingSession, session) if isinstance(target, ChoosesTokens) and target.chooses(choice) else None
+    choosing = cast(ChoosingSession, session) if is_a(target, ChoosesTokens) and target.chooses(choice) else None
     end = len(tokens) + spec.max_new_tokens
     start_s = target.now() - began
     counting = Counting(target)

@@ -29,6 +29,7 @@ from specbench.engine.session import (
     RunsPasses,
     Session,
     answered,
+    is_a,
     up_to_end,
 )
 from specbench.sampling import Choice, Sampling
@@ -252,7 +253,7 @@ class UsesModels(Protocol):
 
 def models_of(draft: Draft) -> Sequence[Model]:
     """The models that `draft` runs, without the target."""
-    return draft.models if isinstance(draft, UsesModels) else ()
+    return draft.models if is_a(draft, UsesModels) else ()
 
 
 @runtime_checkable
@@ -265,7 +266,7 @@ class RollsOutProposals(Protocol):
 
 def expect(draft: Draft, sampling: Sampling, gammas: Sequence[int]) -> None:
     """Announce, before the models of `draft` are prepared, how many tokens will be requested."""
-    if isinstance(draft, RollsOutProposals):
+    if is_a(draft, RollsOutProposals):
         draft.expect(sampling, gammas)
 
 
@@ -354,7 +355,7 @@ def in_batch(draft: Draft, rows: int) -> Draft:
 def start_draft(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
     """Start `draft` on `prompt`; `session` is the target's session on the same prompt."""
     return (
-        draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
+        draft.start_on(session, prompt, sampling) if is_a(draft, ReadsTarget) else draft.start(prompt, sampling)
     )
 
 
@@ -370,16 +371,16 @@ class Drafting:
         self.propose = proposing(self.own)
         self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
         # Asked once: a check of a protocol takes microseconds, and a pass has few.
-        self._watching = self.own if isinstance(self.own, SeesVerification) else None
-        self._on_trees = self.own if isinstance(self.own, ProposesTrees) else None
-        self._with_unverified = self.own if isinstance(self.own, ReadsUnverified) else None
+        self._watching = self.own if is_a(self.own, SeesVerification) else None
+        self._on_trees = self.own if is_a(self.own, ProposesTrees) else None
+        self._with_unverified = self.own if is_a(self.own, ReadsUnverified) else None
 
     def in_calls(
         self, target: Model, tokens: list[int], choosing: Choice, gamma: int, end: int
     ) -> PassesInCalls | None:
         """Passes of Algorithm 1 at a constant gamma after `tokens`, several in one call; None where they are single."""
-        chooses = self.own.chooses if isinstance(self.own, OfOneModel) else None
-        if chooses is None or not isinstance(target, RunsPasses):
+        chooses = self.own.chooses if is_a(self.own, OfOneModel) else None
+        if chooses is None or not is_a(target, RunsPasses):
             return None
         plan = PassPlan(gamma, end, chooses[1], choosing, RESIDUAL_EPSILON)
         return target.passes(self.target, chooses[0], plan, tokens)

@@ -42,6 +42,7 @@ SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 ROWS_ON_A_GPU = MOST_ROWS
 PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
 MOST_ADDRESSES = 4096  # of looked-up positions that are held
+MOST_CALLS = 512  # of other sizes that are held
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
 
@@ -79,6 +80,7 @@ class StaticModel(EagerModel):
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self._numbers: dict[int, Tensor] = {}
+        self._single: dict[int, Tensor] = {}
         self._prepare()
         self.warmup_s = time.perf_counter() - began
 
@@ -152,6 +154,12 @@ class StaticModel(EagerModel):
         """Slots of cross-attention buffers for a source of `needed` tokens."""
         return -(-needed // SOURCE_STEP) * SOURCE_STEP
 
+    def number(self, value: int) -> Tensor:
+        """`value` as a tensor [1]; the same tensor at every call."""
+        if value not in self._single:
+            self._single[value] = torch.tensor([value], device=self.device)
+        return self._single[value]
+
     def numbers(self, slots: int) -> Tensor:
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
         if slots not in self._numbers:
@@ -178,6 +186,21 @@ class NativeModel(StaticModel):
     @cached_property
     def _addresses(self) -> dict[int, tuple[tuple[Tensor, ...], Placed]]:
         return {}
+
+    @cached_property
+    def first_calls(self) -> dict[tuple[int, ...], tuple[Call, list[int]]]:
+        """A call by step, tokens, and slots of the text and the source, and which of its inputs are placed."""
+        return {}
+
+    @cached_property
+    def _blank(self) -> dict[int, Tensor]:
+        return {}
+
+    def blank(self, count: int) -> Tensor:
+        """Any `count` tokens [1, L], the same tensor at every call."""
+        if count not in self._blank:
+            self._blank[count] = self.ids([0] * count)
+        return self._blank[count]
 
     @cached_property
     def places(self) -> dict[tuple[int, ...], Places]:
@@ -346,17 +369,37 @@ class NativeSession(StaticSession):
         assert isinstance(step.run, WholeStep)
         found = self._calls.get((id(step), count))
         if found is None:
-            with torch.inference_mode():
-                inputs = self.inputs(step, self._ids([0] * count, count), count)
-            fixed = 4 + 1 + len(self._buffers) + len(self._of_source(step, inputs[0], count))
-            numbers = [1, 2, 3, *range(fixed, len(inputs))]
-            found = self._calls[id(step), count] = [step.run.call(inputs, numbers)], numbers
+            found = self._calls[id(step), count] = self._first_call(step, count)
         calls, numbers = found
         while number >= len(calls):
             calls.append(calls[0].again())
         call = calls[number]
         call.place(self._placed_now(step, count, numbers))
         return call
+
+    def _first_call(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
+        """A call over this session's buffers, and which of its inputs are placed.
+
+        It is made after an earlier session's: to look up each of its tensors would take as long as to read a few tokens.
+        """
+        assert isinstance(step.run, WholeStep)
+        ids_1L = self.model.blank(count)
+        with torch.inference_mode():
+            of_source = self._of_source(step, ids_1L, count)
+        own, known = [self._source_length_1, *self._buffers, *of_source], self.model.first_calls
+        slots = self._held["cross"].slots if "cross" in self._held else 0
+        made = known.get(key := (id(step), count, self._capacity, slots))
+        if made is None:
+            with torch.inference_mode():
+                inputs = self.inputs(step, ids_1L, count)
+            numbers = [1, 2, 3, *range(4 + len(own), len(inputs))]
+            if len(known) >= MOST_CALLS:
+                known.clear()
+            made = known[key] = step.run.call(inputs, numbers), numbers
+            made[0].held = []  # the session's, which may be freed before
+        call = made[0].again()
+        step.run.read(call, dict(enumerate(own, 4)))
+        return [call], made[1]
 
     def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
         """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
@@ -366,8 +409,8 @@ class NativeSession(StaticSession):
             return known
 
         def computed() -> tuple[Tensor, ...]:
+            ids_1L = self.model.blank(count)
             with torch.inference_mode():
-                ids_1L = self._ids([0] * count, count)
                 return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
 
         assert isinstance(step.run, WholeStep)

@@ -50,6 +50,10 @@ class CapturedModel(SessionModel, Protocol):
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
         ...
 
+    def number(self, value: int) -> Tensor:
+        """`value` as a tensor [1]; the same tensor at every call."""
+        ...
+
     def capacity(self, needed: int) -> int:
         """Slots of self-attention buffers with room for `needed` tokens."""
         ...
@@ -67,7 +71,7 @@ class StaticSession(NetworkSession):
     def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
         self._begin(model)
         self._sources = len(prompt.source)
-        self._source_length_1 = torch.tensor([len(prompt.source)], device=model.device)
+        self._source_length_1 = model.number(len(prompt.source))
         with torch.inference_mode():
             if model.program.encode is not None:
                 self._read_source(prompt.source)

@@ -418,6 +418,13 @@ class WholeStep:
         """A call on these inputs; those numbered `moved` are placed before each run."""
         return Call(self.run, [inputs[index] for index in self._order], self._read(moved), self.ids)
 
+    def read(self, call: Call, inputs: Mapping[int, Tensor]) -> None:
+        """Let `call` read these of its inputs, by number, which are of the same sizes as those before."""
+        read = self._read(inputs)
+        call.held = [self.run.prepare(at, inputs[self._order[at]]) for at in read]
+        for at, tensor in zip(read, call.held, strict=True):
+            call.addresses[at] = tensor.data_ptr()
+
     def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
         """Those of `inputs`, by number, that the program reads."""
         held = [self.run.prepare(at, inputs[self._order[at]]) for at in self._read(inputs)]

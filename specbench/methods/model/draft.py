@@ -12,6 +12,7 @@ end, the new text is tokenised by itself.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
 from specbench.algorithm.draft import Proposed, ProposesByReading, Stateless
 from specbench.engine.batch import Batch
-from specbench.engine.session import Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered
+from specbench.engine.session import Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered, is_a
 from specbench.engine.translation import TranslatedModel
 from specbench.methods.copying import certain
 from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, checked, most_likely, standardise
@@ -43,7 +44,7 @@ class ModelDraft:
         return ModelDraftSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size, self.confidence)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        if isinstance(self.model, RollsOut) and self.confidence is None:
+        if is_a(self.model, RollsOut) and self.confidence is None:
             self.model.expect_rollouts(Choice(sampling, self.vocabulary_size), gammas)
 
     def in_batch(self, rows: int) -> "ModelDraft":
@@ -80,9 +81,8 @@ class ModelDraftSession(ProposesByReading):
         self.choice = Choice(sampling, vocabulary_size)
         # An end by confidence saves the steps that would follow it: there each token is looked at.
         self.rolling: RolloutSession | None = None
-        if confidence is None and isinstance(session, RolloutSession) and isinstance(model, RollsOut):
+        if confidence is None and is_a(session, RolloutSession) and is_a(model, RollsOut):
             self.rolling = session
-            self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         # All random numbers first: which of them a token takes then depends on neither the engine nor an early end.
@@ -92,7 +92,7 @@ class ModelDraftSession(ProposesByReading):
             if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
                 chosen, rows_GV = rolled
                 if isinstance(chosen, Tensor):
-                    return PendingProposal(chosen, rows_GV, self.ends_E)
+                    return PendingProposal(chosen, rows_GV, self._ends_E)
                 return Proposal(checked(list(chosen)), rows_GV, asked=gamma)
         sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         rows: list[Tensor] = []
@@ -107,6 +107,10 @@ class ModelDraftSession(ProposesByReading):
             if self.confidence is not None and self._is_unsure(token, row_1V, logits_LV):
                 break
         return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None, asked=gamma)
+
+    @cached_property
+    def _ends_E(self) -> Tensor:
+        return torch.tensor(sorted(self.model.eos_ids), dtype=torch.long, device=self.model.device)  # type: ignore[attr-defined]
 
     @property
     def chooses(self) -> tuple[Session, Choice] | None:
