@@ -16,8 +16,9 @@ from specbench.config.keys import tokens_of
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.buffers import CACHED_BYTES, MOST_STACKED, Buffers
-from specbench.engine.capture.static import NativeModel, StaticModel
+from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.model import Lookups, NativeModel
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
@@ -235,13 +236,13 @@ def test_a_text_that_outgrows_its_buffers(kind, network):
 
 
 def test_addresses_of_large_masks_hold_few_of_them():
-    model, run = SimpleNamespace(_addresses={}), SimpleNamespace(placed=len)
+    lookups, run = Lookups(), SimpleNamespace(placed=len)
     for _ in range(20):
-        NativeModel.addresses_of(model, run, (torch.empty(CACHED_BYTES // 4, dtype=torch.uint8),), [0])
-        assert len(model._addresses) <= 4
+        lookups.of(run, (torch.empty(CACHED_BYTES // 4, dtype=torch.uint8),), [0])
+        assert len(lookups._addresses) <= 4
     for _ in range(20):
-        NativeModel.addresses_of(model, run, (torch.empty(8),), [0])
-    assert len(model._addresses) > 20
+        lookups.of(run, (torch.empty(8),), [0])
+    assert len(lookups._addresses) > 20
 
 
 @pytest.mark.full

@@ -23,12 +23,12 @@ from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture import static
-from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
+from specbench.engine.native.model import NativeModel
 from specbench.engine.native.segments import INPUTS, LoweredPrompt, Part, Step, WholeStep
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError

@@ -17,9 +17,9 @@ from transformers.pytorch_utils import Conv1D
 from specbench.choose.recommend import of_simulated_costs
 from specbench.conformance import check_draft
 from specbench.engine.capture.program import ROUNDING, largest_difference
-from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import MOST_ERROR, checked_capture
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.model import NativeModel
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError

@@ -225,7 +225,7 @@ def _done(
         uniform_G = uniforms(size, generator, device)
         after = DrawnNumbers.of(size, generator, device)
         drawn.append((uniform_G, after.trials_G, after.next_1))
-    return in_calls.run(length, PassNumbers(*map(torch.cat, zip(*drawn, strict=True))), most)
+    return in_calls.run(length, PassNumbers(*map(torch.stack, zip(*drawn, strict=True))), most)
 
 
 def _pass(

@@ -354,9 +354,7 @@ def in_batch(draft: Draft, rows: int) -> Draft:
 
 def start_draft(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
     """Start `draft` on `prompt`; `session` is the target's session on the same prompt."""
-    return (
-        draft.start_on(session, prompt, sampling) if is_a(draft, ReadsTarget) else draft.start(prompt, sampling)
-    )
+    return draft.start_on(session, prompt, sampling) if is_a(draft, ReadsTarget) else draft.start(prompt, sampling)
 
 
 class Drafting:

@@ -215,11 +215,11 @@ class PassPlan:
 
 
 class PassNumbers(NamedTuple):
-    """The random numbers of P passes, as `sampling` draws them: of G drafted tokens, of their tests, of the tokens after."""
+    """The random numbers of P passes: of G drafted tokens, of their tests, and of the tokens that follow."""
 
     uniform_PG: Tensor
     trial_PG: Tensor
-    next_P: Tensor
+    next_P1: Tensor
 
 
 class DonePass(NamedTuple):
@@ -253,7 +253,7 @@ class RunsPasses(Protocol):
     """A model whose engine can run whole passes."""
 
     def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> PassesInCalls | None:
-        """Passes with `session`, one of this model, and a draft model's `draft`, after `tokens`; None where it cannot."""
+        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot."""
         ...
 
 

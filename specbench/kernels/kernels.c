@@ -1264,7 +1264,7 @@ typedef struct {
 typedef struct { int64_t drafted, accepted, emitted; double drafted_s, verified_s, over_s; } Pass;
 
 /* Passes over a text: its tokens, how many there are and may be, and gamma. Random numbers are those of the first pass,
-   then of the next; at T = 0 there are none. */
+   then of the next; at T = 0 there are no `nexts`. */
 typedef struct {
     int64_t *tokens, length, end, gamma, most;
     const float *trials; const double *nexts; double least; /* as `verify` takes them */
@@ -1307,7 +1307,7 @@ static int conclude(const Passes *of, const Choice *drafting, const Choice *choo
                     int64_t pass) {
     Pass *done = of->done + pass;
     int64_t accepted = 0, token, is_ended;
-    if (of->trials) {
+    if (of->nexts) {
         const float *q = drafting->how.temperature > 0 ? drafting->rows : 0;
         accepted = verify(choosing->rows, q, drafted, count, of->trials + pass * of->gamma, of->nexts[pass], of->least,
                           choosing->vocabulary, of->room, &token);
@@ -1362,7 +1362,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
             if (thread == 0) of->done[pass].drafted_s = now_s();
             read_on(target, of->tokens, asked + 1, own, &barrier, thread, threads);
             for (int64_t r = thread, s = choosing->short_floats; r <= count; r += threads)
-                if (of->trials) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
+                if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
                 else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
             wait_for_all(&barrier, threads);
             if (thread == 0) {

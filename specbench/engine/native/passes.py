@@ -62,7 +62,7 @@ class Reader:
     """One of the two models: its steps over up to `most` tokens, and how a token is chosen from its logits."""
 
     def __init__(self, session: ReadingSession, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
-        self.session, self.most = session, most
+        self.session, self.most, self.eos_ids = session, most, eos_ids
         self._known: object = None
         self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
@@ -80,7 +80,7 @@ class Reader:
         """Read on where the session is, with room for `needed` tokens."""
         known = self.session.ready(needed)
         if known is not self._known:
-            self._known, self._held = known, {}
+            self._known, self._held, self.scratch = known, {}, 0
             for count in range(self.most + 1):
                 self._steps[count] = self._tables[count] = None
         self.raw.length, self.raw.capacity = self.session.length, self.session.capacity
@@ -117,11 +117,23 @@ class NativePasses:
         self._room_V = torch.empty(plan.choosing.vocabulary_size if plan.choosing.draws else 0)
         self._raw = RawPasses(
             ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, None, None, plan.least,
-            self._room_V.data_ptr(), *map(ctypes.addressof, (self._best, self._done, self._drafted)),
+            self._room_V.data_ptr(), *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
         )  # fmt: skip
 
     def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
         """See `PassesInCalls`."""
+        found: list[DonePass] = []
+        while len(found) < most and length < self._plan.end:
+            later = None if numbers is None else PassNumbers(*(each[len(found) :] for each in numbers))
+            more = self._call(length, later, most - len(found))
+            found += more
+            length += sum(len(one.emitted) for one in more)
+            if more[-1].emitted[-1] in self._target.eos_ids:
+                break
+        return found
+
+    def _call(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
+        """One call. It returns early where a model is not ready for a pass, as for the first one that begins there."""
         raw, draft, target = self._raw, self._draft, self._target
         size = min(self._plan.gamma, self._plan.end - length - 1)
         raw.length, raw.most = length, most
@@ -129,7 +141,7 @@ class NativePasses:
             draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
         draft.begin(length + size)
         target.begin(length + size)
-        if (count := self._run()) == 0:  # not ready: the first time that a pass begins here
+        if (count := self._run()) == 0:
             target.add(length - 1, size + 1)
             for place in range(length - 1, length - 1 + size):
                 before = place if place >= length else draft.session.length

@@ -252,8 +252,8 @@ class NativeRun:
             run.prepared,
             run.sizes,
         )
-        self.heads = [(form.heads, form.width // form.heads) if form.heads and form.heads_first else None
-                      for form in self._forms]  # fmt: skip
+        # Of each result (heads, channels), where it is heads'.
+        self.heads = [(f.heads, f.width // f.heads) for f in self._forms if f.heads and f.heads_first]
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
         self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
         self._room = torch.empty(0)
@@ -280,9 +280,7 @@ class NativeRun:
                 outside=[outside + index, outside + len(stored)],
             ))  # fmt: skip
             made._sizes_of.append((outside + index, 2))
-        made._program = [
-            each for one in self._program if one.op != Op.STORE for each in (one, *after.get(one.out, ()))
-        ]
+        made._program = [each for one in self._program if one.op != Op.STORE for each in (one, *after.get(one.out, ()))]
         made.raw, made.floats = encoded(made._program, self.dtype == torch.bfloat16)
         made.widths, made._room = [], torch.empty(0)
         return made
@@ -436,8 +434,8 @@ class WholeStep:
 
     @property
     def ids(self) -> int:
-        """Which of the addresses is that of the tokens."""
-        return self._order.index(0)
+        """Which of the addresses is that of the tokens; -1 where it reads none."""
+        return self._order.index(0) if 0 in self._order else -1
 
 
 class WholeReading:
@@ -449,7 +447,7 @@ class WholeReading:
     MOST_KEPT = 64  # calls, each for sources and caches of one size
 
     def __init__(self, run: NativeRun, order: Sequence[int]) -> None:
-        """`order`: which of the inputs the program reads. Raises Unknown where its results are not heads' rows."""
+        """`order`: which of the inputs the program reads."""
         self._run, self._order = run.writing(len(order)), order
         self._heads = run.heads
         self._calls: dict[tuple[int, int], tuple[Sequence[Tensor], Call]] = {}
@@ -506,9 +504,9 @@ def _whole_reading(module: GraphModule) -> WholeReading | None:
     (output,) = next(node for node in module.graph.nodes if node.op == "output").args
     if not made or not isinstance(made[0].target, NativeRun) or not isinstance(output, list | tuple):
         return None
-    if made[1:] != list(output) or None in made[0].target.heads or not set(made[0].args) <= set(placeholders):
+    if made[1:] != list(output) or len(made[0].target.heads) < len(output):
         return None
-    if placeholders[0] not in made[0].args:
+    if placeholders[0] not in made[0].args or not set(made[0].args) <= set(placeholders):
         return None
     return WholeReading(made[0].target, [placeholders.index(node) for node in made[0].args])
 
@@ -549,7 +547,8 @@ class Rollout:
         self._raw = RawChoice(
             None, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
             RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
-            None, None, 0, *map(ctypes.addressof, (self._tokens, self._known_s, self._ends)), len(self._ends),
+            None, None, 0, *[ctypes.addressof(one) for one in (self._tokens, self._known_s, self._ends)],
+            len(self._ends),
         )  # fmt: skip
 
     def __call__(self, uniform_G: Tensor | None, keeps_rows: bool = True) -> tuple[list[int], Tensor | None]:

@@ -24,8 +24,9 @@ from specbench.engine.capture.placement import attend as marked_attention
 from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
-from specbench.engine.capture.static import USUAL_COUNTS, NativeModel, NativeSession, StaticModel
+from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
 from specbench.engine.layout import Layout, chain
+from specbench.engine.native.model import Lookups, NativeSession
 from specbench.engine.native.segments import WholeStep
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attend, mask_bias
@@ -155,7 +156,6 @@ class CapturedBlock:
     most_rows = None
     rows = 1
     state_width = 0  # its states are its own
-    addresses_of = NativeModel.addresses_of
 
     def __init__(self, drafter: BlockDrafter, target: StaticModel) -> None:
         """Raises whatever the layers' modules raise where they cannot be captured."""
@@ -165,7 +165,7 @@ class CapturedBlock:
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self.numbers, self.capacity, self.grows_in_place = target.numbers, target.capacity, target.grows_in_place
-        self._addresses: dict[int, Any] = {}
+        self.lookups, self.blank = Lookups(), target.blank
         self.masks = [drafter.shape.mask] * (drafter.shape.block - 1)
         self.graphs = Graphs.of(target)
         if self.graphs is None:

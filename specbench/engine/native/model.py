@@ -1,0 +1,368 @@
+"""A captured step as a program of C kernels: the model, and sessions that run several steps or passes in one call."""
+
+import ctypes
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.engine.batch_steps import CapturedSteps, RowByRow
+from specbench.engine.buffers import CACHED_BYTES, size_of
+from specbench.engine.capture.lower import Lowering
+from specbench.engine.capture.program import Step, captured_function
+from specbench.engine.capture.static import FIRST_CAPACITY, StaticModel
+from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
+from specbench.engine.capture.torch_private import computes_bf16
+from specbench.engine.native.passes import NativePasses, Reader
+from specbench.engine.native.segments import (
+    Call,
+    LoweredPrompt,
+    Placed,
+    Places,
+    Rollout,
+    WholeStep,
+    lower_native,
+    lower_native_invariant,
+    run_at_once,
+)
+from specbench.engine.session import PassPlan, Prompt, Read, Session, Tokens
+from specbench.errors import first_line
+from specbench.sampling import Choice
+
+PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
+MOST_ADDRESSES = 4096  # of looked-up positions that are held
+MOST_CALLS = 512  # of other sizes that are held
+
+
+class Lookups:
+    """What the sessions of a model look up once: to gather it anew would take a quarter of a small model's step.
+
+    placed: what a step reads of the place in a text, by step, tokens, slots and length.
+    places: the same by step, tokens and slots, as passes in one call find it.
+    calls: a call by step, tokens, and slots of the text and the source, and which of its inputs are placed.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: dict[int, tuple[tuple[Tensor, ...], Placed]] = {}
+        self.placed: dict[tuple[int, ...], Placed] = {}
+        self.places: dict[tuple[int, ...], Places] = {}
+        self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
+
+    def clear(self) -> None:
+        """Forget what depends on weights: all but the calls."""
+        for held in (self._addresses, self.placed, self.places):
+            held.clear()
+
+    def of(self, run: WholeStep, looked_up: tuple[Tensor, ...], numbers: Sequence[int]) -> Placed:
+        """Tensors that a session has looked up, which are inputs of these numbers."""
+        found = self._addresses.get(id(looked_up))
+        if found is None or found[0] is not looked_up:
+            # An entry holds its tensors, also once the cache that they come from has dropped them.
+            if len(self._addresses) >= min(MOST_ADDRESSES, CACHED_BYTES // (size_of(looked_up) + 1)):
+                self.clear()
+            placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
+            found = self._addresses[id(looked_up)] = looked_up, placed
+        return found[1]
+
+
+class NativeModel(StaticModel):
+    """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
+
+    engine = "native"
+    lowering: Lowering = staticmethod(lower_native)
+    invariant_lowering: Lowering = staticmethod(lower_native_invariant)
+    prompt_lowering: Lowering = LoweredPrompt
+    most_rows: int | None = None
+
+    @cached_property
+    def lookups(self) -> Lookups:
+        """What its sessions look up once."""
+        return Lookups()
+
+    def _forget_placed(self) -> None:
+        self.lookups.clear()
+        super()._forget_placed()
+
+    def start(self, prompt: Prompt) -> "NativeSession":
+        return NativeSession(self, prompt) if self.window is None else WindowedNative(self, prompt, self.window)
+
+    @cached_property
+    def torch_is_slow(self) -> bool:
+        """Whether torch's linear maps over many rows are: in bf16 on a processor without instructions for it."""
+        return self.network.dtype == torch.bfloat16 and not computes_bf16()
+
+    def ready(self, function: Callable[..., Tensor], widths: Sequence[int]) -> Callable[..., Tensor]:
+        """In our kernels; with a warning as it is where it cannot be captured."""
+        like = next(self.network.parameters())[..., :0]
+        try:
+            with torch.inference_mode():
+                return captured_function(function, widths, like, self.lowering, self.packed)
+        except Exception as error:  # whatever its modules raise when they are captured
+            warnings.warn(
+                f"a draft's heads cannot be captured: {first_line(error)}; they run eagerly, which is slower",
+                stacklevel=2,
+            )
+            return function
+
+    def steps_of_rows(self, rows: int) -> CapturedSteps:
+        """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
+        if not self.torch_is_slow:
+            return super().steps_of_rows(rows)
+        self.require_batches(rows)
+        steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
+        steps.most_of_prompt = PROMPT_ROWS
+        return steps
+
+    @property
+    def reads_at_once(self) -> bool:
+        """See `ReadsAtOnce`: where a step is one program, whose parts may be of any sequences."""
+        return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
+
+    @torch.inference_mode()
+    def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
+        """See `ReadsAtOnce`."""
+        step = self.program.several if any(len(read.tokens) > 1 for read in reads) else self.program.one
+        calls = [cast(NativeSession, session).due(step, tokens, parents) for session, tokens, parents in reads]
+        found = run_at_once(calls)
+        for (session, tokens, parents), logits_LV in zip(reads, found, strict=True):
+            cast(NativeSession, session).has_read(logits_LV, tokens, parents)
+        return found
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """See `RollsOut`: nothing is captured for one."""
+
+    def chooses(self, choice: Choice) -> bool:
+        """See `ChoosesTokens`: where a step is one program. The kernels have no min-p."""
+        return choice.sampling.min_p is None and self.reads_at_once
+
+    def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
+        """See `RunsPasses`."""
+        if not (isinstance(session, NativeSession) and isinstance(draft, NativeSession)) or draft.model is self:
+            return None
+        if draft.model.eos_ids != self.eos_ids:
+            return None
+        for one, choice in ((session, plan.choosing), (draft, plan.drafting)):
+            if not (one.in_a_row and one.model.chooses(choice)) or plan.end > (one.model.longest or plan.end):
+                return None
+        reading = Reader(session, plan.choosing, plan.gamma + 1, self.eos_ids)
+        # A draft has two unread tokens after a pass in which all of its own were accepted.
+        return NativePasses(reading, Reader(draft, plan.drafting, max(2, plan.gamma), self.eos_ids), plan, tokens)
+
+
+class NativeSession(StaticSession):
+    """A static session whose model can run several steps in one call, each on the token chosen in the step before."""
+
+    model: NativeModel
+    batch: object = None  # that it is a row of
+    in_a_row = True  # slots are in the order of the text, none left out
+
+    def _collect(self) -> None:
+        super()._collect()
+        # The calls of a step over a number of tokens (several for a rollout), and which of its inputs are looked up.
+        self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
+        self._rollouts: dict[tuple[int, int], Rollout] = {}
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        """As `StaticSession`; the usual run in fewer lines.
+
+        A step's weights push what Python uses out of the processor's caches, so that each line costs a multiple here.
+        """
+        count, model = len(tokens), self.model
+        step = model.program.one if count == 1 else model.program.several
+        plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
+        if not (plain and model.rows <= count and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
+            return super().extend(tokens, parents)
+        self._make_room(self.length + count)
+        call = self._call_on(step, tokens)
+        logits_LV = torch.empty(count, call.program.widths[0], dtype=call.program.dtype)
+        call.run((logits_LV,))
+        self.length += count
+        return logits_LV
+
+    def _release(self) -> None:
+        super()._release()
+        self._calls, self._rollouts = {}, {}
+
+    def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
+        """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""
+        if not (last_row and self.model.torch_is_slow):
+            return super()._run(tokens, parents, last_row)
+        for first in range(0, len(tokens), PROMPT_ROWS):
+            logits_1V = super()._run(tokens[first : first + PROMPT_ROWS], None, last_row)
+        return logits_1V
+
+    def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
+        if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):
+            return super()._step(step, tokens, rows)
+        call = self._call_on(step, tokens)
+        results = step.run.run.results(1, rows)
+        call.run(results)
+        return results[0][0]
+
+    def due(self, step: Step, tokens: Tokens, parents: Sequence[int] | None) -> Call:
+        """The call of `step` that reads `tokens`; `has_read` counts them when it has run."""
+        self.drop_ahead()
+        if parents is not None and not self._tree:
+            self.model.require_trees()
+        self._place(tokens, parents)
+        return self._call_on(step, tokens.tolist() if isinstance(tokens, Tensor) else tokens)
+
+    def has_read(self, logits_LV: Tensor, tokens: Tokens, parents: Sequence[int] | None) -> None:
+        """Count the tokens of a call that was `due` and has run."""
+        if parents is None:
+            self.length += len(tokens)
+        self._keep_states(logits_LV, parents is not None)
+
+    def _call_on(self, step: Step, tokens: Sequence[int]) -> Call:
+        """The call of `step` over `tokens` after `length`, or over these newest nodes."""
+        assert isinstance(step.run, WholeStep)
+        call = self._call(step, len(tokens))
+        if call.tokens is None:
+            call.tokens = (ctypes.c_int64 * len(tokens))()
+        call.addresses[call.ids] = ctypes.addressof(call.tokens)
+        call.tokens[:] = tokens
+        return call
+
+    def _call(self, step: Step, count: int, number: int = 0) -> Call:
+        """Call `number` of `step` over `count` tokens after `length`; the address of its tokens is still to be set."""
+        assert isinstance(step.run, WholeStep)
+        found = self._calls.get((id(step), count))
+        if found is None:
+            found = self._calls[id(step), count] = self._first_call(step, count)
+        calls, numbers = found
+        while number >= len(calls):
+            calls.append(calls[0].again())
+        call = calls[number]
+        call.place(self._placed_now(step, count, numbers))
+        return call
+
+    def _first_call(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
+        """A call over this session's buffers, and which of its inputs are placed.
+
+        It is made after an earlier session's: to look up each tensor would take as long as to read a token.
+        """
+        assert isinstance(step.run, WholeStep)
+        ids_1L = self.model.blank(count)
+        with torch.inference_mode():
+            of_source = self._of_source(step, ids_1L, count)
+        own, known = [self._source_length_1, *self._buffers, *of_source], self.model.lookups.calls
+        slots = self._held["cross"].slots if "cross" in self._held else 0
+        made = known.get(key := (id(step), count, self._capacity, slots))
+        if made is None:
+            with torch.inference_mode():
+                inputs = self.inputs(step, ids_1L, count)
+            numbers = [1, 2, 3, *range(4 + len(own), len(inputs))]
+            if len(known) >= MOST_CALLS:
+                known.clear()
+            made = known[key] = step.run.call(inputs, numbers), numbers
+            made[0].held = []  # the session's, which may be freed before
+        call = made[0].again()
+        step.run.read(call, dict(enumerate(own, 4)))
+        return [call], made[1]
+
+    def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
+        """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
+        placed, key = self.model.lookups.placed, (id(step), count, self._capacity, self.length)
+        is_known_by_length = self.in_a_row and not self._tree.parents
+        if is_known_by_length and (known := placed.get(key)) is not None:
+            return known
+
+        def computed() -> tuple[Tensor, ...]:
+            ids_1L = self.model.blank(count)
+            with torch.inference_mode():
+                return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
+
+        assert isinstance(step.run, WholeStep)
+        looked_up = self._looked_up((id(step), count), count, computed)
+        found = self.model.lookups.of(step.run, looked_up, numbers)
+        if is_known_by_length:
+            placed[key] = found
+        return found
+
+    def ready(self, needed: int) -> object:
+        """Make room for `needed` tokens; what is returned changes when calls are no longer valid."""
+        self.drop_ahead()
+        self._make_room(needed)
+        return self._calls
+
+    def step_at(self, length: int, count: int) -> tuple[Call, Places]:
+        """The call over `count` tokens after `length`, and what it reads there and after other lengths."""
+        program, began, slots, places = self.model.program, self.length, self._capacity, self.model.lookups.places
+        step, self.length = program.one if count == 1 else program.several, length
+        call, key = self._call(step, count), (id(step), count, slots)
+        assert call.placed is not None
+        if key not in places:
+            places[key] = Places(slots)
+            if slots == FIRST_CAPACITY:  # all at once, so that no later pass pays
+                numbers, last = self._calls[key[:2]][1], min(slots, self.model.longest or slots) - count
+                for self.length in range(last + 1):
+                    places[key].put(self.length, self._placed_now(step, count, numbers))
+        places[key].put(length, call.placed)
+        self.length = began
+        return call, places[key]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that its buffers have room for."""
+        return self._capacity
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], Tensor | None] | None:
+        """See `RolloutSession`; a text that ends has no tokens after its end."""
+        model, end = self.model, self.length + len(tokens) + steps - 1
+        # Where a draft reads its states, these are to be kept.
+        if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:
+            return None
+        rollout = self._rollout(tokens, choice, steps)
+        chosen, rows_GV = rollout(uniform_G)
+        self.length = end - steps + len(chosen)
+        return chosen, rows_GV
+
+    def choose(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], list[float]]:
+        """See `ChoosingSession`."""
+        end = self.length + len(tokens) + steps - 1
+        rollout = self._rollout(tokens, choice, steps)
+        chosen, _ = rollout(uniform_G, keeps_rows=False)
+        self.length = end - steps + len(chosen)
+        return chosen, rollout.known_s(len(chosen))
+
+    def _rollout(self, tokens: Sequence[int], choice: Choice, steps: int) -> Rollout:
+        """`steps` steps, of which the first reads `tokens`, ready to run."""
+        program, count, began = self.model.program, len(tokens), self.length
+        one, first = program.one, program.one if count == 1 else program.several
+        self.drop_ahead()
+        self._make_room(began + count + steps - 1)
+        calls = [self._call_on(first, tokens)]
+        for self.length in range(began + count, began + count + steps - 1):
+            calls.append(self._call(one, 1, len(calls)))
+        self.length = began
+        rollout = self._rollouts.get((count, steps))
+        if rollout is None or rollout.choice != choice:
+            assert isinstance(one.run, WholeStep)
+            rollout = self._rollouts[count, steps] = Rollout(calls, one.run.ids, choice, self.model.eos_ids)
+        return rollout
+
+
+class WindowedNative(WindowedStatic, NativeSession):
+    """A native session with a window."""
+
+    model: NativeModel
+    in_a_row = False
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        return StaticSession.extend(self, tokens, parents)  # in blocks that the window has room for
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], Tensor | None] | None:
+        began = self.length
+        found = super().rollout(tokens, choice, steps, uniform_G)
+        if found is not None:
+            self.text[began:] = [*tokens, *found[0]][: self.length - began]
+        return found

@@ -1,0 +1,214 @@
+"""Passes and steps of which C runs several in one call: the same tokens, passes and random numbers as one at a time."""
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from decode import autoregressive as decode_alone
+from decode import speculative as decode_with
+from networks import network
+
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.decoding import Trace
+from specbench.algorithm.gamma import Adaptive
+from specbench.engine.capture.static import FIRST_CAPACITY
+from specbench.engine.native.model import NativeModel
+from specbench.engine.native.passes import NativePasses
+from specbench.engine.native.segments import LoweredPrompt, WholeReading
+from specbench.engine.session import CapturesSteps, Prompt, is_a
+from specbench.kernels import is_available
+from specbench.methods.model.draft import ModelDraft
+from specbench.sampling import Sampling
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
+
+SOURCE = (5, 9, 12, 30, 1)
+ENDS = frozenset(range(1, 40, 7))
+KINDS = ("t5", "gpt2")
+
+
+def models(
+    kind: str, ends: frozenset[int] = ENDS, dtype: torch.dtype = torch.float32
+) -> tuple[NativeModel, NativeModel]:
+    """A target, and a draft that often agrees with it: the target with some noise."""
+    own, other = network(kind, seed=5).to(dtype), network(kind, seed=5).to(dtype)
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 0.05 * parameter.std() * torch.randn(parameter.shape, generator=noise).to(dtype)
+    return NativeModel(own, 40, ends), NativeModel(other, 40, ends)
+
+
+def start(kind: str) -> Prompt:
+    return Prompt(SOURCE, (0,)) if kind == "t5" else Prompt((), SOURCE)
+
+
+def autoregressive(target: NativeModel, prompt: Prompt, sampling: Sampling, most: int, seed: int = 0) -> Trace:
+    generator = torch.Generator().manual_seed(seed)
+    return decode_alone(target, prompt, sampling=sampling, max_new_tokens=most, generator=generator)
+
+
+def speculative(
+    target: NativeModel, draft: ModelDraft, prompt: Prompt, sampling: Sampling, most: int, gamma: Any, seed: int = 0,
+    rule: Any = accept_exact,
+) -> Trace:  # fmt: skip
+    return decode_with(
+        target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=most, accept=rule,
+        generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+
+
+def did(trace: Trace) -> list[Any]:
+    return [trace.tokens, *[replace(one, draft_s=0, verify_s=0, accept_s=0) for one in trace.passes]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("sampling", "gammas"), [
+    *((sampling, (1, 3, 8)) for sampling in (Sampling(), Sampling(4.0))),
+    *(
+        pytest.param(sampling, (1, 2, 3, 5, 8, 12), marks=pytest.mark.full)
+        for sampling in (Sampling(), Sampling(1.0), Sampling(4.0), Sampling(4.0, top_k=7), Sampling(4.0, top_p=0.7))
+    ),
+])  # fmt: skip
+def test_passes_in_one_call_are_single_passes(
+    kind: str, sampling: Sampling, gammas: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every gamma, end of the text and of the room, also where buffers grow within a completion."""
+    emitted, ended_inside = set(), 0
+    for ends, most in ((ENDS, 40), (frozenset({39}), 1), (frozenset({39}), FIRST_CAPACITY + 20)):
+        target, model = models(kind, ends)
+        draft = ModelDraft(model, 40)
+        for gamma, seed in itertools.product(gammas, range(2)):
+            found = []
+            for in_calls in (True, False):
+                with monkeypatch.context() as patched:
+                    if not in_calls:
+                        patched.setattr(NativeModel, "passes", lambda *_: None)
+                    found.append(speculative(target, draft, start(kind), sampling, most, gamma, seed))
+            assert did(found[0]) == did(found[1]), (ends, most, gamma, seed)
+            assert all(min(one.draft_s, one.verify_s, one.accept_s) >= 0 for one in found[0].passes)
+            total = sum(one.draft_s + one.verify_s + one.accept_s for one in found[0].passes)
+            assert total == pytest.approx(found[0].decode_s)
+            emitted |= {(one.emitted, one.drafted) for one in found[0].passes}
+            ended_inside += found[0].passes[-1].emitted == found[0].passes[-1].accepted < gamma
+    assert len(emitted) > 5, "no variety"
+    assert ended_inside, "no accepted block ended a text"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(4.0, top_p=0.7)])
+def test_steps_in_one_call_are_single_steps(kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = set()
+    for ends, most in ((ENDS, 40), (frozenset({39}), 1), (frozenset({39}), FIRST_CAPACITY + 20)):
+        target, _ = models(kind, ends)
+        for seed in range(4):
+            found = []
+            for in_calls in (True, False):
+                with monkeypatch.context() as patched:
+                    if not in_calls:
+                        patched.setattr(NativeModel, "chooses", lambda *_: False)
+                    found.append(autoregressive(target, start(kind), sampling, most, seed))
+            assert found[0].tokens == found[1].tokens
+            assert len(found[0].steps_s) == len(found[0].tokens) and min(found[0].steps_s) > 0
+            assert sum(found[0].steps_s) == pytest.approx(found[0].decode_s)
+            lengths.add(len(found[0].tokens))
+    assert len(lengths) > 2 or sampling.temperature == 0
+
+
+def test_the_completion_is_the_targets_own_whatever_runs_it() -> None:
+    """Greedy, in bf16: what passes in calls emit is what steps in calls do."""
+    for kind in KINDS:
+        target, model = models(kind, frozenset({39}), torch.bfloat16)
+        own = autoregressive(target, start(kind), Sampling(), 90).tokens
+        for gamma in (1, 4, 9):
+            assert speculative(target, ModelDraft(model, 40), start(kind), Sampling(), 90, gamma).tokens == own
+
+
+def test_only_plain_chains_of_two_models_run_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    run = NativePasses.run
+    monkeypatch.setattr(NativePasses, "run", lambda *of: calls.append(1) or run(*of))
+    target, model = models("t5")
+    cases: dict[str, tuple[ModelDraft, dict[str, Any], bool]] = {
+        "plain": (ModelDraft(model, 40), {}, True),
+        "confidence": (ModelDraft(model, 40, confidence=0.5), {}, False),
+        "itself": (ModelDraft(target, 40), {}, False),
+        "gamma that learns": (ModelDraft(model, 40), {"gamma": Adaptive(0.5, {1: 1.0, 2: 1.2})}, False),
+        "min-p": (ModelDraft(model, 40), {"sampling": Sampling(1.0, min_p=0.1)}, False),
+        "a rule of its own": (
+            ModelDraft(model, 40),
+            {"sampling": Sampling(1.0), "rule": lambda *of: accept_exact(*of)},
+            False,
+        ),
+    }
+    for name, (draft, options, expected) in cases.items():
+        calls.clear()
+        given = {"sampling": Sampling(), "gamma": 3, **options}
+        speculative(target, draft, start("t5"), most=12, **given)
+        assert bool(calls) is expected, name
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0)])
+@pytest.mark.parametrize("damaged", ["target", "draft"])
+def test_damaged_weights_end_a_completion(sampling: Sampling, damaged: str) -> None:
+    target, model = models("t5")
+    with torch.no_grad():
+        bad = (target if damaged == "target" else model).network
+        bad.decoder.block[0].layer[2].DenseReluDense.wi.weight[0, 0] = float("nan")
+    for one in (target, model):
+        one.weights_changed()
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        speculative(target, ModelDraft(model, 40), start("t5"), sampling, 12, 3)
+    if damaged == "target":
+        with pytest.raises(FloatingPointError, match="logits are not finite"):
+            autoregressive(target, start("t5"), sampling, 12)
+
+
+def test_changed_weights_are_read_wherever_they_were_looked_up() -> None:
+    """T5's position biases too, which sessions look up once."""
+    target, model = models("t5", frozenset({39}))
+    draft, prompt = ModelDraft(model, 40), start("t5")
+    before = speculative(target, draft, prompt, Sampling(4.0), 30, 4).tokens
+    with torch.no_grad():
+        for stack in (target.network.encoder, target.network.decoder):
+            stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.normal_(0, 30)
+    target.weights_changed()
+    fresh = NativeModel(target.network, 40, frozenset({39}))
+    after = speculative(target, draft, prompt, Sampling(4.0), 30, 4).tokens
+    assert after == speculative(fresh, draft, prompt, Sampling(4.0), 30, 4).tokens != before
+    assert (
+        autoregressive(target, prompt, Sampling(4.0), 30).tokens
+        == autoregressive(fresh, prompt, Sampling(4.0), 30).tokens
+    )
+
+
+def test_a_source_is_read_in_one_program_as_torch_reads_it() -> None:
+    """Into the first slots of caches, which may be longer; also without our kernels."""
+    target, _ = models("t5")
+    assert target.program.encode is not None
+    reading = target.program.encode._run
+    assert isinstance(reading, LoweredPrompt) and isinstance(reading._native, WholeReading)
+    for length in (1, 2, 15, 16, 17, 33, 40, 1):
+        source = torch.arange(2, 2 + length)[None] % 40
+        biases = target.program.encode._biases_of(source)
+        ours = [torch.full((1, heads, 48, width), 7.0) for heads, width in target.program.shapes["cross"]]
+        with torch.inference_mode():
+            target.program.encode.into(ours, source)
+            alone = reading._native(source, *biases)
+            theirs = reading._torchs(source, *biases)
+        for our, own, their in zip(ours, alone, theirs, strict=True):
+            assert (
+                our[:, :, :length] - their
+            ).abs().max() < 3e-4 * their.abs().max()  # this network amplifies rounding
+            assert own.equal(our[:, :, :length]) and (our[:, :, length:] == 7).all()
+
+
+def test_a_protocol_is_asked_once_for_a_class() -> None:
+    class Ready:
+        def get_ready(self, prompt: Prompt, tokens: int) -> None: ...
+
+    assert is_a(Ready(), CapturesSteps) and is_a(Ready(), CapturesSteps)
+    assert not is_a(object(), CapturesSteps) and not is_a(SimpleNamespace(), CapturesSteps)
