@@ -109,7 +109,7 @@ def test_steps_in_one_call_are_single_steps(kind: str, sampling: Sampling, monke
             for in_calls in (True, False):
                 with monkeypatch.context() as patched:
                     if not in_calls:
-                        patched.setattr(NativeModel, "chooses", lambda *_: False)
+                        patched.setattr(NativeModel, "passes", lambda *_: None)
                     found.append(autoregressive(target, start(kind), sampling, most, seed))
             assert found[0].tokens == found[1].tokens
             assert len(found[0].steps_s) == len(found[0].tokens) and min(found[0].steps_s) > 0

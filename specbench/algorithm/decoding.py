@@ -10,35 +10,34 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.experts import Counting
 from specbench.engine.session import (
-    ChoosesTokens,
-    ChoosingSession,
     DonePass,
     Model,
     PassesInCalls,
     PassNumbers,
+    PassPlan,
     Prompt,
     Read,
+    RunsPasses,
     get_ready,
     is_a,
     marking,
     repeating,
 )
-from specbench.sampling import Choice, DrawnNumbers, Sampling, checked, uniforms
+from specbench.sampling import Choice, DrawnNumbers, Sampling, uniforms
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
-STEPS_OF_A_CALL = 16  # of the target alone, where its engine chooses tokens itself: Ctrl-C waits for so many
 
 
 @dataclass(frozen=True)
@@ -117,17 +116,17 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     began = target.now()
     session, repeat = target.start(prompt), repeating(target)
     tokens, choice = list(prompt.prefix), Choice(spec.sampling, target.vocabulary_size)
-    choosing = cast(ChoosingSession, session) if is_a(target, ChoosesTokens) and target.chooses(choice) else None
     end = len(tokens) + spec.max_new_tokens
+    plan = PassPlan(0, end, choice, choice)
+    in_calls = target.passes(session, None, plan, tokens) if is_a(target, RunsPasses) else None
     start_s = target.now() - began
     counting = Counting(target)
     marks = [(yield READY)]
     while len(tokens) < end:
-        if choosing is not None:
-            steps = min(STEPS_OF_A_CALL, end - len(tokens))
-            chosen, known = choosing.choose(tokens[session.length :], choice, steps, choice.uniforms(steps, generator))
-            tokens += checked(chosen)
-            marks += known
+        if in_calls is not None:
+            for done in _done(in_calls, len(tokens), plan, generator):
+                tokens += done.emitted
+                marks.append(done.over_s)
         else:
             counting.begin()
             logits_LV = yield Read(session, tokens[session.length :])
@@ -159,12 +158,15 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
-    in_calls = _in_calls(target, drafting, spec, tokens, end)
+    plan = _plan(target, drafting, spec, end)
+    in_calls = None
+    if plan is not None and drafting.chooses is not None and is_a(target, RunsPasses):
+        in_calls = target.passes(session, drafting.chooses[0], plan, tokens)
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
-        if in_calls is not None:
-            for done in _done(in_calls, len(tokens), end, spec, generator):
+        if in_calls is not None and plan is not None:
+            for done in _done(in_calls, len(tokens), plan, generator):
                 marks = (before, done.drafted_s, done.verified_s, before := done.over_s)
                 counting.end()
                 passes.append((marks, done.drafted, range(done.accepted), len(done.emitted), None, None))
@@ -201,29 +203,25 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     )
 
 
-def _in_calls(
-    target: Model, drafting: Drafting, spec: DecodingSpec, tokens: list[int], end: int
-) -> PassesInCalls | None:
-    """Passes of Algorithm 1 several in one call, where rule, gamma, draft and the target's engine allow it."""
-    verification, gamma = spec.verification, spec.gamma
-    if not isinstance(gamma, Constant) or not (verification.argmax_only or verification.rule is accept_exact):
+def _plan(target: Model, drafting: Drafting, spec: DecodingSpec, end: int) -> PassPlan | None:
+    """Of passes that an engine may run in calls; None for another rule or draft, or a gamma that varies."""
+    verification, gamma, chooses = spec.verification, spec.gamma, drafting.chooses
+    exact = verification.argmax_only or verification.rule is accept_exact
+    if chooses is None or not isinstance(gamma, Constant) or not exact:
         return None
     choosing = Choice(verification.sampling, target.vocabulary_size)
-    return drafting.in_calls(target, tokens, choosing, gamma.gamma, end)
+    return PassPlan(gamma.gamma, end, chooses[1], choosing, RESIDUAL_EPSILON)
 
 
-def _done(
-    in_calls: PassesInCalls, length: int, end: int, spec: DecodingSpec, generator: torch.Generator
-) -> list[DonePass]:
+def _done(in_calls: PassesInCalls, length: int, plan: PassPlan, generator: torch.Generator) -> list[DonePass]:
     """The next passes after `length` tokens, on the random numbers that single passes would draw."""
-    (gamma,) = spec.gamma.picks
-    if spec.verification.argmax_only:
+    if not plan.choosing.draws:
         return in_calls.run(length, None, in_calls.most)
-    most = min(in_calls.most, (end - length) // (gamma + 1)) or 1  # so that none but a single pass has less than gamma
-    size, device, drawn = min(gamma, end - length - 1), generator.device, []
+    gamma, left, device, drawn = plan.gamma, plan.end - length, generator.device, []
+    most = min(in_calls.most, left // (gamma + 1)) or 1  # so that none but a single pass has less than gamma
     for _ in range(most):
-        uniform_G = uniforms(size, generator, device)
-        after = DrawnNumbers.of(size, generator, device)
+        uniform_G = uniforms(min(gamma, left - 1), generator, device)
+        after = DrawnNumbers.of(len(uniform_G), generator, device)
         drawn.append((uniform_G, after.trials_G, after.next_1))
     return in_calls.run(length, PassNumbers(*map(torch.stack, zip(*drawn, strict=True))), most)
 

@@ -11,22 +11,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import (
-    RESIDUAL_EPSILON,
-    PendingProposal,
-    Proposal,
-    UnverifiedTokens,
-    Verdict,
-)
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens, Verdict
 from specbench.algorithm.continuations import Continuations
 from specbench.engine.session import (
     Model,
-    PassesInCalls,
-    PassPlan,
     Prompt,
     Read,
     Reading,
-    RunsPasses,
     Session,
     answered,
     is_a,
@@ -367,21 +358,12 @@ class Drafting:
         self.target, self.eos_ids = target, eos_ids
         self.own = start_draft(target, draft, prompt, sampling)
         self.propose = proposing(self.own)
+        self.chooses = self.own.chooses if is_a(self.own, OfOneModel) else None
         self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
         # Asked once: a check of a protocol takes microseconds, and a pass has few.
         self._watching = self.own if is_a(self.own, SeesVerification) else None
         self._on_trees = self.own if is_a(self.own, ProposesTrees) else None
         self._with_unverified = self.own if is_a(self.own, ReadsUnverified) else None
-
-    def in_calls(
-        self, target: Model, tokens: list[int], choosing: Choice, gamma: int, end: int
-    ) -> PassesInCalls | None:
-        """Passes of Algorithm 1 at a constant gamma after `tokens`, several in one call; None where they are single."""
-        chooses = self.own.chooses if is_a(self.own, OfOneModel) else None
-        if chooses is None or not is_a(target, RunsPasses):
-            return None
-        plan = PassPlan(gamma, end, chooses[1], choosing, RESIDUAL_EPSILON)
-        return target.passes(self.target, chooses[0], plan, tokens)
 
     def read(self, tokens: list[int], proposal: Proposed) -> Read:
         """The target's run that verifies `proposal` after `tokens`."""

@@ -177,41 +177,15 @@ class RolloutSession(Protocol):
         ...
 
 
-@runtime_checkable
-class ChoosesTokens(Protocol):
-    """A model whose sessions choose tokens themselves, many in one call: nothing returns to Python between them."""
-
-    def chooses(self, choice: Choice) -> bool:
-        """Whether they can by `choice`; then they are `ChoosingSession`s."""
-        ...
-
-
-class ChoosingSession(Session, Protocol):
-    """A session of such a model."""
-
-    def choose(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[list[int], list[float]]:
-        """Read `tokens`, then each chosen token but the last.
-
-        `uniform_G` is from `choice.uniforms`.
-
-        Returns:
-            The chosen tokens, `steps` or up to the first that ends a text, NOT_DRAWN the last one if its row was not
-            finite; and the time on the model's clock at which each was known.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class PassPlan:
-    """What determines passes of Algorithm 1 on chains."""
+    """What determines passes of Algorithm 1 on chains; at gamma 0 steps of the target alone."""
 
     gamma: int
     end: int  # tokens of the whole text at most
     drafting: Choice
     choosing: Choice  # of the target
-    least: float  # mass of a residual that is more than rounding
+    least: float = 0.0  # mass of a residual that is more than rounding
 
 
 class PassNumbers(NamedTuple):
@@ -252,7 +226,9 @@ class PassesInCalls(Protocol):
 class RunsPasses(Protocol):
     """A model whose engine can run whole passes."""
 
-    def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> PassesInCalls | None:
+    def passes(
+        self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]
+    ) -> PassesInCalls | None:
         """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot."""
         ...
 

@@ -1084,25 +1084,17 @@ int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t c
 }
 
 /* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
-   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, each in the place of the one before
-   where none is kept; `tokens` the tokens, or NOT_DRAWN; `known_s` when each was known, in seconds. */
+   standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
 typedef struct {
     const void *logits; int64_t short_floats, stride, vocabulary;
-    Sampling how; const double *uniforms; float *rows; int64_t keeps_rows; /* how: at temperature 0 the argmax */
-    int64_t *tokens; double *known_s; const int64_t *ends; int64_t end_count;
+    Sampling how; const double *uniforms; float *rows; /* how: at temperature 0 the argmax */
+    int64_t *tokens; const int64_t *ends; int64_t end_count;
 } Choice;
-
-/* As Python's time.perf_counter. */
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
 
 static int64_t choose(const Choice *choice, int64_t row, int64_t step) {
     int64_t n = choice->vocabulary, first = row * choice->stride;
     if (choice->how.temperature > 0) {
-        float *v = choice->rows + (choice->keeps_rows ? step * n : 0);
+        float *v = choice->rows + step * n;
         soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
@@ -1244,7 +1236,7 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
             wait_for_all(&barrier, threads);
             if (thread == 0) {
                 int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
-                choice->known_s[g] = now_s(), chosen = g + 1, over = is_last(choice, token);
+                chosen = g + 1, over = is_last(choice, token);
             }
             wait_for_all(&barrier, threads);
         }
@@ -1271,6 +1263,13 @@ typedef struct {
     float *room; int64_t *best; /* for a row, and for gamma + 1 tokens */
     Pass *done; int64_t *drafted; /* gamma tokens of each pass, rejected ones too */
 } Passes;
+
+/* As Python's time.perf_counter. */
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
 
 /* Whether `reader` can read `count` tokens after so many. */
 static int is_ready(const Reader *reader, int64_t length, int64_t count) {
@@ -1322,9 +1321,9 @@ static int conclude(const Passes *of, const Choice *drafting, const Choice *choo
     return is_ended || is_last(choosing, token);
 }
 
-/* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for. Where the
-   draft ends the text, the target reads as many tokens as otherwise. Returns how many passes were over, and -1 where a
-   row was not finite. */
+/* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for; at gamma 0
+   steps of the target alone. Where the draft ends the text, the target reads as many tokens as otherwise. Returns how
+   many passes were over, and -1 where a row was not finite. */
 int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int64_t scratch_size, int64_t most_threads) {
     int64_t pass = 0, asked = 0, count = 0;
     int ended = 0, over = 0, failed = 0;

@@ -2,7 +2,9 @@
 
 import ctypes
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
-from specbench.engine.buffers import CACHED_BYTES, size_of
+from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
 from specbench.engine.capture.lower import Lowering
 from specbench.engine.capture.program import Step, captured_function
 from specbench.engine.capture.static import FIRST_CAPACITY, StaticModel
@@ -37,6 +39,18 @@ MOST_ADDRESSES = 4096  # of looked-up positions that are held
 MOST_CALLS = 512  # of other sizes that are held
 
 
+@dataclass
+class OfBuffers:
+    """What sessions over the same buffers, one after another, call.
+
+    calls: of a step over so many tokens (several for a rollout), and which of its inputs are placed.
+    """
+
+    calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = field(default_factory=dict)
+    rollouts: dict[tuple[int, int], Rollout] = field(default_factory=dict)
+    readers: dict[tuple[Choice, int], Reader] = field(default_factory=dict)
+
+
 class Lookups:
     """What the sessions of a model look up once: to gather it anew would take a quarter of a small model's step.
 
@@ -46,15 +60,28 @@ class Lookups:
     """
 
     def __init__(self) -> None:
+        self._of_buffers: dict[tuple[int, ...], tuple[list[weakref.ref[Buffers]], OfBuffers]] = {}
         self._addresses: dict[int, tuple[tuple[Tensor, ...], Placed]] = {}
         self.placed: dict[tuple[int, ...], Placed] = {}
         self.places: dict[tuple[int, ...], Places] = {}
         self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
 
     def clear(self) -> None:
-        """Forget what depends on weights: all but the calls."""
-        for held in (self._addresses, self.placed, self.places):
+        """Forget what depends on weights, and the calls that read it."""
+        for held in (self._addresses, self.placed, self.places, self._of_buffers):
             held.clear()
+
+    def of_buffers(self, own: Buffers, of_source: Buffers | None, source: int) -> "OfBuffers":
+        """The calls of sessions over these buffers, with a source of so many tokens."""
+        key = id(own), id(of_source), source
+        buffers = [own] if of_source is None else [own, of_source]
+        known, found = self._of_buffers.get(key, ([], None))
+        if found is None or any(one() is not other for one, other in zip(known, buffers, strict=True)):
+            if len(self._of_buffers) >= MOST_CALLS:
+                self._of_buffers.clear()
+            found = OfBuffers()
+            self._of_buffers[key] = [weakref.ref(one) for one in buffers], found
+        return found
 
     def of(self, run: WholeStep, looked_up: tuple[Tensor, ...], numbers: Sequence[int]) -> Placed:
         """Tensors that a session has looked up, which are inputs of these numbers."""
@@ -138,18 +165,17 @@ class NativeModel(StaticModel):
         """See `ChoosesTokens`: where a step is one program. The kernels have no min-p."""
         return choice.sampling.min_p is None and self.reads_at_once
 
-    def passes(self, session: Session, draft: Session, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
+    def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
         """See `RunsPasses`."""
-        if not (isinstance(session, NativeSession) and isinstance(draft, NativeSession)) or draft.model is self:
+        if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end)):
             return None
-        if draft.model.eos_ids != self.eos_ids:
+        if draft is None:
+            return NativePasses(session, None, plan, tokens)
+        if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end)):
             return None
-        for one, choice in ((session, plan.choosing), (draft, plan.drafting)):
-            if not (one.in_a_row and one.model.chooses(choice)) or plan.end > (one.model.longest or plan.end):
-                return None
-        reading = Reader(session, plan.choosing, plan.gamma + 1, self.eos_ids)
-        # A draft has two unread tokens after a pass in which all of its own were accepted.
-        return NativePasses(reading, Reader(draft, plan.drafting, max(2, plan.gamma), self.eos_ids), plan, tokens)
+        if draft.model is self or draft.model.eos_ids != self.eos_ids:
+            return None
+        return NativePasses(session, draft, plan, tokens)
 
 
 class NativeSession(StaticSession):
@@ -158,12 +184,14 @@ class NativeSession(StaticSession):
     model: NativeModel
     batch: object = None  # that it is a row of
     in_a_row = True  # slots are in the order of the text, none left out
+    calls_again = True  # calls of an earlier session over the same buffers
 
     def _collect(self) -> None:
         super()._collect()
-        # The calls of a step over a number of tokens (several for a rollout), and which of its inputs are looked up.
-        self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
-        self._rollouts: dict[tuple[int, int], Rollout] = {}
+        made = OfBuffers()
+        if self.calls_again:
+            made = self.model.lookups.of_buffers(self._held["self"], self._held.get("cross"), self._sources)
+        self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         """As `StaticSession`; the usual run in fewer lines.
@@ -184,7 +212,8 @@ class NativeSession(StaticSession):
 
     def _release(self) -> None:
         super()._release()
-        self._calls, self._rollouts = {}, {}
+        made = OfBuffers()
+        self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""
@@ -261,6 +290,7 @@ class NativeSession(StaticSession):
             made[0].held = []  # the session's, which may be freed before
         call = made[0].again()
         step.run.read(call, dict(enumerate(own, 4)))
+        call.held = [self._source_length_1, *of_source]  # buffers are the session's
         return [call], made[1]
 
     def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
@@ -282,11 +312,18 @@ class NativeSession(StaticSession):
             placed[key] = found
         return found
 
-    def ready(self, needed: int) -> object:
-        """Make room for `needed` tokens; what is returned changes when calls are no longer valid."""
+    def passes_in_calls(self, choice: Choice, end: int) -> bool:
+        """Whether passes up to `end` tokens can run in calls."""
+        return self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)
+
+    def reader(self, choice: Choice, most: int, needed: int) -> Reader:
+        """What reads up to `most` tokens at once in passes, with room for `needed` tokens in all."""
         self.drop_ahead()
         self._make_room(needed)
-        return self._calls
+        found = self._readers.get((choice, most))
+        if found is None:
+            found = self._readers[choice, most] = Reader(choice, most, self.model.eos_ids)
+        return found
 
     def step_at(self, length: int, count: int) -> tuple[Call, Places]:
         """The call over `count` tokens after `length`, and what it reads there and after other lengths."""
@@ -321,16 +358,6 @@ class NativeSession(StaticSession):
         chosen, rows_GV = rollout(uniform_G)
         self.length = end - steps + len(chosen)
         return chosen, rows_GV
-
-    def choose(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[list[int], list[float]]:
-        """See `ChoosingSession`."""
-        end = self.length + len(tokens) + steps - 1
-        rollout = self._rollout(tokens, choice, steps)
-        chosen, _ = rollout(uniform_G, keeps_rows=False)
-        self.length = end - steps + len(chosen)
-        return chosen, rollout.known_s(len(chosen))
 
     def _rollout(self, tokens: Sequence[int], choice: Choice, steps: int) -> Rollout:
         """`steps` steps, of which the first reads `tokens`, ready to run."""

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from specbench.engine.native.segments import Call, Places, RawChoice, lines
 from specbench.engine.session import DonePass, PassNumbers, PassPlan
 from specbench.kernels import RawSampling, library
 from specbench.sampling import NOT_FINITE, Choice
+
+MOST_PASSES, MOST_STEPS = 8, 16  # of a call: Ctrl-C waits for so many
 
 
 class ReadingSession(Protocol):
@@ -24,7 +27,7 @@ class ReadingSession(Protocol):
     @property
     def capacity(self) -> int: ...
 
-    def ready(self, needed: int) -> object: ...
+    def reader(self, choice: Choice, most: int, needed: int) -> "Reader": ...
 
     def step_at(self, length: int, count: int) -> tuple[Call, Places]: ...
 
@@ -61,35 +64,28 @@ class RawPasses(ctypes.Structure):
 class Reader:
     """One of the two models: its steps over up to `most` tokens, and how a token is chosen from its logits."""
 
-    def __init__(self, session: ReadingSession, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
-        self.session, self.most, self.eos_ids = session, most, eos_ids
-        self._known: object = None
+    def __init__(self, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
+        self.most, self.eos_ids = most, eos_ids
         self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
-        self._rows_GV = torch.empty(most, choice.vocabulary_size) if choice.draws else None
         self.raw = RawReader(ctypes.addressof(self._steps), ctypes.addressof(self._tables), most)
         self.raw.choice = RawChoice(
             vocabulary=choice.vocabulary_size, ends=ctypes.addressof(self._ends), end_count=len(self._ends),
             how=RawSampling.of(choice.sampling.temperature, choice.sampling.top_k, choice.sampling.top_p),
-            rows=None if self._rows_GV is None else self._rows_GV.data_ptr(), keeps_rows=True,
         )  # fmt: skip
         self.scratch = 0  # floats that each thread needs
 
-    def begin(self, needed: int) -> None:
-        """Read on where the session is, with room for `needed` tokens."""
-        known = self.session.ready(needed)
-        if known is not self._known:
-            self._known, self._held, self.scratch = known, {}, 0
-            for count in range(self.most + 1):
-                self._steps[count] = self._tables[count] = None
-        self.raw.length, self.raw.capacity = self.session.length, self.session.capacity
+    def begin(self, session: ReadingSession, rows_GV: Tensor | None) -> None:
+        """Read on where `session` is, with room for rows to draw from."""
+        self.raw.length, self.raw.capacity = session.length, session.capacity
+        self.raw.choice.rows = None if rows_GV is None else rows_GV.data_ptr()
 
-    def add(self, length: int, count: int) -> None:
-        """Be ready to read `count` tokens after `length`."""
+    def add(self, session: ReadingSession, length: int, count: int) -> None:
+        """Be ready to read `count` tokens after `length` of them, where `session` is."""
         if count in self._held and self._held[count][1].addresses[length]:
             return
-        self._held[count] = call, places = self.session.step_at(length, count)
+        self._held[count] = call, places = session.step_at(length, count)
         self._steps[count], self._tables[count] = ctypes.addressof(call.step), ctypes.addressof(places.addresses)
         self.scratch = max(self.scratch, call.scratch)
 
@@ -107,17 +103,21 @@ class Reader:
 class NativePasses:
     """See `PassesInCalls`."""
 
-    most = 8  # Ctrl-C waits for so many
-
-    def __init__(self, target: Reader, draft: Reader, plan: PassPlan, tokens: Sequence[int]) -> None:
+    def __init__(
+        self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int]
+    ) -> None:
         self._target, self._draft, self._plan, gamma = target, draft, plan, plan.gamma
+        self.most = MOST_PASSES if gamma else MOST_STEPS
         self._text = (ctypes.c_int64 * (plan.end + gamma + 1))(*tokens)
         self._done, self._drafted = (RawPass * self.most)(), (ctypes.c_int64 * (self.most * gamma + 1))()
         self._best = (ctypes.c_int64 * (gamma + 1))()
-        self._room_V = torch.empty(plan.choosing.vocabulary_size if plan.choosing.draws else 0)
+        size = plan.choosing.vocabulary_size
+        # Rows of p, a row for the residual, and rows of q.
+        self._rows_GV = torch.empty(2 * gamma + 2, size) if plan.choosing.draws else None
         self._raw = RawPasses(
             ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, None, None, plan.least,
-            self._room_V.data_ptr(), *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
+            None if self._rows_GV is None else self._rows_GV[-1].data_ptr(),
+            *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
         )  # fmt: skip
 
     def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
@@ -128,42 +128,49 @@ class NativePasses:
             more = self._call(length, later, most - len(found))
             found += more
             length += sum(len(one.emitted) for one in more)
-            if more[-1].emitted[-1] in self._target.eos_ids:
+            if more[-1].emitted[-1] in self._ends:
                 break
         return found
 
     def _call(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
         """One call. It returns early where a model is not ready for a pass, as for the first one that begins there."""
-        raw, draft, target = self._raw, self._draft, self._target
-        size = min(self._plan.gamma, self._plan.end - length - 1)
-        raw.length, raw.most = length, most
+        raw, plan, rows_GV = self._raw, self._plan, self._rows_GV
+        size, gamma = min(plan.gamma, plan.end - length - 1), plan.gamma
+        target = self._target.reader(plan.choosing, gamma + 1, length + size)
+        target.begin(self._target, rows_GV)
+        draft = target  # at gamma 0, where it is not used
+        if self._draft is not None:
+            # A draft has two unread tokens after a pass in which all of its own were accepted.
+            draft = self._draft.reader(plan.drafting, max(2, gamma), length + size)
+            draft.begin(self._draft, None if rows_GV is None else rows_GV[gamma + 1 :])
+        raw.length, raw.most, self._ends = length, most, target.eos_ids
         if numbers is not None:
             draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
-        draft.begin(length + size)
-        target.begin(length + size)
-        if (count := self._run()) == 0:
-            target.add(length - 1, size + 1)
-            for place in range(length - 1, length - 1 + size):
-                before = place if place >= length else draft.session.length
-                draft.add(before, place + 1 - before)
-            count = self._run()
+        if (count := self._run(draft, target)) == 0:
+            target.add(self._target, length - 1, size + 1)
+            if self._draft is not None and size:
+                draft.add(self._draft, self._draft.length, length - self._draft.length)
+                for place in range(length, length - 1 + size):
+                    draft.add(self._draft, place, 1)
+            count = self._run(draft, target)
         if count <= 0:
             raise FloatingPointError(NOT_FINITE)
-        target.session.length, draft.session.length = target.raw.length, draft.raw.length
+        self._target.length = target.raw.length
+        if self._draft is not None:
+            self._draft.length = draft.raw.length
         found = []
         for number, one in enumerate(self._done[:count]):
-            first, end = number * self._plan.gamma, length + one.emitted
-            drafted, emitted = self._drafted[first : first + one.drafted], self._text[length:end]
+            end = length + one.emitted
+            drafted, emitted = self._drafted[number * gamma : number * gamma + one.drafted], self._text[length:end]
             found.append(DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s))
             length = end
         return found
 
-    def _run(self) -> int:
-        threads, draft, target = torch.get_num_threads(), self._draft, self._target
-        size = max(draft.scratch, target.scratch)
+    def _run(self, draft: Reader, target: Reader) -> int:
+        threads, size = torch.get_num_threads(), max(draft.scratch, target.scratch)
         if not target.scratch:
-            return 0
-        if draft.scratch:  # else nothing is left to draft
+            return 0  # nothing is ready yet
+        if draft.scratch and draft is not target:
             draft.lend(0)
         scratch = target.lend(size * threads)
         read = (ctypes.byref(one) for one in (draft.raw, target.raw, self._raw))

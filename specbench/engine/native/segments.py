@@ -527,8 +527,8 @@ class RawChoice(ctypes.Structure):
 
     _fields_ = [
         ("logits", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("short_floats", "stride", "vocabulary")),
-        ("how", RawSampling), ("uniforms", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("keeps_rows", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("tokens", "known_s", "ends")), ("end_count", ctypes.c_int64),
+        ("how", RawSampling), *((name, ctypes.c_void_p) for name in ("uniforms", "rows", "tokens", "ends")),
+        ("end_count", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -539,7 +539,7 @@ class Rollout:
         """The second and later calls have one token, `ids` is the number of the address of a call's tokens."""
         self._calls, self._ids, self.choice, self._run = calls, ids, choice, calls[0].program
         run, steps, sampling = self._run, len(calls), choice.sampling
-        self._tokens, self._known_s = (ctypes.c_int64 * steps)(), (ctypes.c_double * steps)()
+        self._tokens = (ctypes.c_int64 * steps)()
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps = (Step * steps)(*(call.step for call in calls))
         self._arena = lines(run.floats * max(call.rows for call in calls))
@@ -547,15 +547,14 @@ class Rollout:
         self._raw = RawChoice(
             None, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size,
             RawSampling.of(sampling.temperature, sampling.top_k, sampling.top_p),
-            None, None, 0, *[ctypes.addressof(one) for one in (self._tokens, self._known_s, self._ends)],
-            len(self._ends),
+            None, None, ctypes.addressof(self._tokens), ctypes.addressof(self._ends), len(self._ends),
         )  # fmt: skip
 
-    def __call__(self, uniform_G: Tensor | None, keeps_rows: bool = True) -> tuple[list[int], Tensor | None]:
+    def __call__(self, uniform_G: Tensor | None) -> tuple[list[int], Tensor | None]:
         """The tokens that the steps choose, up to the first that ends a text, and the rows [G, V] they were drawn from.
 
         The last token is NOT_DRAWN where its row is not finite. `uniform_G`: random numbers for the choices; None at
-        T = 0. Without `keeps_rows` no rows are returned.
+        T = 0.
         """
         calls, raw, threads = self._calls, self._raw, torch.get_num_threads()
         size = max(call.scratch for call in calls)
@@ -567,12 +566,8 @@ class Rollout:
                 call.addresses[self._ids] = raw.tokens + 8 * (index - 1)
         rows_GV = None
         if uniform_G is not None:
-            rows_GV = torch.empty(len(calls) if keeps_rows else 1, self.choice.vocabulary_size)
-            raw.uniforms, raw.rows, raw.keeps_rows = uniform_G.data_ptr(), rows_GV.data_ptr(), keeps_rows
+            rows_GV = torch.empty(len(calls), self.choice.vocabulary_size)
+            raw.uniforms, raw.rows = uniform_G.data_ptr(), rows_GV.data_ptr()
         steps = len(calls)
         chosen = library().rollout(self._steps, steps, ctypes.byref(raw), start, scratch, size, threads)
-        return self._tokens[:chosen], rows_GV[:chosen] if rows_GV is not None and keeps_rows else None
-
-    def known_s(self, count: int) -> list[float]:
-        """When each of the last `count` chosen tokens was known, by `time.perf_counter`."""
-        return self._known_s[:count]
+        return self._tokens[:chosen], None if rows_GV is None else rows_GV[:chosen]

@@ -214,6 +214,7 @@ class CapturedBlockSession(ReplayedSession, NativeSession):
     """The captured context of one text; see `BlockCache`."""
 
     model: CapturedBlock  # type: ignore[assignment]  # as much of a CapturedModel as a session of blocks uses
+    calls_again = False  # which read states of this session
 
     @torch.inference_mode()
     def __init__(self, model: CapturedBlock) -> None:
