@@ -424,16 +424,29 @@ static void add_bias(float *restrict v, const void *bias, int64_t from, int64_t 
     else add_all(v, (const float *)bias + from, count);
 }
 
+static inline float sum_of_lanes(vec v) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += v[i];
+    return sum;
+}
+
+/* The sum of the numbers less `mean`, or of their squares: in four vectors, none of which waits for another. */
+static inline float sum_around(const float *x, int64_t width, float mean, const int is_squared) {
+    vec sum[4] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES)
+        UNROLLED for (int j = 0; j < 4; j++) {
+            vec v = *(const vec *)(x + i + j * LANES) - mean;
+            sum[j] += is_squared ? v * v : v;
+        }
+    float total = sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < width; i++) total += is_squared ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
+    return total;
+}
+
 /* Root mean square norm, or with `centred` layer norm, of one row. Its weights are fp32, whatever the model computes in. */
 static void norm_row(const Instruction *it, const float *restrict x, float *restrict out, int64_t width) {
-    float mean = 0, square = 0;
-    if (it->centred) {
-        #pragma omp simd reduction(+:mean)
-        for (int64_t i = 0; i < width; i++) mean += x[i];
-        mean /= width;
-    }
-    #pragma omp simd reduction(+:square)
-    for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
+    float mean = it->centred ? sum_around(x, width, 0, 0) / width : 0, square = sum_around(x, width, mean, 1);
     float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
     const float *weight = it->norm_weight, *bias = it->norm_bias;
     for (int64_t i = 0; i < width; i++) {
@@ -453,10 +466,13 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
     float sums[MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
-    if (size == 2 || even > k) { /* as the products read it */
+    if (it->normed || size == 2 || even > k) { /* as the products read it; each thread for itself, which is cheaper than to wait */
+        float *normed = scratch + rows * even;
         for (int64_t r = 0; r < rows; r++) {
-            if (size == 2) take_short(x + r * x_stride, (uint16_t *)scratch + r * even, k);
-            else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
+            const float *row = x + r * x_stride;
+            if (it->normed) norm_row(it, row, size == 2 ? normed : scratch + r * even, k), row = normed;
+            if (size == 2) take_short(row, (uint16_t *)scratch + r * even, k);
+            else if (!it->normed) memcpy(scratch + r * even, row, k * sizeof(float));
             memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
         }
         numbers = (const char *)scratch, stride = even;
@@ -564,8 +580,11 @@ INLINED scores(const int rows, const int some, const Asking *of, const float *re
     for (int64_t c = 0; c < count; c += some) {
         vec sum[MOST_SUMS];
         const float *key[MOST_SUMS];
-        int64_t i = 0, left = seen && count - c < some ? count - c : some;
-        UNROLLED for (int k = 0; k < some; k++) key[k] = keys + (seen ? seen[c + (k < left ? k : 0)] : c + k) * stride;
+        int64_t i = 0, left = count - c < some ? count - c : some;
+        UNROLLED for (int k = 0; k < some; k++) {
+            int64_t at = c + (k < left ? k : 0);
+            key[k] = keys + (seen ? seen[at] : at) * stride;
+        }
         UNROLLED for (int k = 0; k < rows * some; k++) sum[k] = (vec){0};
         for (; i + LANES <= d; i += LANES)
             UNROLLED for (int k = 0; k < some; k++) {
@@ -625,9 +644,14 @@ INLINED mix(const int rows, const int most, const Asking *to, const float *restr
         }
 }
 
-/* The slots that each row of a tile sees, with what is added to their scores, and to `whole` which blocks all of them see
-   as a whole. */
-static void gather(Asking *rows, int64_t n, int64_t slots, char *whole) {
+/* How the rows of a tile see a block: each its own slots of it, all the same, or all of it as a whole. */
+enum { OWN, SAME, WHOLE };
+
+/* The slots that each row of a tile sees, with what is added to their scores, and to `sight` how they see each block. Rows
+   with one bias see the same. */
+static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
+    int is_one = 1;
+    for (int64_t r = 1; r < n; r++) is_one &= rows[r].added == rows[0].added;
     for (int64_t c = 0; c < slots; c += SLOTS) { /* most often all of a block is visible, or nothing */
         int64_t end = c + SLOTS < slots ? c + SLOTS : slots, most = 0, least = SLOTS;
         for (Asking *row = rows; row < rows + n; row++) {
@@ -635,16 +659,16 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *whole) {
             if (row->added && visible == SLOTS) {
                 visible = 0;
                 for (int64_t i = 0; i < SLOTS; i++) visible += row->added[c + i] >= -1e30f;
-            }
+            } else if (row->added) for (int64_t i = c; i < end; i++) visible -= !(row->added[i] >= -1e30f);
             most = visible > most ? visible : most, least = visible < least ? visible : least;
         }
-        whole[c / SLOTS] = least == SLOTS;
+        sight[c / SLOTS] = least == end - c ? WHOLE : is_one ? SAME : OWN;
         if (most) for (Asking *row = rows; row < rows + n; row++) {
             row->seen[row->count] = c;
-            if (least == SLOTS) {
-                if (row->added) memcpy(row->weights + row->count, row->added + c, SLOTS * sizeof(float));
-                else memset(row->weights + row->count, 0, SLOTS * sizeof(float));
-                row->count += SLOTS;
+            if (least == end - c) {
+                if (row->added) memcpy(row->weights + row->count, row->added + c, least * sizeof(float));
+                else memset(row->weights + row->count, 0, least * sizeof(float));
+                row->count += least;
             } else for (int64_t i = c; i < end; i++) {
                 row->seen[row->count] = i, row->weights[row->count] = row->added ? row->added[i] : 0;
                 row->count += !row->added || row->added[i] >= -1e30f;
@@ -653,33 +677,38 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *whole) {
     }
 }
 
-/* What a tile reads of its slots, keys' scores or values, in the order of the slots: of blocks that all rows see, up to
-   four rows at a time; of others what each of them sees. */
-INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *whole, const float *from, int64_t stride,
+/* What rows that see the same read, up to four rows at a time. */
+INLINED read_same(Asking *rows, int64_t n, const float *read, int64_t stride, const int32_t *seen, int64_t count, int64_t d,
+                  float scale, const int is_mix) {
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4)
+        if (is_mix) mix(4, OF_FOUR, rows + r, read, stride, seen, count, d);
+        else scores(4, OF_FOUR, rows + r, read, stride, seen, count, d, scale);
+    for (; r + 2 <= n; r += 2)
+        if (is_mix) mix(2, OF_TWO, rows + r, read, stride, seen, count, d);
+        else scores(2, OF_TWO, rows + r, read, stride, seen, count, d, scale);
+    for (; r < n; r++)
+        if (is_mix) mix(1, OF_ONE, rows + r, read, stride, seen, count, d);
+        else scores(1, OF_ONE, rows + r, read, stride, seen, count, d, scale);
+    for (r = 0; r < n; r++) rows[r].at += count;
+}
+
+/* What a tile reads of its slots, keys' scores or values, in the order of the slots. */
+INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *sight, const float *from, int64_t stride,
                    int64_t d, float scale, const int is_mix) {
     for (int64_t r = 0; r < n; r++) rows[r].at = 0;
     for (int64_t c = 0, end; c < slots; c = end) {
-        int is_whole = whole[c / SLOTS];
-        for (end = c; end < slots && whole[end / SLOTS] == is_whole && !(is_whole && n > 1 && end - c == NEAR_SLOTS);) end += SLOTS;
-        const float *read = from + c * stride;
-        int64_t r = 0;
-        if (is_whole) {
-            for (; r + 4 <= n; r += 4)
-                if (is_mix) mix(4, OF_FOUR, rows + r, read, stride, 0, end - c, d);
-                else scores(4, OF_FOUR, rows + r, read, stride, 0, end - c, d, scale);
-            for (; r + 2 <= n; r += 2)
-                if (is_mix) mix(2, OF_TWO, rows + r, read, stride, 0, end - c, d);
-                else scores(2, OF_TWO, rows + r, read, stride, 0, end - c, d, scale);
-            for (; r < n; r++)
-                if (is_mix) mix(1, OF_ONE, rows + r, read, stride, 0, end - c, d);
-                else scores(1, OF_ONE, rows + r, read, stride, 0, end - c, d, scale);
-            for (r = 0; r < n; r++) rows[r].at += end - c;
-        } else for (; r < n; r++) {
+        int how = sight[c / SLOTS];
+        for (end = c; end < slots && sight[end / SLOTS] == how && !(how == WHOLE && n > 1 && end - c == NEAR_SLOTS);) end += SLOTS;
+        if (end > slots) end = slots;
+        if (how == WHOLE) {
+            read_same(rows, n, from + c * stride, stride, 0, end - c, d, scale, is_mix);
+            continue;
+        }
+        for (int64_t r = 0, some = how == SAME ? n : 1; r < n; r += some) {
             int64_t at = rows[r].at, count = end < slots ? 0 : rows[r].count - at;
             if (end < slots) while (at + count < rows[r].count && rows[r].seen[at + count] < end) count++;
-            if (is_mix) mix(1, OF_ONE, rows + r, from, stride, rows[r].seen + at, count, d);
-            else scores(1, OF_ONE, rows + r, from, stride, rows[r].seen + at, count, d, scale);
-            rows[r].at += count;
+            read_same(rows + r, some, from, stride, rows[r].seen + at, count, d, scale, is_mix);
         }
     }
 }
@@ -720,7 +749,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
         n = tokens * group - at < last - unit ? tokens * group - at : last - unit;
         n = at_once(n, MOST_ASKING);
         Asking rows[MOST_ASKING];
-        char *whole = (char *)(scratch + 2 * n * room);
+        char *sight = (char *)(scratch + 2 * n * room);
         for (int64_t i = 0; i < n; i++) {
             int64_t h = key_head * group + (at + i) / tokens, token = (at + i) % tokens, r = first + text * tokens + token;
             rows[i] = (Asking){.query = q + r * it->x.stride + h * d, .out = out + r * it->out.stride + h * d};
@@ -731,7 +760,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
             head = sizes[it->bias_heads] > 1 ? head * it->heads + h : head;
             rows[i].added = (const float *)part->outside[it->outside[2]] + (head * sizes[it->bias_rows] + row) * slots;
         }
-        gather(rows, n, slots, whole);
+        gather(rows, n, slots, sight);
         const float *key = keys + (first + text * tokens) * it->y.stride + key_head * d;
         const float *value = values + (first + text * tokens) * it->z.stride + key_head * d;
         int64_t key_stride = it->y.stride, value_stride = it->z.stride;
@@ -740,7 +769,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
             key = (const float *)part->outside[it->outside[0]] + from;
             value = (const float *)part->outside[it->outside[1]] + from, key_stride = value_stride = d;
         }
-        read_slots(rows, n, slots, whole, key, key_stride, d, (float)it->scale, 0);
+        read_slots(rows, n, slots, sight, key, key_stride, d, (float)it->scale, 0);
         float totals[MOST_ASKING] = {0};
         for (int64_t i = 0; i < n; i++) {
             float *weights = rows[i].weights, most = -INFINITY, total = 0;
@@ -758,7 +787,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
             totals[i] = total;
             memset(rows[i].out, 0, d * sizeof(float));
         }
-        read_slots(rows, n, slots, whole, value, value_stride, d, 1, 1);
+        read_slots(rows, n, slots, sight, value, value_stride, d, 1, 1);
         for (int64_t i = 0; i < n; i++) {
             float factor = 1 / totals[i];
             for (int64_t j = 0; j < d; j++) rows[i].out[j] *= factor;
@@ -812,10 +841,6 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
         const float *x = arena + it->x.at * rows + it->x.column, *y = arena + it->y.at * rows + it->y.column;
         const float *z = arena + it->z.at * rows + it->z.column;
         int64_t first = width * thread / threads, end = width * (thread + 1) / threads, stride = it->x.stride;
-        if (it->normed) { /* each thread for itself: cheaper than to wait for each other */
-            for (int64_t r = 0; r < rows; r++) norm_row(it, x + r * stride, scratch + r * it->inner, it->inner);
-            x = scratch, stride = it->inner;
-        }
         switch (it->op) {
         case EMBED: case LOAD: { /* rows of a table, or of a tensor */
             EACH_PART(step)
@@ -847,7 +872,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
             }
             break;
         case LINEAR:
-            linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
+            linear(it, x, stride, out, it->residual ? y : 0, rows, scratch, thread, threads);
             fetch_next(it + 1, step->program + step->count, thread, threads);
             break;
         case PICK: /* columns of x, and of y if there is one */
