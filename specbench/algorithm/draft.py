@@ -74,7 +74,7 @@ def on_host(proposal: Proposed) -> Proposal:
 
 def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposed]]:
     """How `drafting` proposes, as reads for a driver to answer; no reads if it needs no model."""
-    if isinstance(drafting, ProposesByReading):
+    if is_a(drafting, ProposesByReading):
         return drafting.proposing
 
     def at_once(tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:

@@ -18,7 +18,7 @@ from specbench.engine.capture.program import Step, captured_function
 from specbench.engine.capture.static import FIRST_CAPACITY, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
 from specbench.engine.capture.torch_private import computes_bf16
-from specbench.engine.native.passes import NativePasses, Reader
+from specbench.engine.native.passes import NativePasses, Pace, Reader
 from specbench.engine.native.segments import (
     Call,
     LoweredPrompt,
@@ -57,6 +57,7 @@ class Lookups:
     placed: what a step reads of the place in a text, by step, tokens, slots and length.
     places: the same by step, tokens and slots, as passes in one call find it.
     calls: a call by step, tokens, and slots of the text and the source, and which of its inputs are placed.
+    pace: of passes in one call.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class Lookups:
         self.placed: dict[tuple[int, ...], Placed] = {}
         self.places: dict[tuple[int, ...], Places] = {}
         self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
+        self.pace = Pace()
 
     def clear(self) -> None:
         """Forget what depends on weights, and the calls that read it."""
@@ -170,12 +172,12 @@ class NativeModel(StaticModel):
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end)):
             return None
         if draft is None:
-            return NativePasses(session, None, plan, tokens)
+            return NativePasses(session, None, plan, tokens, self.lookups.pace)
         if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end)):
             return None
         if draft.model is self or draft.model.eos_ids != self.eos_ids:
             return None
-        return NativePasses(session, draft, plan, tokens)
+        return NativePasses(session, draft, plan, tokens, self.lookups.pace)
 
 
 class NativeSession(StaticSession):

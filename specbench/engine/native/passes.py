@@ -5,6 +5,7 @@ processor's caches.
 """
 
 import ctypes
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,7 +17,20 @@ from specbench.engine.session import DonePass, PassNumbers, PassPlan
 from specbench.kernels import RawSampling, library
 from specbench.sampling import NOT_FINITE, Choice
 
-MOST_PASSES, MOST_STEPS = 8, 16  # of a call: Ctrl-C waits for so many
+MOST_PASSES = 64  # of a call
+
+
+class Pace:
+    """How many passes a call has: as many as take 50 ms, for which Ctrl-C waits."""
+
+    PATIENCE_S = 0.05
+
+    def __init__(self) -> None:
+        self.passes = 8  # of the first call
+
+    def note(self, passes: int, seconds: float) -> None:
+        """So many passes took so long."""
+        self.passes = max(2, min(MOST_PASSES, int(self.PATIENCE_S * passes / seconds)))
 
 
 class ReadingSession(Protocol):
@@ -104,10 +118,10 @@ class NativePasses:
     """See `PassesInCalls`."""
 
     def __init__(
-        self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int]
+        self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int], pace: Pace
     ) -> None:
-        self._target, self._draft, self._plan, gamma = target, draft, plan, plan.gamma
-        self.most = MOST_PASSES if gamma else MOST_STEPS
+        self._target, self._draft, self._plan, self._pace, gamma = target, draft, plan, pace, plan.gamma
+        self.most = min(pace.passes, plan.end - len(tokens))
         self._text = (ctypes.c_int64 * (plan.end + gamma + 1))(*tokens)
         self._done, self._drafted = (RawPass * self.most)(), (ctypes.c_int64 * (self.most * gamma + 1))()
         self._best = (ctypes.c_int64 * (gamma + 1))()
@@ -134,7 +148,7 @@ class NativePasses:
 
     def _call(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
         """One call. It returns early where a model is not ready for a pass, as for the first one that begins there."""
-        raw, plan, rows_GV = self._raw, self._plan, self._rows_GV
+        began, raw, plan, rows_GV = time.perf_counter(), self._raw, self._plan, self._rows_GV
         size, gamma = min(plan.gamma, plan.end - length - 1), plan.gamma
         target = self._target.reader(plan.choosing, gamma + 1, length + size)
         target.begin(self._target, rows_GV)
@@ -158,6 +172,7 @@ class NativePasses:
         self._target.length = target.raw.length
         if self._draft is not None:
             self._draft.length = draft.raw.length
+        self._pace.note(count, self._done[count - 1].over_s - began)
         found = []
         for number, one in enumerate(self._done[:count]):
             end = length + one.emitted
