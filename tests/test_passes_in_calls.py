@@ -1,4 +1,4 @@
-"""Passes and steps of which C runs several in one call: the same tokens, passes and random numbers as one at a time."""
+"""Several passes or steps in one C call: the same tokens and passes as one at a time, from the same random numbers."""
 
 import itertools
 from dataclasses import replace
@@ -11,8 +11,10 @@ from decode import autoregressive as decode_alone
 from decode import speculative as decode_with
 from networks import network
 
+from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import Trace
+from specbench.algorithm.draft import Stateless
 from specbench.algorithm.gamma import Adaptive
 from specbench.engine.capture.static import FIRST_CAPACITY
 from specbench.engine.native.model import NativeModel
@@ -20,8 +22,8 @@ from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.segments import LoweredPrompt, WholeReading
 from specbench.engine.session import CapturesSteps, Prompt, is_a
 from specbench.kernels import is_available
-from specbench.methods.model.draft import ModelDraft
-from specbench.sampling import Sampling
+from specbench.methods.model.draft import ModelDraft, ModelDraftSession
+from specbench.sampling import Choice, Sampling
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
 
@@ -125,6 +127,79 @@ def test_the_completion_is_the_targets_own_whatever_runs_it() -> None:
         own = autoregressive(target, start(kind), Sampling(), 90).tokens
         for gamma in (1, 4, 9):
             assert speculative(target, ModelDraft(model, 40), start(kind), Sampling(), 90, gamma).tokens == own
+
+
+def test_what_learns_from_passes_is_told_of_them() -> None:
+    """Passes in calls would leave nothing to learn from."""
+    target, model = models("t5", frozenset({39}))
+    told = []
+
+    class Learning(ModelDraftSession):
+        def after_verification(self, position: int, logits_LV: torch.Tensor, rejected: bool) -> None:
+            told.append((position, len(logits_LV), rejected))
+
+    class LearningDraft(ModelDraft):
+        def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
+            return Learning(self.model, self.model.start(prompt), sampling, self.vocabulary_size)
+
+    trace = speculative(target, LearningDraft(model, 40), start("t5"), Sampling(4.0), 20, 3)
+    assert len(told) == len(trace.passes) and sum(count for _, count, _ in told) == len(trace.tokens)
+    assert trace.tokens == speculative(target, ModelDraft(model, 40), start("t5"), Sampling(4.0), 20, 3).tokens
+
+
+class Guessing(Stateless):
+    """Drafts copies of the text, whatever ends are in them, with q or without."""
+
+    operations = 0.0
+
+    def __init__(self, with_q: bool) -> None:
+        self.with_q = with_q
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "Guessing":
+        return self
+
+    def propose(self, tokens: Any, gamma: int, generator: torch.Generator) -> Proposal:
+        drafted = [*tokens, *[18, 39, 7, 15]][-gamma:] if gamma else []
+        q_GV = torch.full((len(drafted), 40), 1 / 40) if self.with_q else None
+        return Proposal(drafted, q_GV, asked=gamma)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("with_q", [False, True])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0), Sampling(9.0, top_k=20)])
+def test_what_is_drafted_elsewhere_is_verified_in_one_call(
+    kind: str, with_q: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as in Python, also where an end lies within the drafted tokens and gamma varies."""
+    calls, within = [], 0
+    verify = NativePasses.verify
+    for ends in (frozenset({39}), frozenset({15, 39})):
+        target, _ = models(kind, ends)
+        for gamma, seed in itertools.product((1, 4, Adaptive(0.5, {1: 1.0, 3: 1.2, 6: 1.5})), range(4)):
+            found = []
+            for in_calls in (True, False):
+                with monkeypatch.context() as patched:
+                    if in_calls:
+                        patched.setattr(NativePasses, "verify", lambda *of: calls.append(1) or verify(*of))
+                    else:
+                        patched.setattr(NativeModel, "passes", lambda *_: None)
+                    found.append(speculative(target, Guessing(with_q), start(kind), sampling, 70, gamma, seed))
+            assert did(found[0]) == did(found[1]), (ends, gamma, seed)
+            last = found[0].passes[-1]
+            within += last.emitted == last.accepted < last.drafted
+    assert calls and (within or sampling.temperature == 0)
+
+
+def test_ends_and_narrow_heads_are_seen_anew() -> None:
+    """Calls outlive their sessions: another end is read, and logits that lack tokens are not read past their row."""
+    target, model = models("gpt2", frozenset({39}))
+    draft, prompt = ModelDraft(model, 40), start("gpt2")
+    whole = speculative(target, draft, prompt, Sampling(), 12, 3).tokens
+    target.eos_ids = model.eos_ids = frozenset({whole[5]})
+    ended = speculative(target, draft, prompt, Sampling(), 12, 3).tokens
+    assert ended == whole[: whole.index(whole[5]) + 1] == autoregressive(target, prompt, Sampling(), 12).tokens
+    width = target.program.one.run.run.widths[0]
+    assert target.chooses(Choice(Sampling(), width)) and not target.chooses(Choice(Sampling(), width + 1))
 
 
 def test_only_plain_chains_of_two_models_run_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:

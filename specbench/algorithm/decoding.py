@@ -1,23 +1,26 @@
-"""Standard decoding and Algorithm 1, each implemented once, for single sequences and for batches.
+"""Standard decoding and Algorithm 1, for single sequences and for batches.
 
 A sequence is a generator. When it needs a model it yields a `Read` and receives the logits. When it needs a time stamp
 it yields a `Moment` and receives a mark (`engine.session.marking`), whose time is read when the completion ends. So a
 driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
 give all rows the same time stamps (`algorithm.batching`).
+
+Where the target's engine runs passes itself (`engine.session.RunsPasses`), a sequence yields nothing within them:
+tokens and times come with each `DonePass`. Tests compare these passes with those of this module, token by token.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
-from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Verification
+from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, Drafting, expect, models_of
+from specbench.algorithm.draft import Draft, Drafting, Proposed, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.experts import Counting
 from specbench.engine.session import (
@@ -29,6 +32,7 @@ from specbench.engine.session import (
     Prompt,
     Read,
     RunsPasses,
+    Session,
     get_ready,
     is_a,
     marking,
@@ -111,7 +115,7 @@ READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Standard decoding: one target run a token, each a pass; several in one call where the engine can."""
+    """Standard decoding: one target step a token; several steps in one call where the engine can."""
     get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
     session, repeat = target.start(prompt), repeating(target)
@@ -159,41 +163,47 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
     plan = _plan(target, drafting, spec, end)
-    in_calls = None
-    if plan is not None and drafting.chooses is not None and is_a(target, RunsPasses):
-        in_calls = target.passes(session, drafting.chooses[0], plan, tokens)
+    in_calls, whole = _in_calls(target, session, drafting, plan, spec, tokens)
     ready = target.now()
     started = before = yield READY
-    while len(tokens) < end:
-        if in_calls is not None and plan is not None:
+    while len(tokens) < end and not (passes and tokens[-1] in target.eos_ids):
+        if whole:
+            assert in_calls is not None
             for done in _done(in_calls, len(tokens), plan, generator):
                 marks = (before, done.drafted_s, done.verified_s, before := done.over_s)
-                counting.end()
+                counting.end()  # none: a step with experts is not one program
                 passes.append((marks, done.drafted, range(done.accepted), len(done.emitted), None, None))
                 tokens += done.emitted
-            if tokens[-1] in target.eos_ids:
-                break
             continue
         # Draft.
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
-        # Verify: p at each of the draft tokens and after the last, in one run of the target.
-        counting.begin()
-        logits_LV = yield drafting.read(tokens, proposal)
-        counting.end()
-        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
-        verified_at = yield WITHIN
-        # Accept, and draw the token that follows.
-        proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
-        # Roll back what was rejected.
-        emitted = drafting.commit(tokens, proposal, verdict, logits_LV)
-        gamma.learn(len(proposal.tokens), verdict.accepted)
+        path: Sequence[int]
+        if in_calls is not None and _is_plain(proposal, plan):
+            # Verify, accept and roll back in one call.
+            asked = max(proposal.asked, proposal.size)
+            drawn = DrawnNumbers.of(asked, generator, generator.device) if plan.choosing.draws else None
+            done = in_calls.verify(tokens, proposal.tokens, proposal.q_GV, drawn)
+            counting.end()
+            verified_at, path, emitted = done.verified_s, range(done.accepted), len(done.emitted)
+            tokens += done.emitted
+            drafting.own.rollback(len(tokens) - 1)
+        else:
+            # Verify: p at each of the draft tokens and after the last, in one run of the target.
+            counting.begin()
+            logits_LV = yield drafting.read(tokens, proposal)
+            counting.end()
+            rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
+            verified_at = yield WITHIN
+            # Accept, and draw the token that follows.
+            proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
+            # Roll back what was rejected.
+            path, emitted = verdict.path, drafting.commit(tokens, proposal, verdict, logits_LV)
+        gamma.learn(len(proposal.tokens), len(path))
         now = yield OVER
         marks = (before, drafted_at, verified_at, now)
-        passes.append((marks, proposal.tokens, verdict.path, emitted, proposal.operations, proposal.parents))
+        passes.append((marks, proposal.tokens, path, emitted, proposal.operations, proposal.parents))
         before = now
-        if tokens[-1] in target.eos_ids:
-            break
     return Trace(
         tokens[len(prompt.prefix) :],
         start_s=ready - began,
@@ -203,14 +213,34 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     )
 
 
-def _plan(target: Model, drafting: Drafting, spec: DecodingSpec, end: int) -> PassPlan | None:
-    """Of passes that an engine may run in calls; None for another rule or draft, or a gamma that varies."""
-    verification, gamma, chooses = spec.verification, spec.gamma, drafting.chooses
-    exact = verification.argmax_only or verification.rule is accept_exact
-    if chooses is None or not isinstance(gamma, Constant) or not exact:
-        return None
-    choosing = Choice(verification.sampling, target.vocabulary_size)
-    return PassPlan(gamma.gamma, end, chooses[1], choosing, RESIDUAL_EPSILON)
+def _plan(target: Model, drafting: Drafting, spec: DecodingSpec, end: int) -> PassPlan:
+    """Of the passes of `spec`."""
+    own = Choice(spec.drafting, target.vocabulary_size) if drafting.chooses is None else drafting.chooses[1]
+    choosing = Choice(spec.verification.sampling, target.vocabulary_size)
+    return PassPlan(max(spec.gamma.picks), end, own, choosing, RESIDUAL_EPSILON)
+
+
+def _in_calls(
+    target: Model, session: Session, drafting: Drafting, plan: PassPlan, spec: DecodingSpec, tokens: list[int]
+) -> tuple[PassesInCalls | None, bool]:
+    """What runs passes in calls of the target's engine, and whether it drafts as well; None where it cannot.
+
+    It can by the rule of Algorithm 1 and with drafts that need nothing of the target, and it drafts with one model at a
+    constant gamma.
+    """
+    verification = spec.verification
+    is_exact = verification.argmax_only or verification.rule is accept_exact
+    if not is_exact or drafting.needs_target or not is_a(target, RunsPasses):
+        return None, False
+    if drafting.chooses is not None and isinstance(spec.gamma, Constant):
+        whole = target.passes(session, drafting.chooses[0], plan, tokens)
+        if whole is not None:
+            return whole, True
+    return target.passes(session, None, plan, tokens), False
+
+
+def _is_plain(proposal: Proposed, plan: PassPlan) -> TypeGuard[Proposal]:
+    return isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)
 
 
 def _done(in_calls: PassesInCalls, length: int, plan: PassPlan, generator: torch.Generator) -> list[DonePass]:
@@ -218,7 +248,7 @@ def _done(in_calls: PassesInCalls, length: int, plan: PassPlan, generator: torch
     if not plan.choosing.draws:
         return in_calls.run(length, None, in_calls.most)
     gamma, left, device, drawn = plan.gamma, plan.end - length, generator.device, []
-    most = min(in_calls.most, left // (gamma + 1)) or 1  # so that none but a single pass has less than gamma
+    most = min(in_calls.most, left // (gamma + 1)) or 1  # one that drafts less than gamma is a call's only pass
     for _ in range(most):
         uniform_G = uniforms(min(gamma, left - 1), generator, device)
         after = DrawnNumbers.of(len(uniform_G), generator, device)

@@ -186,11 +186,11 @@ class SeesVerification(DraftSession, Protocol):
 
 @runtime_checkable
 class OfOneModel(DraftSession, Protocol):
-    """A draft session whose proposals are what a model's session chooses, token after token."""
+    """A draft session whose proposals are chains that one model's session chooses."""
 
     @property
     def chooses(self) -> tuple[Session, Choice] | None:
-        """That session, and the choice; None where a proposal is not that alone."""
+        """That session and the choice; None if anything else decides, such as a confidence."""
 
 
 class Draft(Protocol):
@@ -360,10 +360,12 @@ class Drafting:
         self.propose = proposing(self.own)
         self.chooses = self.own.chooses if is_a(self.own, OfOneModel) else None
         self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
-        # Asked once: a check of a protocol takes microseconds, and a pass has few.
+        # Asked once a completion, not in each pass.
         self._watching = self.own if is_a(self.own, SeesVerification) else None
         self._on_trees = self.own if is_a(self.own, ProposesTrees) else None
         self._with_unverified = self.own if is_a(self.own, ReadsUnverified) else None
+        # Of the target's runs: its session, its logits, or what it read.
+        self.needs_target = is_a(draft, ReadsTarget) or self._watching is not None or is_a(self.own, Follows)
 
     def read(self, tokens: list[int], proposal: Proposed) -> Read:
         """The target's run that verifies `proposal` after `tokens`."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checka
 import torch
 from torch import Tensor
 
-from specbench.sampling import Choice
+from specbench.sampling import Choice, DrawnNumbers
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ _known: dict[tuple[type, type], bool] = {}
 
 
 def is_a(one: object, protocol: type[T]) -> TypeGuard[T]:
-    """`isinstance` with a protocol, asked once for each class: Python takes 3 to 10 us to look for its members.
+    """`isinstance` with a protocol, remembered by class, for what every completion asks: Python takes 3 to 10 us.
 
-    A completion asks 20 times. So objects of one class have the same of a protocol's members.
+    So all objects of one class must have the same of a protocol's members.
     """
     key = type(one), protocol
     found = _known.get(key)
@@ -179,13 +179,13 @@ class RolloutSession(Protocol):
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What determines passes of Algorithm 1 on chains; at gamma 0 steps of the target alone."""
+    """Settings of passes of Algorithm 1 on chains. At gamma 0 a pass is a step of the target alone."""
 
     gamma: int
-    end: int  # tokens of the whole text at most
+    end: int  # the most tokens, the prefix included
     drafting: Choice
     choosing: Choice  # of the target
-    least: float = 0.0  # mass of a residual that is more than rounding
+    least: float = 0.0  # a residual of no more mass is rounding
 
 
 class PassNumbers(NamedTuple):
@@ -197,7 +197,7 @@ class PassNumbers(NamedTuple):
 
 
 class DonePass(NamedTuple):
-    """What a pass did, and the times on the target's clock at which it had drafted, had p, and was over."""
+    """The result of a pass, and the times on the target's clock at which drafting, verifying and accepting ended."""
 
     drafted: list[int]
     accepted: int
@@ -208,16 +208,26 @@ class DonePass(NamedTuple):
 
 
 class PassesInCalls(Protocol):
-    """Runs passes over one text, several in one call."""
+    """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
+
+    Its sessions have then read all but the newest token. Both raise FloatingPointError where p or q is not finite.
+    """
 
     most: int  # passes of a call
+
+    def verify(
+        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, drawn: DrawnNumbers | None
+    ) -> DonePass:
+        """Verify tokens that were drafted after `tokens`, with `drawn` where T > 0.
+
+        `q_GV` are the fp32 rows they were drawn from; None where each had all mass.
+        """
+        ...
 
     def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
         """Up to `most` passes after `length` tokens, with their random numbers where T > 0; at least one.
 
-        They end with a text that ends. Both sessions then have read all but the newest token.
-
-        Raises FloatingPointError where p or q is not finite.
+        The last may end the sequence.
         """
         ...
 
@@ -229,7 +239,10 @@ class RunsPasses(Protocol):
     def passes(
         self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]
     ) -> PassesInCalls | None:
-        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot."""
+        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot.
+
+        Without `draft` the target runs alone at gamma 0, and otherwise verifies what is drafted elsewhere.
+        """
         ...
 
 

@@ -796,7 +796,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
     }
 }
 
-/* Where the threads of a call wait for each other, 80 times a step: cheaper than OpenMP's own barrier. */
+/* Where the threads of a call wait for each other, dozens of times a step: cheaper than OpenMP's own barrier. */
 typedef struct { int arrived, turn; } Barrier;
 
 static void wait_for_all(Barrier *barrier, int threads) {
@@ -827,6 +827,7 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
     fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
 }
 
+/* Set the addresses that depend on the place in the text. */
 static void place_parts(const Step *step) {
     for (const Part *part = step->parts; part < step->parts + step->part_count; part++)
         for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
@@ -1238,7 +1239,7 @@ void mix_experts(const Experts *e, const void *states, const int64_t *chosen, co
     }
 }
 
-/* Whether a text is over with a token of the choice, or there is none. */
+/* Whether `token` ends the sequence, or none could be drawn. */
 static int is_last(const Choice *choice, int64_t token) {
     int over = token == NOT_DRAWN;
     for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
@@ -1269,21 +1270,23 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
     return chosen;
 }
 
-/* A model that reads on in a text: for each number of tokens up to `most` a step, and by the length before them what it
-   reads there (null where that is not known yet). */
+/* One model of a pass: `steps[n]` reads n tokens, up to `most`, and `placed[n][length]` is what it reads after `length`
+   tokens, null where that has not been looked up. */
 typedef struct {
     Step *const *steps; void *const *const *const *placed;
     int64_t most, length, capacity;
     float *arena; void *logits; Choice choice;
 } Reader;
 
-/* What a pass of Algorithm 1 did, and when it had drafted, had p, and was over. */
+/* The result of a pass, and when drafting, verifying and accepting ended. */
 typedef struct { int64_t drafted, accepted, emitted; double drafted_s, verified_s, over_s; } Pass;
 
-/* Passes over a text: its tokens, how many there are and may be, and gamma. Random numbers are those of the first pass,
-   then of the next; at T = 0 there are no `nexts`. */
+/* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens a pass tests that
+   were drafted elsewhere and follow the text, with their q in the draft's rows or none where each had all mass; below 0
+   the draft is a model, and drafts. Random numbers are those of the first pass, then of the next; at T = 0 there are no
+   `nexts`. */
 typedef struct {
-    int64_t *tokens, length, end, gamma, most;
+    int64_t *tokens, length, end, gamma, most, given;
     const float *trials; const double *nexts; double least; /* as `verify` takes them */
     float *room; int64_t *best; /* for a row, and for gamma + 1 tokens */
     Pass *done; int64_t *drafted; /* gamma tokens of each pass, rejected ones too */
@@ -1296,16 +1299,17 @@ static double now_s(void) {
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-/* Whether `reader` can read `count` tokens after so many. */
+/* Whether `reader` can read `count` tokens after the first `length`. */
 static int is_ready(const Reader *reader, int64_t length, int64_t count) {
     return count <= reader->most && length + count <= reader->capacity && reader->placed[count] && reader->placed[count][length];
 }
 
-/* The size of the next pass; -1 where there is none, or a model is not ready for it. */
+/* The draft tokens of the next pass; -1 where there is none, or a model is not ready for it. */
 static int64_t next_size(const Reader *draft, const Reader *target, const Passes *of) {
     int64_t room = of->end - of->length - 1, size = of->gamma < room ? of->gamma : room;
+    if (of->given >= 0) size = of->given;
     if (size < 0 || !is_ready(target, target->length, size + 1)) return -1;
-    for (int64_t g = 0; g < size; g++)
+    for (int64_t g = 0; g < size && of->given < 0; g++)
         if (!is_ready(draft, g ? of->length + g - 1 : draft->length, g ? 1 : of->length - draft->length)) return -1;
     return size;
 }
@@ -1330,17 +1334,17 @@ static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scrat
 static int conclude(const Passes *of, const Choice *drafting, const Choice *choosing, int64_t *drafted, int64_t count,
                     int64_t pass) {
     Pass *done = of->done + pass;
-    int64_t accepted = 0, token, is_ended;
+    int64_t accepted = 0, token, is_ended = 0;
     if (of->nexts) {
-        const float *q = drafting->how.temperature > 0 ? drafting->rows : 0;
-        accepted = verify(choosing->rows, q, drafted, count, of->trials + pass * of->gamma, of->nexts[pass], of->least,
+        accepted = verify(choosing->rows, drafting->rows, drafted, count, of->trials + pass * of->gamma, of->nexts[pass], of->least,
                           choosing->vocabulary, of->room, &token);
     } else {
         while (accepted < count && drafted[accepted] == of->best[accepted]) accepted++;
         token = of->best[accepted];
     }
     memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));
-    is_ended = accepted && is_last(choosing, drafted[accepted - 1]); /* by the last one drafted */
+    for (int64_t i = 0; i < accepted && !is_ended; i++)
+        if (is_last(choosing, drafted[i])) accepted = i + 1, is_ended = 1; /* what follows an end is no part of the text */
     if (!is_ended) drafted[accepted] = token;
     done->drafted = count, done->accepted = accepted, done->emitted = accepted + !is_ended;
     return is_ended || is_last(choosing, token);
@@ -1368,7 +1372,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
             }
             wait_for_all(&barrier, threads);
             if (over) break;
-            for (int64_t g = 0; g < count; g++) {
+            for (int64_t g = 0; g < count && of->given < 0; g++) {
                 int64_t unread = of->length + g - draft->length;
                 wait_for_all(&barrier, threads); /* all have read the length */
                 read_on(draft, of->tokens, unread, own, &barrier, thread, threads);
@@ -1395,7 +1399,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
                 ended = conclude(of, &drafting, choosing, drafted, count, pass);
                 failed = done->emitted > done->accepted && drafted[done->accepted] == NOT_DRAWN;
                 of->length += done->emitted, target->length = of->length - 1;
-                if (draft->length > target->length) draft->length = target->length;
+                if (of->given < 0 && draft->length > target->length) draft->length = target->length;
                 done->over_s = now_s(), pass++;
             }
             wait_for_all(&barrier, threads);

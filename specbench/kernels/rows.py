@@ -59,7 +59,7 @@ def drawn(weights_LV: Tensor, uniform_L: Tensor) -> Tensor | None:
 
     None: not for these rows, or not on this machine.
     """
-    if not _is_whole(weights_LV) or not uniform_L.is_contiguous() or isinstance(kernels := found(), NotCompiled):
+    if not is_whole(weights_LV) or not uniform_L.is_contiguous() or isinstance(kernels := found(), NotCompiled):
         return None
     rows, size = weights_LV.shape
     tokens_L = torch.empty(rows, dtype=torch.long)
@@ -69,7 +69,7 @@ def drawn(weights_LV: Tensor, uniform_L: Tensor) -> Tensor | None:
 
 def are_verified(p_GV: Tensor, q_GV: Tensor | None) -> bool:
     """Whether `verified` reads these rows, on this machine."""
-    return _is_whole(p_GV) and (q_GV is None or _is_whole(q_GV)) and is_available()
+    return is_whole(p_GV) and (q_GV is None or is_whole(q_GV)) and is_available()
 
 
 def verified(
@@ -100,7 +100,7 @@ def verified(
     return accepted, token.value
 
 
-def _is_whole(rows_LV: Tensor) -> bool:
+def is_whole(rows_LV: Tensor) -> bool:
     """Whether these are rows of floats one after another."""
     return rows_LV.dtype == torch.float32 and _is_read(rows_LV) and rows_LV.is_contiguous()
 

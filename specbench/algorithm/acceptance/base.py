@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from specbench.deferred import torch
+from specbench.kernels import rows as kernels
 from specbench.sampling import Sampling, checked, drawn, one_hot, trials, uniforms
 from specbench.theory.trees import ROOT
 
@@ -66,6 +67,13 @@ class Proposal(NamedTuple):
     def size(self) -> int:
         """Tokens that the target reads."""
         return len(self.tokens)
+
+    def is_plain(self, most: int, vocabulary_size: int) -> bool:
+        """Whether it is a chain of up to `most` tokens with nothing beside it, and C kernels can read its q."""
+        if self.parents is not None or self.unverified is not None or len(self.tokens) > most:
+            return False
+        fits = self.q_GV is None or (kernels.is_whole(self.q_GV) and self.q_GV.shape[-1] == vocabulary_size)
+        return fits and all(0 <= token < vocabulary_size for token in self.tokens)
 
     def each_NV(self, like_V: Tensor) -> Sequence[Tensor]:
         """A row [V] for each node of a tree; for a token that was not drawn a row of its own, with all mass on it."""

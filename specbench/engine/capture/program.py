@@ -247,7 +247,7 @@ class Encoding:
         return states
 
     def into(self, buffers: Sequence[Tensor], source: Tensor) -> None:
-        """Write them into the first slots of `buffers`, at once where `lowering` can."""
+        """Write the keys and values of `source` into the first slots of `buffers`, directly if the lowering can."""
         write = getattr(self._run, "into", None)
         if write is None or not write(buffers, source, *self._biases_of(source)):
             for buffer, state in zip(buffers, self(source), strict=True):

@@ -36,26 +36,25 @@ from specbench.sampling import Choice
 
 PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
 MOST_ADDRESSES = 4096  # of looked-up positions that are held
-MOST_CALLS = 512  # of other sizes that are held
+MOST_CALLS = 512  # that are kept to copy, and sets of buffers whose calls are
 
 
 @dataclass
 class OfBuffers:
-    """What sessions over the same buffers, one after another, call.
+    """Calls that sessions over the same buffers share, one after another.
 
     calls: of a step over so many tokens (several for a rollout), and which of its inputs are placed.
     """
 
     calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = field(default_factory=dict)
-    rollouts: dict[tuple[int, int], Rollout] = field(default_factory=dict)
-    readers: dict[tuple[Choice, int], Reader] = field(default_factory=dict)
+    rollouts: dict[tuple[int, int, Choice, frozenset[int]], Rollout] = field(default_factory=dict)
+    readers: dict[tuple[Choice, int, frozenset[int]], Reader] = field(default_factory=dict)
 
 
 class Lookups:
-    """What the sessions of a model look up once: to gather it anew would take a quarter of a small model's step.
+    """What the sessions of a model look up once.
 
-    placed: what a step reads of the place in a text, by step, tokens, slots and length.
-    places: the same by step, tokens and slots, as passes in one call find it.
+    places: what a step reads of the place in a text, by step, tokens and slots.
     calls: a call by step, tokens, and slots of the text and the source, and which of its inputs are placed.
     pace: of passes in one call.
     """
@@ -63,14 +62,13 @@ class Lookups:
     def __init__(self) -> None:
         self._of_buffers: dict[tuple[int, ...], tuple[list[weakref.ref[Buffers]], OfBuffers]] = {}
         self._addresses: dict[int, tuple[tuple[Tensor, ...], Placed]] = {}
-        self.placed: dict[tuple[int, ...], Placed] = {}
         self.places: dict[tuple[int, ...], Places] = {}
         self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
         self.pace = Pace()
 
     def clear(self) -> None:
         """Forget what depends on weights, and the calls that read it."""
-        for held in (self._addresses, self.placed, self.places, self._of_buffers):
+        for held in (self._addresses, self.places, self._of_buffers):
             held.clear()
 
     def of_buffers(self, own: Buffers, of_source: Buffers | None, source: int) -> "OfBuffers":
@@ -164,34 +162,37 @@ class NativeModel(StaticModel):
         """See `RollsOut`: nothing is captured for one."""
 
     def chooses(self, choice: Choice) -> bool:
-        """See `ChoosesTokens`: where a step is one program. The kernels have no min-p."""
-        return choice.sampling.min_p is None and self.reads_at_once
+        """Whether the kernels choose tokens by `choice`: a step is one program with all logits; they have no min-p."""
+        runs = [step.run for step in (self.program.one, self.program.several)]
+        fits = all(isinstance(run, WholeStep) and run.run.widths[0] >= choice.vocabulary_size for run in runs)
+        return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
         """See `RunsPasses`."""
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end)):
             return None
         if draft is None:
-            return NativePasses(session, None, plan, tokens, self.lookups.pace)
+            return NativePasses(session, None, plan, tokens, self.lookups.pace, self.eos_ids)
         if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end)):
             return None
-        if draft.model is self or draft.model.eos_ids != self.eos_ids:
+        kinds = {(choice.draws, choice.vocabulary_size) for choice in (plan.drafting, plan.choosing)}
+        if draft.model is self or draft.model.eos_ids != self.eos_ids or len(kinds) > 1:
             return None
-        return NativePasses(session, draft, plan, tokens, self.lookups.pace)
+        return NativePasses(session, draft, plan, tokens, self.lookups.pace, self.eos_ids)
 
 
 class NativeSession(StaticSession):
-    """A static session whose model can run several steps in one call, each on the token chosen in the step before."""
+    """A static session whose model can run several steps in one call, or whole passes."""
 
     model: NativeModel
     batch: object = None  # that it is a row of
-    in_a_row = True  # slots are in the order of the text, none left out
-    calls_again = True  # calls of an earlier session over the same buffers
+    in_a_row = True  # slot i holds token i
+    reuses_calls = True  # of earlier sessions over the same buffers
 
     def _collect(self) -> None:
         super()._collect()
         made = OfBuffers()
-        if self.calls_again:
+        if self.reuses_calls:
             made = self.model.lookups.of_buffers(self._held["self"], self._held.get("cross"), self._sources)
         self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
@@ -259,21 +260,24 @@ class NativeSession(StaticSession):
 
     def _call(self, step: Step, count: int, number: int = 0) -> Call:
         """Call `number` of `step` over `count` tokens after `length`; the address of its tokens is still to be set."""
-        assert isinstance(step.run, WholeStep)
-        found = self._calls.get((id(step), count))
-        if found is None:
-            found = self._calls[id(step), count] = self._first_call(step, count)
-        calls, numbers = found
+        calls, numbers = self._calls_of(step, count)
         while number >= len(calls):
             calls.append(calls[0].again())
         call = calls[number]
         call.place(self._placed_now(step, count, numbers))
         return call
 
+    def _calls_of(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
+        """The calls of `step` over `count` tokens, and which of its inputs are placed."""
+        found = self._calls.get((id(step), count))
+        if found is None:
+            found = self._calls[id(step), count] = self._first_call(step, count)
+        return found
+
     def _first_call(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
         """A call over this session's buffers, and which of its inputs are placed.
 
-        It is made after an earlier session's: to look up each tensor would take as long as to read a token.
+        Copied from an earlier session's: to look up each tensor would take as long as to read a token.
         """
         assert isinstance(step.run, WholeStep)
         ids_1L = self.model.blank(count)
@@ -289,17 +293,18 @@ class NativeSession(StaticSession):
             if len(known) >= MOST_CALLS:
                 known.clear()
             made = known[key] = step.run.call(inputs, numbers), numbers
-            made[0].held = []  # the session's, which may be freed before
+            made[0].held = []  # which may be freed before the copy
         call = made[0].again()
-        step.run.read(call, dict(enumerate(own, 4)))
-        call.held = [self._source_length_1, *of_source]  # buffers are the session's
+        step.run.set_inputs(call, dict(enumerate(own, 4)))
+        # Buffers are the session's, whose memory the calls of a size must not keep.
+        call.held = [one for one in (*call.held, *of_source) if all(one is not buffer for buffer in self._buffers)]
         return [call], made[1]
 
     def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
         """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
-        placed, key = self.model.lookups.placed, (id(step), count, self._capacity, self.length)
-        is_known_by_length = self.in_a_row and not self._tree.parents
-        if is_known_by_length and (known := placed.get(key)) is not None:
+        places, key = self.model.lookups.places, (id(step), count, self._capacity)
+        is_by_length = self.in_a_row and not self._tree.parents
+        if is_by_length and key in places and (known := places[key].get(self.length)) is not None:
             return known
 
         def computed() -> tuple[Tensor, ...]:
@@ -310,8 +315,8 @@ class NativeSession(StaticSession):
         assert isinstance(step.run, WholeStep)
         looked_up = self._looked_up((id(step), count), count, computed)
         found = self.model.lookups.of(step.run, looked_up, numbers)
-        if is_known_by_length:
-            placed[key] = found
+        if is_by_length:  # after the look-up, which may have cleared the table
+            places.setdefault(key, Places(self._capacity)).put(self.length, found)
         return found
 
     def passes_in_calls(self, choice: Choice, end: int) -> bool:
@@ -322,26 +327,27 @@ class NativeSession(StaticSession):
         """What reads up to `most` tokens at once in passes, with room for `needed` tokens in all."""
         self.drop_ahead()
         self._make_room(needed)
-        found = self._readers.get((choice, most))
+        key = choice, most, self.model.eos_ids
+        found = self._readers.get(key)
         if found is None:
-            found = self._readers[choice, most] = Reader(choice, most, self.model.eos_ids)
+            found = self._readers[key] = Reader(*key)
         return found
 
     def step_at(self, length: int, count: int) -> tuple[Call, Places]:
         """The call over `count` tokens after `length`, and what it reads there and after other lengths."""
         program, began, slots, places = self.model.program, self.length, self._capacity, self.model.lookups.places
-        step, self.length = program.one if count == 1 else program.several, length
-        call, key = self._call(step, count), (id(step), count, slots)
-        assert call.placed is not None
-        if key not in places:
-            places[key] = Places(slots)
-            if slots == FIRST_CAPACITY:  # all at once, so that no later pass pays
-                numbers, last = self._calls[key[:2]][1], min(slots, self.model.longest or slots) - count
-                for self.length in range(last + 1):
-                    places[key].put(self.length, self._placed_now(step, count, numbers))
-        places[key].put(length, call.placed)
-        self.length = began
-        return call, places[key]
+        step = program.one if count == 1 else program.several
+        numbers, lengths = self._calls_of(step, count)[1], [length]
+        if (id(step), count, slots) not in places and slots == FIRST_CAPACITY:
+            # All at once, so that no later pass pays.
+            lengths = [*range(min(slots, self.model.longest or slots) - count + 1), length]
+        try:
+            for one in lengths:
+                self.length = one
+                self._placed_now(step, count, numbers)
+            return self._call(step, count), places[id(step), count, slots]
+        finally:
+            self.length = began
 
     @property
     def capacity(self) -> int:
@@ -371,10 +377,11 @@ class NativeSession(StaticSession):
         for self.length in range(began + count, began + count + steps - 1):
             calls.append(self._call(one, 1, len(calls)))
         self.length = began
-        rollout = self._rollouts.get((count, steps))
-        if rollout is None or rollout.choice != choice:
+        key = count, steps, choice, self.model.eos_ids
+        rollout = self._rollouts.get(key)
+        if rollout is None:
             assert isinstance(one.run, WholeStep)
-            rollout = self._rollouts[count, steps] = Rollout(calls, one.run.ids, choice, self.model.eos_ids)
+            rollout = self._rollouts[key] = Rollout(calls, one.run.ids, choice, self.model.eos_ids)
         return rollout
 
 

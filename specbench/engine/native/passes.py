@@ -15,18 +15,18 @@ from torch import Tensor
 from specbench.engine.native.segments import Call, Places, RawChoice, lines
 from specbench.engine.session import DonePass, PassNumbers, PassPlan
 from specbench.kernels import RawSampling, library
-from specbench.sampling import NOT_FINITE, Choice
+from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers
 
 MOST_PASSES = 64  # of a call
 
 
 class Pace:
-    """How many passes a call has: as many as take 50 ms, for which Ctrl-C waits."""
+    """The number of passes of a call: as many as take 50 ms, for which Ctrl-C waits, but at least two."""
 
     PATIENCE_S = 0.05
 
     def __init__(self) -> None:
-        self.passes = 8  # of the first call
+        self.passes = 2  # of the first call
 
     def note(self, passes: int, seconds: float) -> None:
         """So many passes took so long."""
@@ -69,7 +69,7 @@ class RawPasses(ctypes.Structure):
     """`Passes` of kernels.c."""
 
     _fields_ = [
-        ("tokens", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("length", "end", "gamma", "most")),
+        ("tokens", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("length", "end", "gamma", "most", "given")),
         ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
     ]  # fmt: skip
@@ -79,7 +79,7 @@ class Reader:
     """One of the two models: its steps over up to `most` tokens, and how a token is chosen from its logits."""
 
     def __init__(self, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
-        self.most, self.eos_ids = most, eos_ids
+        self.most = most
         self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
@@ -91,12 +91,12 @@ class Reader:
         self.scratch = 0  # floats that each thread needs
 
     def begin(self, session: ReadingSession, rows_GV: Tensor | None) -> None:
-        """Read on where `session` is, with room for rows to draw from."""
+        """Continue from `session`; `rows_GV` receives the probabilities, None at T = 0."""
         self.raw.length, self.raw.capacity = session.length, session.capacity
         self.raw.choice.rows = None if rows_GV is None else rows_GV.data_ptr()
 
     def add(self, session: ReadingSession, length: int, count: int) -> None:
-        """Be ready to read `count` tokens after `length` of them, where `session` is."""
+        """Make the step of `session` over `count` tokens after the first `length` ready."""
         if count in self._held and self._held[count][1].addresses[length]:
             return
         self._held[count] = call, places = session.step_at(length, count)
@@ -104,7 +104,7 @@ class Reader:
         self.scratch = max(self.scratch, call.scratch)
 
     def lend(self, floats_of_threads: int) -> int:
-        """Give its steps room for values and logits; the address of more for the threads."""
+        """Lend its steps room for values and logits; returns the address of as much more for the threads."""
         runs = [call.program for call, _ in self._held.values()]
         arena, width = lines(self.most * max(run.floats for run in runs)), runs[0].widths[0]
         start, room = runs[0].room(arena + lines(self.most * width), floats_of_threads)
@@ -114,22 +114,33 @@ class Reader:
         return room
 
 
+def _check(passes: int) -> None:
+    """Raises FloatingPointError where a row was not finite, and RuntimeError where no pass could run."""
+    if passes < 0:
+        raise FloatingPointError(NOT_FINITE)
+    if passes == 0:
+        raise RuntimeError("no pass: a model has more unread tokens than a step of a pass reads")
+
+
 class NativePasses:
     """See `PassesInCalls`."""
 
     def __init__(
-        self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int], pace: Pace
-    ) -> None:
-        self._target, self._draft, self._plan, self._pace, gamma = target, draft, plan, pace, plan.gamma
+        self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int], pace: Pace,
+        eos_ids: frozenset[int],
+    ) -> None:  # fmt: skip
+        self._target, self._draft, self._plan, self._pace, self._eos_ids = target, draft, plan, pace, eos_ids
+        gamma = plan.gamma
         self.most = min(pace.passes, plan.end - len(tokens))
         self._text = (ctypes.c_int64 * (plan.end + gamma + 1))(*tokens)
         self._done, self._drafted = (RawPass * self.most)(), (ctypes.c_int64 * (self.most * gamma + 1))()
         self._best = (ctypes.c_int64 * (gamma + 1))()
+        self._given = Reader(plan.drafting, 0, frozenset())  # holds the rows of what was drafted elsewhere
         size = plan.choosing.vocabulary_size
         # Rows of p, a row for the residual, and rows of q.
         self._rows_GV = torch.empty(2 * gamma + 2, size) if plan.choosing.draws else None
         self._raw = RawPasses(
-            ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, None, None, plan.least,
+            ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, -1, None, None, plan.least,
             None if self._rows_GV is None else self._rows_GV[-1].data_ptr(),
             *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
         )  # fmt: skip
@@ -142,12 +153,12 @@ class NativePasses:
             more = self._call(length, later, most - len(found))
             found += more
             length += sum(len(one.emitted) for one in more)
-            if more[-1].emitted[-1] in self._ends:
+            if more[-1].emitted[-1] in self._eos_ids:
                 break
         return found
 
     def _call(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
-        """One call. It returns early where a model is not ready for a pass, as for the first one that begins there."""
+        """Up to `most` passes in one call; fewer if the next reads at a place that has not been looked up yet."""
         began, raw, plan, rows_GV = time.perf_counter(), self._raw, self._plan, self._rows_GV
         size, gamma = min(plan.gamma, plan.end - length - 1), plan.gamma
         target = self._target.reader(plan.choosing, gamma + 1, length + size)
@@ -157,7 +168,7 @@ class NativePasses:
             # A draft has two unread tokens after a pass in which all of its own were accepted.
             draft = self._draft.reader(plan.drafting, max(2, gamma), length + size)
             draft.begin(self._draft, None if rows_GV is None else rows_GV[gamma + 1 :])
-        raw.length, raw.most, self._ends = length, most, target.eos_ids
+        raw.length, raw.most = length, min(most, self.most)
         if numbers is not None:
             draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
         if (count := self._run(draft, target)) == 0:
@@ -167,8 +178,7 @@ class NativePasses:
                 for place in range(length, length - 1 + size):
                     draft.add(self._draft, place, 1)
             count = self._run(draft, target)
-        if count <= 0:
-            raise FloatingPointError(NOT_FINITE)
+        _check(count)
         self._target.length = target.raw.length
         if self._draft is not None:
             self._draft.length = draft.raw.length
@@ -181,11 +191,32 @@ class NativePasses:
             length = end
         return found
 
+    def verify(
+        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, drawn: DrawnNumbers | None
+    ) -> DonePass:
+        """See `PassesInCalls`."""
+        raw, plan, rows_GV, length, size = self._raw, self._plan, self._rows_GV, len(tokens), len(drafted)
+        target, given = self._target.reader(plan.choosing, plan.gamma + 1, length + size), self._given
+        target.begin(self._target, rows_GV)
+        given.raw.choice.rows = None if q_GV is None else q_GV.data_ptr()
+        self._text[length - 1 : length + size] = [tokens[-1], *drafted]
+        raw.length, raw.most, raw.given = length, 1, size
+        if drawn is not None:
+            raw.trials, raw.nexts = drawn.trials_G.data_ptr(), drawn.next_1.data_ptr()
+        if (count := self._run(given, target)) == 0:
+            target.add(self._target, length - 1, size + 1)
+            count = self._run(given, target)
+        raw.given = -1
+        _check(count)
+        self._target.length, one = target.raw.length, self._done[0]
+        emitted = self._text[length : length + one.emitted]
+        return DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s)
+
     def _run(self, draft: Reader, target: Reader) -> int:
         threads, size = torch.get_num_threads(), max(draft.scratch, target.scratch)
         if not target.scratch:
             return 0  # nothing is ready yet
-        if draft.scratch and draft is not target:
+        if draft.scratch and draft is not target:  # else it drafts nothing
             draft.lend(0)
         scratch = target.lend(size * threads)
         read = (ctypes.byref(one) for one in (draft.raw, target.raw, self._raw))

@@ -149,7 +149,7 @@ class LoweredPrompt:
         return lower(self._module, *self._rest)
 
     def _for(self, read: Tensor) -> Callable[..., Any]:
-        """What reads so many tokens."""
+        """The native program or torch's operations, by the number of tokens."""
         is_native = self._native is not None and (self._always or read.shape[1] <= self.LONG)
         return self._native if is_native and self._native is not None else self._torchs
 
@@ -157,7 +157,7 @@ class LoweredPrompt:
         return self._for(inputs[0])(*inputs)
 
     def into(self, buffers: Sequence[Tensor], *inputs: Tensor) -> bool:
-        """Write what a source's reading returns into the first slots of `buffers`; False if nothing is done."""
+        """Write a source's keys and values into the first slots of `buffers`; False where torch is to read it."""
         reading = self._for(inputs[0])
         if not isinstance(reading, WholeReading):
             return False
@@ -416,8 +416,8 @@ class WholeStep:
         """A call on these inputs; those numbered `moved` are placed before each run."""
         return Call(self.run, [inputs[index] for index in self._order], self._read(moved), self.ids)
 
-    def read(self, call: Call, inputs: Mapping[int, Tensor]) -> None:
-        """Let `call` read these of its inputs, by number, which are of the same sizes as those before."""
+    def set_inputs(self, call: Call, inputs: Mapping[int, Tensor]) -> None:
+        """Let `call` read these inputs, by number, instead of others of the same sizes."""
         read = self._read(inputs)
         call.held = [self.run.prepare(at, inputs[self._order[at]]) for at in read]
         for at, tensor in zip(read, call.held, strict=True):
@@ -444,7 +444,7 @@ class WholeReading:
     It writes them into caches, in fp32.
     """
 
-    MOST_KEPT = 64  # calls, each for sources and caches of one size
+    MOST_CALLS = 64  # that are kept, each for sources and caches of one size
 
     def __init__(self, run: NativeRun, order: Sequence[int]) -> None:
         """`order`: which of the inputs the program reads."""
@@ -466,9 +466,10 @@ class WholeReading:
         biases = [one for one in outside if one is not inputs[0]]
         known, call = self._calls.get(size, ((), None))
         if call is None or any(one is not other for one, other in zip(biases, known, strict=True)):
-            if len(self._calls) >= self.MOST_KEPT:
+            if len(self._calls) >= self.MOST_CALLS:
                 self._calls.clear()
             call = Call(self._run, [*outside, *buffers, torch.arange(size[0])])
+            del call.held[len(outside) : -1]  # the caches, whose memory the calls of a size must not keep
             self._calls[size] = biases, call
         addresses = call.addresses
         addresses[self._order.index(0)] = inputs[0].data_ptr()
@@ -478,7 +479,7 @@ class WholeReading:
 
 
 class Placed(NamedTuple):
-    """Tensors that depend on the place in the text, their addresses, and where these are."""
+    """Tensors that depend on the place in the text; `address` is that of the array of their addresses."""
 
     address: int
     addresses: Any
@@ -512,11 +513,14 @@ def _whole_reading(module: GraphModule) -> WholeReading | None:
 
 
 class Places:
-    """What a step over so many tokens reads, by the length of the text before them."""
+    """The `Placed` of a step over so many tokens by the length of the text before them, as C looks it up, too."""
 
     def __init__(self, slots: int) -> None:
         self.addresses = (ctypes.c_void_p * (slots + 1))()
         self._held: dict[int, Placed] = {}
+
+    def get(self, length: int) -> Placed | None:
+        return self._held.get(length)
 
     def put(self, length: int, placed: Placed) -> None:
         self.addresses[length], self._held[length] = placed.address, placed

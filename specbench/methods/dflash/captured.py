@@ -214,7 +214,7 @@ class CapturedBlockSession(ReplayedSession, NativeSession):
     """The captured context of one text; see `BlockCache`."""
 
     model: CapturedBlock  # type: ignore[assignment]  # as much of a CapturedModel as a session of blocks uses
-    calls_again = False  # which read states of this session
+    reuses_calls = False  # they read this session's own states
 
     @torch.inference_mode()
     def __init__(self, model: CapturedBlock) -> None:
