@@ -106,53 +106,91 @@ static void check_levels(int64_t rows) {
         }
 }
 
+/* A norm fused into a map is the norm and then the map, to the bit. */
+static __attribute__((noinline)) void check_normed(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t centred) {
+    float *x = floats(rows * k, s), *w = floats(n * k, s), *by = floats(k, 0), *normed = floats(rows * k, 0);
+    void *short_w = weights_of(w, n * k, s), *packed = malloc(packed_size(n, k) * (s ? 2 : 4));
+    pack(short_w, packed, n, k, s);
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = it.out.stride = n, it.weight = packed, it.activation = -1;
+    it.norm_weight = by, it.epsilon = 1e-6, it.centred = centred;
+    float *scratch = floats(inputs_of(&it) * rows + k + 16, 0), *once = floats(rows * n, 0), *twice = floats(rows * n, 0);
+    for (int64_t r = 0; r < rows; r++) {
+        norm_row(&it, x + r * k, normed + r * k, k);
+        double mean = 0, square = 0;
+        for (int64_t i = 0; i < k && centred; i++) mean += x[r * k + i] / (double)k;
+        for (int64_t i = 0; i < k; i++) square += (x[r * k + i] - mean) * (x[r * k + i] - mean) / k;
+        for (int64_t i = 0; i < k; i++) {
+            float wanted = rounded((float)((x[r * k + i] - mean) / sqrt(square + 1e-6) * by[i]), s);
+            compare("norm", normed[r * k + i], wanted, s ? 2e-2f : 1e-5f, r, i);
+        }
+    }
+    if (s && has_tiles) shape_tiles(rows);
+    linear(&it, normed, k, twice, 0, rows, scratch, 0, 1);
+    it.normed = 1;
+    linear(&it, x, k, once, 0, rows, scratch, 0, 1);
+    if (memcmp(once, twice, rows * n * sizeof(float))) failed++, printf("norm: differs where it is fused\n");
+    if (s && has_tiles) release_tiles();
+    free(x), free(w), free(by), free(normed), free(short_w), free(packed), free(scratch), free(once), free(twice);
+}
+
+/* Where keys and values lie, and whether a part's rows share a bias. */
+enum { PARTS = 3, IN_CACHES = 0, ONE_BIAS = 1, OF_ROWS = 2 };
+
 /* Parts of `rows` rows, one more in each: each has its own slots, keys, values and bias. */
-enum { PARTS = 3 };
-static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots) {
-    int64_t all = 0, sizes[PARTS][4];
+static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots, int kind) {
+    int64_t all = 0, first = 0, sizes[PARTS][4], stride = key_heads * d + 5;
     Part parts[PARTS];
     void *read[PARTS][3];
     for (int p = 0; p < PARTS; all += parts[p].rows, p++) {
-        int64_t own = slots + 3 * p, count = rows + p;
+        int64_t count = rows + p, own = kind == OF_ROWS ? count : slots + 3 * p;
         float *bias = floats(count * own, 0);
         for (int64_t i = 0; i < count * own; i++) /* some blocks are visible as a whole */
             if (i % own % 100 > 33 && rand() % 3 == 0) bias[i] = -3.3e38f;
         read[p][0] = floats(key_heads * own * d, 0), read[p][1] = floats(key_heads * own * d, 0), read[p][2] = bias;
-        sizes[p][0] = own, sizes[p][1] = sizes[p][2] = 1, sizes[p][3] = count;
+        sizes[p][0] = own, sizes[p][1] = sizes[p][2] = 1, sizes[p][3] = kind == ONE_BIAS ? 1 : count;
         parts[p] = (Part){read[p], sizes[p], 1, count};
     }
-    float *q = floats(all * heads * d, 0), *out = floats(all * heads * d, 0), *scratch = floats(17 * (slots + 3 * PARTS + SLOTS), 0);
+    float *q = floats(all * heads * d, 0), *out = floats(all * heads * d, 0);
+    float *keys = floats(all * stride, 0), *values = floats(all * stride, 0);
+    float *scratch = floats(17 * ((kind == OF_ROWS ? rows : slots) + 3 * PARTS + SLOTS), 0);
     Instruction it;
     memset(&it, 0, sizeof it);
     it.inner = d, it.heads = heads, it.key_heads = key_heads, it.scale = 0.3, it.x.stride = it.out.stride = heads * d;
     it.bias_texts = 1, it.bias_heads = 2, it.bias_rows = 3;
     for (int i = 0; i < 4; i++) it.outside[i] = i;
+    it.y.stride = it.z.stride = stride;
+    if (kind == OF_ROWS) it.slots = it.outside[0] = it.outside[1] = -1;
     Step step = {&it, 1, parts, PARTS, all};
-    for (int thread = 0; thread < 2; thread++) attend(&it, &step, q, out, scratch, thread, 2);
+    for (int thread = 0; thread < 2; thread++) attend(&it, &step, q, keys, values, out, scratch, thread, 2);
     float *alone = floats(all * heads * d, 0);
-    for (int64_t thread = 0; thread < all * heads; thread++) attend(&it, &step, q, alone, scratch, thread, all * heads);
+    for (int64_t thread = 0; thread < all * heads; thread++)
+        attend(&it, &step, q, keys, values, alone, scratch, thread, all * heads);
     if (memcmp(out, alone, all * heads * d * sizeof(float))) failed++, printf("attention: %ld rows differ from one\n", (long)rows);
     float *query = q, *found = out;
-    for (int p = 0; p < PARTS; p++)
+    for (int p = 0; p < PARTS; first += parts[p].rows, p++)
         for (int64_t r = 0; r < parts[p].rows; r++, query += heads * d, found += heads * d)
             for (int64_t h = 0; h < heads; h++) {
-                int64_t own = sizes[p][0], from = h / (heads / key_heads) * own * d;
-                const float *key = (float *)read[p][0] + from, *value = (float *)read[p][1] + from;
-                const float *bias = (float *)read[p][2] + r * own;
+                int64_t own = sizes[p][0], key_head = h / (heads / key_heads), apart = kind == OF_ROWS ? stride : d;
+                int64_t from = kind == OF_ROWS ? first * stride + key_head * d : key_head * own * d;
+                const float *key = (kind == OF_ROWS ? keys : (float *)read[p][0]) + from;
+                const float *value = (kind == OF_ROWS ? values : (float *)read[p][1]) + from;
+                const float *bias = (float *)read[p][2] + (kind == ONE_BIAS ? 0 : r * own);
                 double total = 0, mixed[64] = {0};
                 for (int64_t c = 0; c < own; c++) {
                     if (bias[c] < -1e30f) continue;
                     double dot = 0;
-                    for (int64_t i = 0; i < d; i++) dot += (double)query[h * d + i] * key[c * d + i];
+                    for (int64_t i = 0; i < d; i++) dot += (double)query[h * d + i] * key[c * apart + i];
                     double weight = exp(dot * 0.3 + bias[c]);
                     total += weight;
-                    for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * d + i];
+                    for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * apart + i];
                 }
                 for (int64_t i = 0; i < d; i++)
                     compare("attention", found[h * d + i], (float)(mixed[i] / total), 1e-4f, r, h);
             }
     for (int p = 0; p < PARTS; p++) for (int i = 0; i < 3; i++) free(read[p][i]);
-    free(q), free(out), free(alone), free(scratch);
+    free(q), free(out), free(alone), free(scratch), free(keys), free(values);
 }
 
 /* Rows loaded, written to slots of their part's buffer, and stored, by parts of 1, 2, ... rows. */
@@ -281,10 +319,15 @@ int main(void) {
     has_tiles = 0; /* as where the system does not permit them */
     for (int64_t rows = 1; rows < 20; rows++) check_maps(rows);
 #endif
-    for (int64_t rows = 1; rows < 6; rows++) {
-        check_attention(rows, 4, 2, 64, 41), check_attention(rows, 3, 3, 20, 7), check_attention(rows, 2, 1, 33, 1);
-        check_attention(rows, 4, 2, 24, 190), check_attention(rows, 6, 3, 56, 190);
-    }
+    for (int64_t rows = 1; rows < 6; rows++)
+        for (int kind = IN_CACHES; kind <= ONE_BIAS; kind++) {
+            check_attention(rows, 4, 2, 64, 41, kind), check_attention(rows, 3, 3, 20, 7, kind), check_attention(rows, 2, 1, 33, 1, kind);
+            check_attention(rows, 4, 2, 24, 190, kind), check_attention(rows, 6, 3, 56, 190, kind);
+        }
+    for (int64_t rows = 1; rows < 40; rows += rows < 5 ? 1 : 11)
+        check_attention(rows, 4, 2, 64, 0, OF_ROWS), check_attention(rows, 3, 3, 20, 0, OF_ROWS), check_attention(rows, 2, 1, 33, 0, OF_ROWS);
+    for (int64_t rows = 1; rows < 36; rows += rows < 9 ? 1 : 8)
+        for (int64_t s = 0; s < 2; s++) check_normed(rows, 21, 75, s, 0), check_normed(rows, 256, 40, s, 1), check_normed(rows, 97, 33, s, 1);
     for (int64_t s = 0; s < 2; s++) check_parts(s, 2, 3), check_parts(s, 3, 16);
     for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
     int64_t ks[] = {0, 1, 3, 50, 299, 1000};

@@ -58,7 +58,7 @@ def differences(draft: PardDraft, mask: int = MASK) -> float:
 @pytest.mark.parametrize("kind", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
 @torch.inference_mode()
 def test_logits_are_those_of_transformers(kind: str, engine: Any) -> None:
-    assert differences(made(kind, engine)[1]) < 1e-5
+    assert differences(made(kind, engine)[1]) < 2e-5
 
 
 @torch.inference_mode()

@@ -440,7 +440,7 @@ static inline float sum_around(const float *x, int64_t width, float mean, const 
             sum[j] += is_squared ? v * v : v;
         }
     float total = sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    for (; i < width; i++) total += is_squared ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
+    for (const float *at = x + i; at < x + width; at++) total += is_squared ? (*at - mean) * (*at - mean) : *at - mean;
     return total;
 }
 
