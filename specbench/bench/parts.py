@@ -254,8 +254,9 @@ def take_apart(
 ) -> tuple[PassParts, float]:
     """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part.
 
-    They are timed where they happen, in the loop that decodes. Alone and again and again at one place they would be
-    faster, since a cache then holds what in a pass has to be fetched. Raises TooShort.
+    They are timed in the loop of Python, one pass at a time, also where an engine would run several in one call. Alone
+    and again and again at one place they would be faster, since a cache then holds what in a pass has to be fetched.
+    Raises TooShort.
     """
     generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
     spec = DecodingSpec.algorithm_1(Sampling(), tokens, gamma)
