@@ -42,6 +42,7 @@ from specbench.sampling import Choice, DrawnNumbers, Sampling, uniforms
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
+MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an end would be in vain
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,11 @@ def _done(in_calls: PassesInCalls, length: int, plan: PassPlan, generator: torch
     if not plan.choosing.draws:
         return in_calls.run(length, None, in_calls.most)
     gamma, left, device, drawn = plan.gamma, plan.end - length, generator.device, []
-    most = min(in_calls.most, left // (gamma + 1)) or 1  # one that drafts less than gamma is a call's only pass
+    if gamma == 0:
+        next_P = uniforms(min(in_calls.most, left), generator, device)
+        none_P0 = next_P.new_empty(len(next_P), 0)
+        return in_calls.run(length, PassNumbers(none_P0, none_P0, next_P.unsqueeze(-1)), len(next_P))
+    most = min(in_calls.most, MOST_DRAWN, left // (gamma + 1)) or 1  # one with less than gamma is a call's only pass
     for _ in range(most):
         uniform_G = uniforms(min(gamma, left - 1), generator, device)
         after = DrawnNumbers.of(len(uniform_G), generator, device)

@@ -15,7 +15,7 @@ from specbench.engine.batch_steps import CapturedSteps, RowByRow
 from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
 from specbench.engine.capture.lower import Lowering
 from specbench.engine.capture.program import Step, captured_function
-from specbench.engine.capture.static import FIRST_CAPACITY, StaticModel
+from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.passes import NativePasses, Pace, Reader
@@ -35,7 +35,8 @@ from specbench.errors import first_line
 from specbench.sampling import Choice
 
 PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
-MOST_ADDRESSES = 4096  # of looked-up positions that are held
+MOST_ADDRESSES = 16384  # of looked-up positions that are held
+LOOKED_UP = 256  # slots of buffers all of whose places are looked up at once
 MOST_CALLS = 512  # that are kept to copy, and sets of buffers whose calls are
 
 
@@ -56,7 +57,7 @@ class Lookups:
 
     places: what a step reads of the place in a text, by step, tokens and slots.
     calls: a call by step, tokens, and slots of the text and the source, and which of its inputs are placed.
-    pace: of passes in one call.
+    pace: of its completions.
     """
 
     def __init__(self) -> None:
@@ -169,11 +170,12 @@ class NativeModel(StaticModel):
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
         """See `RunsPasses`."""
-        if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end)):
+        usual = self.lookups.pace.tokens
+        if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end, usual)):
             return None
         if draft is None:
             return NativePasses(session, None, plan, tokens, self.lookups.pace, self.eos_ids)
-        if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end)):
+        if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end, usual)):
             return None
         kinds = {(choice.draws, choice.vocabulary_size) for choice in (plan.drafting, plan.choosing)}
         if draft.model is self or draft.model.eos_ids != self.eos_ids or len(kinds) > 1:
@@ -319,9 +321,15 @@ class NativeSession(StaticSession):
             places.setdefault(key, Places(self._capacity)).put(self.length, found)
         return found
 
-    def passes_in_calls(self, choice: Choice, end: int) -> bool:
-        """Whether passes up to `end` tokens can run in calls."""
-        return self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)
+    def passes_in_calls(self, choice: Choice, end: int, usual: int) -> bool:
+        """Whether passes up to `end` tokens can run in calls; then it has room for `usual` tokens.
+
+        Where buffers grow within a completion, Python takes as long as two steps of a small model.
+        """
+        if not (self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)):
+            return False
+        self._make_room(min(end - 1, usual))  # the last token is not read
+        return True
 
     def reader(self, choice: Choice, most: int, needed: int) -> Reader:
         """What reads up to `most` tokens at once in passes, with room for `needed` tokens in all."""
@@ -338,7 +346,7 @@ class NativeSession(StaticSession):
         program, began, slots, places = self.model.program, self.length, self._capacity, self.model.lookups.places
         step = program.one if count == 1 else program.several
         numbers, lengths = self._calls_of(step, count)[1], [length]
-        if (id(step), count, slots) not in places and slots == FIRST_CAPACITY:
+        if (id(step), count, slots) not in places and slots <= LOOKED_UP:
             # All at once, so that no later pass pays.
             lengths = [*range(min(slots, self.model.longest or slots) - count + 1), length]
         try:

@@ -17,19 +17,23 @@ from specbench.engine.session import DonePass, PassNumbers, PassPlan
 from specbench.kernels import RawSampling, library
 from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers
 
-MOST_PASSES = 64  # of a call
+MOST_PASSES = 256  # of a call
 
 
 class Pace:
-    """The number of passes of a call: as many as take 50 ms, for which Ctrl-C waits, but at least two."""
+    """Of a model's completions: the passes of a call, and the most tokens so far.
 
-    PATIENCE_S = 0.05
+    A call has as many as take 50 ms, for which Ctrl-C waits, but at least two.
+    """
+
+    PATIENCE_S, MOST_TOKENS = 0.05, 256
 
     def __init__(self) -> None:
-        self.passes = 2  # of the first call
+        self.passes, self.tokens = 2, 0
 
-    def note(self, passes: int, seconds: float) -> None:
-        """So many passes took so long."""
+    def note(self, passes: int, seconds: float, tokens: int) -> None:
+        """So many passes, up to so many tokens of the text, took so long."""
+        self.tokens = max(self.tokens, min(tokens, self.MOST_TOKENS))
         self.passes = max(2, min(MOST_PASSES, int(self.PATIENCE_S * passes / seconds)))
 
 
@@ -182,7 +186,7 @@ class NativePasses:
         self._target.length = target.raw.length
         if self._draft is not None:
             self._draft.length = draft.raw.length
-        self._pace.note(count, self._done[count - 1].over_s - began)
+        self._pace.note(count, self._done[count - 1].over_s - began, target.raw.length)
         found = []
         for number, one in enumerate(self._done[:count]):
             end = length + one.emitted
