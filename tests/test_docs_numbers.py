@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import docs_numbers
 
-BENCH = "results/bench-t5-mini-t5-nano-cpu-bfloat16.json"
+BENCH = "results/bench-t5-mini-t5-nano-top1000-cpu-bfloat16.json"
 VALIDATED = "results/validate-t5-mini-ende-mini-T0.md"
 
 

@@ -128,7 +128,7 @@ def test_a_claim_has_a_verdict(tmp_path: Path, changes: dict[str, Any], verdict:
 def test_a_claim_about_what_no_record_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no sped"):
         artifact.readme(kept(tmp_path), [CLAIM | {"value": "sped"}])
-    claim = CLAIM | {"bench": "results/bench-t5-mini-t5-nano-cpu-bfloat16.json", "row": "x"}
+    claim = CLAIM | {"bench": "results/bench-t5-mini-t5-nano-top1000-cpu-bfloat16.json", "row": "x"}
     with pytest.raises(ValueError, match="has no row 'x'"):
         artifact.readme(tmp_path, [claim])
 
