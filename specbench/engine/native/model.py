@@ -63,6 +63,7 @@ class Lookups:
     def __init__(self) -> None:
         self._of_buffers: dict[tuple[int, ...], tuple[list[weakref.ref[Buffers]], OfBuffers]] = {}
         self._addresses: dict[int, tuple[tuple[Tensor, ...], Placed]] = {}
+        self._bytes = 0
         self.places: dict[tuple[int, ...], Places] = {}
         self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
         self.pace = Pace()
@@ -71,6 +72,7 @@ class Lookups:
         """Forget what depends on weights, and the calls that read it."""
         for held in (self._addresses, self.places, self._of_buffers):
             held.clear()
+        self._bytes = 0
 
     def of_buffers(self, own: Buffers, of_source: Buffers | None, source: int) -> "OfBuffers":
         """The calls of sessions over these buffers, with a source of so many tokens."""
@@ -89,8 +91,9 @@ class Lookups:
         found = self._addresses.get(id(looked_up))
         if found is None or found[0] is not looked_up:
             # An entry holds its tensors, also once the cache that they come from has dropped them.
-            if len(self._addresses) >= min(MOST_ADDRESSES, CACHED_BYTES // (size_of(looked_up) + 1)):
+            if len(self._addresses) >= MOST_ADDRESSES or self._bytes + size_of(looked_up) > CACHED_BYTES:
                 self.clear()
+            self._bytes += size_of(looked_up)
             placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
             found = self._addresses[id(looked_up)] = looked_up, placed
         return found[1]
