@@ -139,7 +139,7 @@ class NativePasses:
         self._text = (ctypes.c_int64 * (plan.end + gamma + 1))(*tokens)
         self._done, self._drafted = (RawPass * self.most)(), (ctypes.c_int64 * (self.most * gamma + 1))()
         self._best = (ctypes.c_int64 * (gamma + 1))()
-        self._given = Reader(plan.drafting, 0, frozenset())  # holds the rows of what was drafted elsewhere
+        self._given = Reader(plan.drafting, 0, frozenset())  # stands in for a draft model in `verify`: only q
         size = plan.choosing.vocabulary_size
         # Rows of p, a row for the residual, and rows of q.
         self._rows_GV = torch.empty(2 * gamma + 2, size) if plan.choosing.draws else None

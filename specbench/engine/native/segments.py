@@ -336,7 +336,7 @@ class Call:
     them anew would take a quarter of a small model's step.
     """
 
-    tokens: Any = None  # those that it reads, where a session writes them
+    tokens: Any = None  # the session's own array of new tokens
     placed: "Placed | None" = None
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = (), ids: int = -1) -> None:
