@@ -22,10 +22,10 @@ from specbench import kernels as compiler
 from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
-from specbench.engine.capture import static
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
+from specbench.engine.native import model as native
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
 from specbench.engine.native.model import NativeModel
@@ -142,7 +142,7 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
 ) -> None:
     """Where torch is slow a long one in parts."""
     monkeypatch.setattr(LoweredPrompt, "LONG", long)
-    monkeypatch.setattr(static, "PROMPT_ROWS", long)
+    monkeypatch.setattr(native, "PROMPT_ROWS", long)
     prompt = Prompt(SOURCE if kind == "t5" else (), (0, 7, 9, 12, 30, 8, 21))
     expected = EagerModel(network(kind, seed=3), 40, ENDS).start(prompt).extend([21, 5])
     for slow in (False, True):

@@ -91,12 +91,14 @@ _known: dict[tuple[type, type], bool] = {}
 def is_a(one: object, protocol: type[T]) -> TypeGuard[T]:
     """`isinstance` with a protocol, remembered by class, for what every completion asks: Python takes 3 to 10 us.
 
-    So all objects of one class must have the same of a protocol's members.
+    Not remembered where the class has a `__getattr__`: there objects of one class can differ in their members.
     """
     key = type(one), protocol
     found = _known.get(key)
     if found is None:
-        found = _known[key] = isinstance(one, protocol)
+        found = isinstance(one, protocol)
+        if not hasattr(key[0], "__getattr__"):
+            _known[key] = found
     return found
 
 
