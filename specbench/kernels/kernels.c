@@ -33,6 +33,7 @@
 typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(BYTES), aligned(4)));
+typedef uint16_t halves __attribute__((vector_size(BYTES / 2), aligned(2)));
 enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
 enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD };
 
@@ -62,6 +63,9 @@ static inline float rounded(float f, int64_t is_short) { return is_short ? wide(
 
 /* `v` rounded to bf16, as `narrow` does. */
 static inline vec shortened(vec v) {
+#ifdef __AVX512BF16__
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+#endif
     bits u = (bits)v, nan = (bits)((u & 0x7fffffffu) > 0x7f800000u);
     return (vec)((~nan & (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) | (nan & 0x7fc00000u));
 }
@@ -424,106 +428,16 @@ static void add_bias(float *restrict v, const void *bias, int64_t from, int64_t 
     else add_all(v, (const float *)bias + from, count);
 }
 
-static inline float sum_of_lanes(vec v) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
-
-/* The sum of the numbers less `mean`, or of their squares: in four vectors, none of which waits for another. */
-static inline float sum_around(const float *x, int64_t width, float mean, const int is_squared) {
-    vec sum[4] = {{0}, {0}, {0}, {0}};
-    int64_t i = 0;
-    for (; i + 4 * LANES <= width; i += 4 * LANES)
-        UNROLLED for (int j = 0; j < 4; j++) {
-            vec v = *(const vec *)(x + i + j * LANES) - mean;
-            sum[j] += is_squared ? v * v : v;
-        }
-    float total = sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    for (const float *at = x + i; at < x + width; at++) total += is_squared ? (*at - mean) * (*at - mean) : *at - mean;
-    return total;
-}
-
-/* Root mean square norm, or with `centred` layer norm, of one row. Its weights are fp32, whatever the model computes in. */
-static void norm_row(const Instruction *it, const float *restrict x, float *restrict out, int64_t width) {
-    float mean = it->centred ? sum_around(x, width, 0, 0) / width : 0, square = sum_around(x, width, mean, 1);
-    float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
-    const float *weight = it->norm_weight, *bias = it->norm_bias;
-    for (int64_t i = 0; i < width; i++) {
-        float v = (x[i] - mean) * factor;
-        if (weight) v *= weight[i];
-        if (bias) v += bias[i];
-        out[i] = rounded(v, it->short_floats);
-    }
-}
-
-/* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
-static void linear(const Instruction *it, const float *x, int64_t x_stride, float *out, const float *more,
-                   int64_t rows, float *scratch, int thread, int threads) {
-    int64_t s = it->short_floats, k = it->inner, even = inputs_of(it), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
-    int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
-    const char *numbers = (const char *)x;
-    int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
-    float sums[MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
-    if (first == end) return;
-    if (it->normed || size == 2 || even > k) { /* as the products read it; each thread for itself, which is cheaper than to wait */
-        float *normed = scratch + rows * even;
-        for (int64_t r = 0; r < rows; r++) {
-            const float *row = x + r * x_stride;
-            if (it->normed) norm_row(it, row, size == 2 ? normed : scratch + r * even, k), row = normed;
-            if (size == 2) take_short(row, (uint16_t *)scratch + r * even, k);
-            else if (!it->normed) memcpy(scratch + r * even, row, k * sizeof(float));
-            memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
-        }
-        numbers = (const char *)scratch, stride = even;
-    }
-    const int is_tiled = s && has_tiles && !it->level_bits;
-    const int64_t few = at_once(rows, it->level_bits ? MOST_LEVEL_ROWS : is_tiled ? MOST_TILED : MOST_ROWS);
-    const int64_t parts = (rows + few - 1) / few, tile = is_tiled || it->level_bits ? 1 : BLOCKS_OF[s != 0][few - 1];
-    for (int64_t b = first, taken; b < end; b += taken) {
-        const char *weight = (const char *)it->weight + b * block_bytes(it);
-        taken = end - b >= tile ? tile : 1;
-        for (int64_t part = 0; part < parts; part++) {
-            int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
-            if (it->level_bits) {
-                LEVELS[it->level_bits == 4][some - 1](numbers + r * stride * size, stride, weight, even, sums);
-            } else if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
-                r = rows - few * part < few ? rows - few : few * part, some = few;
-                tiled((const uint16_t *)numbers + r * stride, stride, weight, even, sums, few);
-            } else (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1](numbers + r * stride * size, stride, weight, even, sums);
-            int64_t from = b * BLOCK, count = taken * BLOCK;
-            if (from + count <= n && !it->bias && (it->activation < 0 || it->activation == RELU)) { /* the usual case */
-                for (int i = 0; i < some; i++) {
-                    float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * count;
-                    const float *added = more ? more + (r + i) * it->y.stride + from : 0;
-                    for (int64_t j = 0; j < count; j += LANES) {
-                        vec v = *(const vec *)(sum + j);
-                        if (s) v = shortened(v);
-                        if (it->activation == RELU) v = (vec)((bits)v & ~(bits)(v < 0));
-                        if (added) v += *(const vec *)(added + j);
-                        if (added && s) v = shortened(v);
-                        *(vec *)(to + j) = v;
-                    }
-                }
-                continue;
-            }
-            if (count > n - from) count = n - from;
-            for (int i = 0; i < some; i++) {
-                float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * taken * BLOCK;
-                if (it->bias) add_bias(sum, it->bias, from, count, s);
-                if (s) round_all(sum, count);
-                if (it->activation >= 0) {
-                    activate_all(sum, sum, count, it->activation);
-                    if (s) round_all(sum, count);
-                }
-                if (more) {
-                    add_all(sum, more + (r + i) * it->y.stride + from, count);
-                    if (s) round_all(sum, count);
-                }
-                memcpy(to, sum, count * sizeof(float));
-            }
-        }
-    }
+/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
+   some tiles once a product and those of others twice. */
+static inline vec last_channels(const float *v, int64_t count) {
+#ifdef __AVX512F__
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
+#else
+    vec some = {0};
+    memcpy(&some, v, count * sizeof(float));
+    return some;
+#endif
 }
 
 /* The sums of neighbours of `a`, then those of `b`. */
@@ -546,6 +460,131 @@ static inline vec of_neighbours(vec a, vec b) {
 #endif
 }
 
+static inline float sum_of_lanes(vec v) {
+    for (int lanes = LANES; lanes > 1; lanes /= 2) v = of_neighbours(v, v);
+    return v[0];
+}
+
+/* The sum of the numbers less `mean`, or of their squares: in four vectors, none of which waits for another. */
+static inline float sum_around(const float *x, int64_t width, float mean, const int is_squared) {
+    vec sum[4] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES)
+        UNROLLED for (int j = 0; j < 4; j++) {
+            vec v = *(const vec *)(x + i + j * LANES) - mean;
+            sum[j] += is_squared ? v * v : v;
+        }
+    float total = sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (const float *at = x + i; at < x + width; at++) total += is_squared ? (*at - mean) * (*at - mean) : *at - mean;
+    return total;
+}
+
+/* The first `count` numbers of v: as floats, or to `shorts` those of a bf16 vector. */
+static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
+    if (shorts) {
+        halves h = __builtin_convertvector((bits)v >> 16, halves);
+        memcpy(shorts, &h, count * sizeof(uint16_t));
+    } else memcpy(out, &v, count * sizeof(float));
+}
+
+/* Root mean square norm, or with `centred` layer norm, of one row, to `shorts` in bf16 or else to `out`. Its weights are
+   fp32, whatever the model computes in. */
+static inline void norm_row(const Instruction *it, const float *restrict x, float *restrict out, uint16_t *restrict shorts,
+                     int64_t width) {
+    float mean = it->centred ? sum_around(x, width, 0, 0) / width : 0, square = sum_around(x, width, mean, 1);
+    float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
+    const float *weight = it->norm_weight, *bias = it->norm_bias;
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) {
+        vec v = (*(const vec *)(x + i) - mean) * factor;
+        if (weight) v *= *(const vec *)(weight + i);
+        if (bias) v += *(const vec *)(bias + i);
+        put(it->short_floats ? shortened(v) : v, out + i, shorts ? shorts + i : 0, LANES);
+    }
+    if (i == width) return;
+    vec v = (last_channels(x + i, width - i) - mean) * factor;
+    if (weight) v *= last_channels(weight + i, width - i);
+    if (bias) v += last_channels(bias + i, width - i);
+    put(it->short_floats ? shortened(v) : v, out + i, shorts ? shorts + i : 0, width - i);
+}
+
+/* The sums of `rows` rows and `count` outputs of a map, with bias, activation and `more` added to them, to its results from
+   row `row` and output `from` on. */
+static void finish(const Instruction *it, float *sums, float *out, const float *more, int64_t row, int64_t rows,
+                   int64_t from, int64_t count) {
+    int64_t s = it->short_floats, n = it->width, stride = count;
+    out += row * it->out.stride + from;
+    if (more) more += row * it->y.stride + from;
+    if (from + count <= n && !it->bias && (it->activation < 0 || it->activation == RELU)) { /* the usual case */
+        for (int64_t i = 0; i < rows; i++, out += it->out.stride, sums += stride, more += more ? it->y.stride : 0)
+            for (int64_t j = 0; j < count; j += LANES) {
+                vec v = *(const vec *)(sums + j);
+                if (s) v = shortened(v);
+                if (it->activation == RELU) v = (vec)((bits)v & ~(bits)(v < 0));
+                if (more) v += *(const vec *)(more + j);
+                if (more && s) v = shortened(v);
+                *(vec *)(out + j) = v;
+            }
+        return;
+    }
+    if (count > n - from) count = n - from;
+    for (int64_t i = 0; i < rows; i++, out += it->out.stride, sums += stride, more += more ? it->y.stride : 0) {
+        if (it->bias) add_bias(sums, it->bias, from, count, s);
+        if (s) round_all(sums, count);
+        if (it->activation >= 0) {
+            activate_all(sums, sums, count, it->activation);
+            if (s) round_all(sums, count);
+        }
+        if (more) {
+            add_all(sums, more, count);
+            if (s) round_all(sums, count);
+        }
+        memcpy(out, sums, count * sizeof(float));
+    }
+}
+
+/* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
+static void linear(const Instruction *it, const float *x, int64_t x_stride, float *out, const float *more,
+                   int64_t rows, float *scratch, int thread, int threads) {
+    int64_t s = it->short_floats, k = it->inner, even = inputs_of(it), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
+    int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
+    const char *numbers = (const char *)x;
+    int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
+    float sums[2][MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
+    if (first == end) return;
+    if (it->normed || size == 2 || even > k) { /* as the products read it; each thread for itself, which is cheaper than to wait */
+        for (int64_t r = 0; r < rows; r++) {
+            const float *row = x + r * x_stride;
+            if (it->normed) norm_row(it, row, scratch + r * even, size == 2 ? (uint16_t *)scratch + r * even : 0, k);
+            else if (size == 2) take_short(row, (uint16_t *)scratch + r * even, k);
+            else memcpy(scratch + r * even, row, k * sizeof(float));
+            memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
+        }
+        numbers = (const char *)scratch, stride = even;
+    }
+    const int is_tiled = s && has_tiles && !it->level_bits;
+    const int64_t few = at_once(rows, it->level_bits ? MOST_LEVEL_ROWS : is_tiled ? MOST_TILED : MOST_ROWS);
+    const int64_t parts = (rows + few - 1) / few, tile = is_tiled || it->level_bits ? 1 : BLOCKS_OF[s != 0][few - 1];
+    struct { int64_t row, rows, from, count; } last = {0}; /* sums are finished while the next ones' weights come */
+    int turn = 0;
+    for (int64_t b = first, taken; b < end; b += taken) {
+        const char *weight = (const char *)it->weight + b * block_bytes(it);
+        taken = end - b >= tile ? tile : 1;
+        for (int64_t part = 0; part < parts; part++, turn ^= 1) {
+            int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
+            if (it->level_bits) {
+                LEVELS[it->level_bits == 4][some - 1](numbers + r * stride * size, stride, weight, even, sums[turn]);
+            } else if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
+                r = rows - few * part < few ? rows - few : few * part, some = few;
+                tiled((const uint16_t *)numbers + r * stride, stride, weight, even, sums[turn], few);
+            } else (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1](numbers + r * stride * size, stride, weight, even, sums[turn]);
+            finish(it, sums[turn ^ 1], out, more, last.row, last.rows, last.from, last.count);
+            last.row = r, last.rows = some, last.from = b * BLOCK, last.count = taken * BLOCK;
+        }
+    }
+    finish(it, sums[turn ^ 1], out, more, last.row, last.rows, last.from, last.count);
+}
+
 /* One row of a query head: what it asks for, and of each slot that it sees, in order, the weight; of those in a block that
    its tile does not see as a whole, the number too. */
 typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } Asking;
@@ -559,18 +598,6 @@ enum { OF_ONE = 8, OF_TWO = 8, OF_FOUR = 4, MOST_SUMS = 16 }; /* keys, or vector
 #else
 enum { OF_ONE = 8, OF_TWO = 4, OF_FOUR = 2, MOST_SUMS = 8 };
 #endif
-
-/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
-   some tiles once a product and those of others twice. */
-static inline vec last_channels(const float *v, int64_t count) {
-#ifdef __AVX512F__
-    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
-#else
-    vec some = {0};
-    memcpy(&some, v, count * sizeof(float));
-    return some;
-#endif
-}
 
 /* To the weights of `rows` rows from their place `at` on: the products of the queries [D] with `count` keys [D], `stride`
    floats from slot to slot, times `scale`. The keys are those in the slots `seen`, or the first ones. The sums of a
@@ -869,7 +896,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
         case NORM:
             for (int64_t u = rows * it->heads * thread / threads; u < rows * it->heads * (thread + 1) / threads; u++) {
                 int64_t r = u / it->heads, at = u % it->heads * it->inner;
-                norm_row(it, x + r * stride + at, out + r * it->out.stride + at, it->inner);
+                norm_row(it, x + r * stride + at, out + r * it->out.stride + at, 0, it->inner);
             }
             break;
         case LINEAR:
