@@ -460,6 +460,26 @@ static inline vec of_neighbours(vec a, vec b) {
 #endif
 }
 
+static inline vec larger(vec a, vec b) {
+#ifdef __AVX512F__
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#endif
+    bits is_a = (bits)(a > b);
+    return (vec)(((bits)a & is_a) | ((bits)b & ~is_a));
+}
+
+static inline float most_of_lanes(vec v) {
+    for (int lanes = LANES; lanes > 1; lanes /= 2) {
+#ifdef __clang__
+        v = larger(__builtin_shufflevector(v, v, EVEN), __builtin_shufflevector(v, v, ODD));
+#else
+        ints even = {EVEN};
+        v = larger(__builtin_shuffle(v, v, even), __builtin_shuffle(v, v, even + 1));
+#endif
+    }
+    return v[0];
+}
+
 static inline float sum_of_lanes(vec v) {
     for (int lanes = LANES; lanes > 1; lanes /= 2) v = of_neighbours(v, v);
     return v[0];
@@ -684,8 +704,12 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
         for (Asking *row = rows; row < rows + n; row++) {
             int visible = end - c;
             if (row->added && visible == SLOTS) {
+#ifdef __AVX512F__
+                visible = __builtin_popcount(_mm512_cmp_ps_mask(_mm512_loadu_ps(row->added + c), _mm512_set1_ps(-1e30f), _CMP_GE_OQ));
+#else
                 visible = 0;
                 for (int64_t i = 0; i < SLOTS; i++) visible += row->added[c + i] >= -1e30f;
+#endif
             } else if (row->added) for (int64_t i = c; i < end; i++) visible -= !(row->added[i] >= -1e30f);
             most = visible > most ? visible : most, least = visible < least ? visible : least;
         }
@@ -693,8 +717,9 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
         if (most) for (Asking *row = rows; row < rows + n; row++) {
             row->seen[row->count] = c;
             if (least == end - c) {
-                if (row->added) memcpy(row->weights + row->count, row->added + c, least * sizeof(float));
-                else memset(row->weights + row->count, 0, least * sizeof(float));
+                if (!row->added) memset(row->weights + row->count, 0, SLOTS * sizeof(float)); /* there is room behind */
+                else if (least == SLOTS) memcpy(row->weights + row->count, row->added + c, SLOTS * sizeof(float));
+                else memcpy(row->weights + row->count, row->added + c, least * sizeof(float));
                 row->count += least;
             } else for (int64_t i = c; i < end; i++) {
                 row->seen[row->count] = i, row->weights[row->count] = row->added ? row->added[i] : 0;
@@ -757,6 +782,18 @@ typedef struct { const Instruction *program; int64_t count; const Part *parts; i
     int64_t first_row = 0;                                                                                             \
     for (const Part *part = (step)->parts; part < (step)->parts + (step)->part_count; first_row += part->rows, part++)
 
+/* Scores become weights, which are not divided by their sum; returns that, with the weight of a sink if there is one. There
+   is room for a vector behind the last score. */
+static inline float softened(float *v, int64_t count, const float *sink) {
+    vec most = (vec){0} - INFINITY, total = {0};
+    *(vec *)(v + count) = most;
+    for (int64_t c = 0; c < count; c += LANES) most = larger(most, *(const vec *)(v + c));
+    float highest = most_of_lanes(most);
+    if (sink && *sink > highest) highest = *sink;
+    for (int64_t c = 0; c < count; c += LANES) total += *(vec *)(v + c) = exp_below(*(const vec *)(v + c) - highest);
+    return sum_of_lanes(total) + (sink ? exp_below((vec){0} + (*sink - highest))[0] : 0);
+}
+
 /* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. Those are summed in order, as if
    they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of its
    tile: a path of a tree is summed as a chain is, and a text among others as it is alone. Each text has its own keys,
@@ -799,19 +836,9 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
         read_slots(rows, n, slots, sight, key, key_stride, d, (float)it->scale, 0);
         float totals[MOST_ASKING] = {0};
         for (int64_t i = 0; i < n; i++) {
-            float *weights = rows[i].weights, most = -INFINITY, total = 0;
-            int64_t count = rows[i].count;
-            #pragma omp simd reduction(max:most)
-            for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
-            if (it->bias) { /* a sink takes part in the softmax, and mixes nothing in */
-                float sink = ((const float *)it->bias)[key_head * group + (at + i) / tokens];
-                most = sink > most ? sink : most, total = sink;
-                raise_all(&total, 1, most, 1);
-            }
-            raise_all(weights, count, most, 1);
-            #pragma omp simd reduction(+:total)
-            for (int64_t c = 0; c < count; c++) total += weights[c];
-            totals[i] = total;
+            /* a sink takes part in the softmax, and mixes nothing in */
+            const float *sink = it->bias ? (const float *)it->bias + key_head * group + (at + i) / tokens : 0;
+            totals[i] = softened(rows[i].weights, rows[i].count, sink);
             memset(rows[i].out, 0, d * sizeof(float));
         }
         read_slots(rows, n, slots, sight, value, value_stride, d, 1, 1);
