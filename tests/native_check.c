@@ -116,8 +116,8 @@ static __attribute__((noinline)) void check_normed(int64_t rows, int64_t k, int6
     it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = it.out.stride = n, it.weight = packed, it.activation = -1;
     it.norm_weight = by, it.epsilon = 1e-6, it.centred = centred;
     float *scratch = floats(inputs_of(&it) * rows + k + 16, 0), *once = floats(rows * n, 0), *twice = floats(rows * n, 0);
+    norm_rows(&it, x, k, normed, 0, k, k, rows);
     for (int64_t r = 0; r < rows; r++) {
-        norm_row(&it, x + r * k, normed + r * k, k);
         double mean = 0, square = 0;
         for (int64_t i = 0; i < k && centred; i++) mean += x[r * k + i] / (double)k;
         for (int64_t i = 0; i < k; i++) square += (x[r * k + i] - mean) * (x[r * k + i] - mean) / k;

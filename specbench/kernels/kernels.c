@@ -63,11 +63,12 @@ static inline float rounded(float f, int64_t is_short) { return is_short ? wide(
 
 /* `v` rounded to bf16, as `narrow` does. */
 static inline vec shortened(vec v) {
-#ifdef __AVX512BF16__
+#ifdef __AVX512BF16__ /* which takes numbers below 1.2e-38 for 0 */
     return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
-#endif
+#else
     bits u = (bits)v, nan = (bits)((u & 0x7fffffffu) > 0x7f800000u);
     return (vec)((~nan & (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) | (nan & 0x7fc00000u));
+#endif
 }
 
 static inline float weight_at(const void *weight, int64_t i, int64_t is_short) {
@@ -85,7 +86,16 @@ static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t
 
 /* Of numbers that are bf16 already, as all values of an arena are where the model computes in it. */
 static void take_short(const float *restrict v, uint16_t *restrict out, int64_t count) {
-    for (int64_t i = 0; i < count; i++) { uint32_t u; memcpy(&u, v + i, 4); out[i] = u >> 16; }
+    int64_t i = 0;
+#ifdef __AVX512BW__
+    for (; i + 2 * LANES <= count; i += 2 * LANES) { /* the upper halves of two vectors */
+        static const uint16_t upper[2 * LANES] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                  33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+        __m512i low = _mm512_loadu_si512(v + i), high = _mm512_loadu_si512(v + i + LANES);
+        _mm512_storeu_si512(out + i, _mm512_permutex2var_epi16(low, _mm512_loadu_si512(upper), high));
+    }
+#endif
+    for (; i < count; i++) { uint32_t u; memcpy(&u, v + i, 4); out[i] = u >> 16; }
 }
 
 static void widen_all(const uint16_t *restrict v, float *restrict out, int64_t count) {
@@ -463,9 +473,10 @@ static inline vec of_neighbours(vec a, vec b) {
 static inline vec larger(vec a, vec b) {
 #ifdef __AVX512F__
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
-#endif
+#else
     bits is_a = (bits)(a > b);
     return (vec)(((bits)a & is_a) | ((bits)b & ~is_a));
+#endif
 }
 
 static inline float most_of_lanes(vec v) {
@@ -507,25 +518,39 @@ static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
     } else memcpy(out, &v, count * sizeof(float));
 }
 
-/* Root mean square norm, or with `centred` layer norm, of one row, to `shorts` in bf16 or else to `out`. Its weights are
-   fp32, whatever the model computes in. */
-static inline void norm_row(const Instruction *it, const float *restrict x, float *restrict out, uint16_t *restrict shorts,
-                     int64_t width) {
-    float mean = it->centred ? sum_around(x, width, 0, 0) / width : 0, square = sum_around(x, width, mean, 1);
-    float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
+/* Root mean square norm, or with `centred` layer norm, of rows: in bf16 to `shorts`, or else to `out`. Its weights are fp32,
+   whatever the model computes in. Some rows' sums come first, since a row waits long for its own. */
+static void norm_rows(const Instruction *it, const float *x, int64_t x_stride, float *out, uint16_t *shorts, int64_t stride,
+                      int64_t width, int64_t rows) {
+    enum { AT_ONCE = 16 };
     const float *weight = it->norm_weight, *bias = it->norm_bias;
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        vec v = (*(const vec *)(x + i) - mean) * factor;
-        if (weight) v *= *(const vec *)(weight + i);
-        if (bias) v += *(const vec *)(bias + i);
-        put(it->short_floats ? shortened(v) : v, out + i, shorts ? shorts + i : 0, LANES);
+    for (int64_t first = 0, end; first < rows; first = end) {
+        struct { float mean, factor; } of[AT_ONCE];
+        end = first + AT_ONCE < rows ? first + AT_ONCE : rows;
+        for (int64_t r = first; r < end; r++) {
+            const float *row = x + r * x_stride;
+            float mean = it->centred ? sum_around(row, width, 0, 0) / width : 0;
+            of[r - first].mean = mean;
+            of[r - first].factor = 1.0f / sqrtf(sum_around(row, width, mean, 1) / width + (float)it->epsilon);
+        }
+        for (int64_t r = first; r < end; r++) {
+            const float *row = x + r * x_stride, mean = of[r - first].mean, factor = of[r - first].factor;
+            float *to = out + r * stride;
+            uint16_t *short_to = shorts ? shorts + r * stride : 0;
+            int64_t i = 0;
+            for (; i + LANES <= width; i += LANES) {
+                vec v = (*(const vec *)(row + i) - mean) * factor;
+                if (weight) v *= *(const vec *)(weight + i);
+                if (bias) v += *(const vec *)(bias + i);
+                put(it->short_floats ? shortened(v) : v, to + i, shorts ? short_to + i : 0, LANES);
+            }
+            if (i == width) continue;
+            vec v = (last_channels(row + i, width - i) - mean) * factor;
+            if (weight) v *= last_channels(weight + i, width - i);
+            if (bias) v += last_channels(bias + i, width - i);
+            put(it->short_floats ? shortened(v) : v, to + i, shorts ? short_to + i : 0, width - i);
+        }
     }
-    if (i == width) return;
-    vec v = (last_channels(x + i, width - i) - mean) * factor;
-    if (weight) v *= last_channels(weight + i, width - i);
-    if (bias) v += last_channels(bias + i, width - i);
-    put(it->short_floats ? shortened(v) : v, out + i, shorts ? shorts + i : 0, width - i);
 }
 
 /* The sums of `rows` rows and `count` outputs of a map, with bias, activation and `more` added to them, to its results from
@@ -573,19 +598,18 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     float sums[2][MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
     if (it->normed || size == 2 || even > k) { /* as the products read it; each thread for itself, which is cheaper than to wait */
-        for (int64_t r = 0; r < rows; r++) {
-            const float *row = x + r * x_stride;
-            if (it->normed) norm_row(it, row, scratch + r * even, size == 2 ? (uint16_t *)scratch + r * even : 0, k);
-            else if (size == 2) take_short(row, (uint16_t *)scratch + r * even, k);
-            else memcpy(scratch + r * even, row, k * sizeof(float));
-            memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
-        }
+        if (it->normed) norm_rows(it, x, x_stride, scratch, size == 2 ? (uint16_t *)scratch : 0, even, k, rows);
+        else for (int64_t r = 0; r < rows; r++)
+            if (size == 2) take_short(x + r * x_stride, (uint16_t *)scratch + r * even, k);
+            else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
+        if (even > k)
+            for (int64_t r = 0; r < rows; r++) memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
         numbers = (const char *)scratch, stride = even;
     }
     const int is_tiled = s && has_tiles && !it->level_bits;
     const int64_t few = at_once(rows, it->level_bits ? MOST_LEVEL_ROWS : is_tiled ? MOST_TILED : MOST_ROWS);
     const int64_t parts = (rows + few - 1) / few, tile = is_tiled || it->level_bits ? 1 : BLOCKS_OF[s != 0][few - 1];
-    struct { int64_t row, rows, from, count; } last = {0}; /* sums are finished while the next ones' weights come */
+    struct { int64_t row, rows, from, count; } last = {0}; /* whose sums are finished while the next ones' weights come */
     int turn = 0;
     for (int64_t b = first, taken; b < end; b += taken) {
         const char *weight = (const char *)it->weight + b * block_bytes(it);
@@ -718,7 +742,7 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
             row->seen[row->count] = c;
             if (least == end - c) {
                 if (!row->added) memset(row->weights + row->count, 0, SLOTS * sizeof(float)); /* there is room behind */
-                else if (least == SLOTS) memcpy(row->weights + row->count, row->added + c, SLOTS * sizeof(float));
+                else if (least == SLOTS) memcpy(row->weights + row->count, row->added + c, SLOTS * sizeof(float)); /* no call */
                 else memcpy(row->weights + row->count, row->added + c, least * sizeof(float));
                 row->count += least;
             } else for (int64_t i = c; i < end; i++) {
@@ -923,7 +947,7 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
         case NORM:
             for (int64_t u = rows * it->heads * thread / threads; u < rows * it->heads * (thread + 1) / threads; u++) {
                 int64_t r = u / it->heads, at = u % it->heads * it->inner;
-                norm_row(it, x + r * stride + at, out + r * it->out.stride + at, 0, it->inner);
+                norm_rows(it, x + r * stride + at, stride, out + r * it->out.stride + at, 0, it->out.stride, it->inner, 1);
             }
             break;
         case LINEAR:

@@ -134,7 +134,6 @@ class StaticSession(NetworkSession):
         assert self.model.program.encode is not None
         self.model.program.encode.into(self._held["cross"].layers, self.model.ids(source))
 
-    @torch.inference_mode()
     def reserve(self, needed: int) -> None:
         """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them.
 
@@ -166,7 +165,8 @@ class StaticSession(NetworkSession):
 
     def _make_room(self, needed: int) -> None:
         if needed > self._capacity:
-            self.reserve(needed)
+            with torch.inference_mode():
+                self.reserve(needed)
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         self.drop_ahead()

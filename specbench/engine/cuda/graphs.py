@@ -276,4 +276,4 @@ class CudaGraphSession(StaticSession):
                     self.model.ask_rollout(choice, count, steps, self._buffers)
             if self._capacity >= needed:
                 break
-            self.reserve(self._capacity + 1)
+            self._make_room(self._capacity + 1)
