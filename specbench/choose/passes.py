@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
+import numpy as np
+
 from specbench import theory
 from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
@@ -36,12 +38,12 @@ def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
-    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample.
+    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample's tokens.
 
     A draft that grows holds the completions before the one that is timed, as in a run.
     """
     config, texts = scored.config, scored.texts
-    places = [index * len(texts) // config.rounds for index in range(config.rounds)]
+    places = _spread([len(written) for _, written in texts], config.rounds)
     numbers = iter(range(first, first + rounds))
 
     def with_stores(work: Callable[[], Round]) -> Round:
@@ -60,6 +62,15 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     )
     scored.stores.before(0)
     return found
+
+
+def _spread(lengths: Sequence[int], rounds: int) -> list[int]:
+    """The completion that each round visits, by number.
+
+    Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
+    """
+    ends = np.cumsum(lengths)
+    return list(np.searchsorted(ends, (np.arange(rounds) + 0.5) * ends[-1] / rounds, side="right"))
 
 
 def predictions(

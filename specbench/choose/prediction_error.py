@@ -94,24 +94,28 @@ def interleave(
 ) -> tuple[dict[Name, Decoded], list[Round]]:
     """Run every decoder on every prompt, `repeats` times, with rounds of timed passes spread between.
 
-    Each repeat has another order, because neighbours change the time by a few percent. A draft that grows holds the
-    sample's completions before the prompt, as it does in a run.
+    Each repeat has another order, because neighbours change the time by a few percent, and the baseline as many turns
+    as there are candidates, because its own time is part of each line. A draft that grows holds the sample's
+    completions before the prompt, as it does in a run.
     """
     config, prompts = scored.config, len(scored.sample.texts)
-    names = list(decoders)
+    names = [*decoders, *[BASELINE] * (len(scored.candidates) - 1)]
     rounds: list[Round] = []
     for index in range(min(WARMUP, prompts)):
         for decode in decoders.values():
             decode(index)()
-    decoded = {name: Decoded.of(prompts) for name in names}
+    decoded = {name: Decoded.of(prompts) for name in decoders}
     with already_collected():
         for number in range(total := config.repeats * prompts):
             index = number % prompts
             while len(rounds) < -(-(number + 1) * config.rounds // total):
                 rounds += time_passes(scored, len(rounds), 1)
             scored.stores.before(index)
+            seen = set[Name]()
             for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
-                decoded[names[place]].add(index, decoders[names[place]](index)(), first=number < prompts)
+                name = names[place]
+                decoded[name].add(index, decoders[name](index)(), first=number < prompts and name not in seen)
+                seen.add(name)
             progress.advance(number + 1, total)
     scored.stores.before(0)
     return decoded, rounds

@@ -2,8 +2,10 @@
 
 Computed from timed passes (`analysis.costs.probe`). Each round is divided by its own target step, so that a slowdown of
 the machine between rounds cancels. A walltime is a sum, so its terms are means and not medians: slow passes (the draft
-reads two tokens after full acceptance, or misses its cache) belong to it. Passes and steps longer than `ODD` medians
-are left out, for baseline and candidates alike, as interrupted by another process.
+reads two tokens after full acceptance, or misses its cache) belong to it. What another process or the host interrupts
+is left out where that takes long: the same number of seconds for steps and for all passes, `ODD` of the longest
+usual pass. By multiples of their own lengths, steps would be free of interruptions that passes keep, and of a run's
+time these take 1 to 3%.
 
 The first pass of a completion costs more than others (the source's tensors are prepared), and so does a pass that
 verifies fewer tokens than those before it, and the first step of the baseline. On completions of ten tokens this is
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.costs.probe import Key, Round, Timed
 
-ODD = 2.5
+ODD = 1.5
 FEW = 3  # passes of a kind below which nothing is said of it
 KINDS = ("full", "first", "short", "idle")
 Times = NDArray[np.float64]  # [N, 3]: drafting, checking, accepting; [N, 1]: steps
@@ -84,14 +86,16 @@ class Costs:
     def prices(self, rounds: Iterable[int] | None = None) -> Prices:
         """Prices over `rounds` (their numbers, some perhaps more than once), or over all."""
         picked = self._made if rounds is None else [self._made[number] for number in rounds]
-        step = _mean(one.steps for one in picked)
+        medians = (np.median(np.concatenate(usual)) for usual in self._full(picked) if sum(map(len, usual)))
+        odd = ODD * max(medians, default=1.0)
+        step = _mean((one.steps for one in picked), odd)
         if step is None:
             return Prices({}, 1.0, {}, {})
-        begun = _mean(one.first_steps for one in picked)
+        begun = _mean((one.first_steps for one in picked), odd)
         costs: dict[Key, Cost] = {}
         for key in self.keys:
-            full = _mean(one.passes[key]["full"] for one in picked)
-            first = _mean(one.passes[key]["first"] for one in picked)
+            full = _mean((one.passes[key]["full"] for one in picked), odd)
+            first = _mean((one.passes[key]["first"] for one in picked), odd)
             usual = first if full is None else full  # short completions have no room for two
             if usual is not None:
                 drafting, checking, accepting = (usual / step).tolist()
@@ -105,7 +109,7 @@ class Costs:
         idle = {name: 1 + cost.overhead for (name, _), cost in costs.items()}
         keys_of = {name: [key for key in costs if key[0] == name] for name in names}
         for name, keys in keys_of.items():
-            nothing = _mean((one.passes[key]["idle"] for one in picked for key in keys), at_least=FEW)
+            nothing = _mean((one.passes[key]["idle"] for one in picked for key in keys), odd, FEW)
             if nothing is not None:
                 idle[name] = float((nothing / step).sum())
         short = dict.fromkeys(names, 0.0)
@@ -118,6 +122,10 @@ class Costs:
             ]
             short[name] = _middle(np.concatenate(more))
         return Prices(costs, first_step, idle, short)
+
+    def _full(self, picked: Sequence["_Seen"]) -> list[list[NDArray[np.float64]]]:
+        """The full passes of each key, in all."""
+        return [[one.passes[key]["full"].sum(-1) for one in picked] for key in self.keys]
 
     def stops(self, name: str) -> float | None:
         """The probability, at each token drafted from a rejected token on, that the draft ended its proposal there.
@@ -158,14 +166,14 @@ def _kind(seen: Timed, gamma: int) -> str:
     return "short" if seen.drafted else "idle"
 
 
-def _mean(times: Iterable[Times], at_least: int = 1) -> Times | None:
-    """The mean [3] of what did not take more than `ODD` medians in all; None of too few."""
+def _mean(times: Iterable[Times], odd: float, at_least: int = 1) -> Times | None:
+    """The mean [3] of what did not take more than `odd` longer than the median; None of too few."""
     listed = list(times)
     if sum(map(len, listed)) < at_least:
         return None
     seen_N3 = np.concatenate(listed)
     total_N = seen_N3.sum(-1)
-    mean: Times = seen_N3[total_N <= ODD * np.median(total_N)].mean(0)
+    mean: Times = seen_N3[total_N <= np.median(total_N) + odd].mean(0)
     return mean
 
 

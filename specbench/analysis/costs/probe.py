@@ -38,7 +38,8 @@ from specbench.engine.session import Model, Prompt
 T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
-STEPS = 16  # baseline steps of a round
+STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
+LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
 PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
@@ -140,7 +141,7 @@ def _round(
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
         """What `decode` gave at the beginning of the completion, and further on, of about `most` tokens."""
         most = min(most, max_new_tokens)
-        start = start_of(len(written), most, number)
+        start = start_of(len(written), most, number, _cold(shortest))
         if start == 0:
             seen = decode(prompt, most)
             return seen[:1], seen[1:]
@@ -164,12 +165,13 @@ def _round(
     for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
         most = max(candidate.gammas(gammas))
         passes(candidate, most, prompt, most + 1)
+    several = min(MOST_STEPS, max(STEPS, int(LONG_S / min(steps(prompt, COLD)))))
     keys = {name: [(name, gamma) for gamma in candidate.gammas(gammas)] for name, candidate in candidates.items()}
     this = Round([], {key: [] for own in keys.values() for key in own}, [])
     jobs: list[Key | None] = [job for own in keys.values() for job in (None, *own)]
     for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
         if (key := jobs[job]) is None:
-            begins, later = begin_and_rest(steps, STEPS, 1)
+            begins, later = begin_and_rest(steps, several, 1)
             this.first_steps_s.extend(begins)
             this.steps_s.extend(later)
             continue
@@ -192,9 +194,18 @@ def _warm(times: list[T]) -> list[T]:
     return times[COLD:] or times[1:]
 
 
-def start_of(length: int, tokens: int, number: int) -> int:
-    """Where round `number` begins in a completion of `length` tokens, so that about `tokens` are still to come."""
-    return int(max(0, length - tokens) * (number * GOLDEN % 1))
+def _cold(most: int) -> int:
+    """The tokens of COLD passes that emit up to `most` each, if half of what they draft is accepted."""
+    return COLD * (most + 1) // 2
+
+
+def start_of(length: int, tokens: int, number: int, cold: int = 0) -> int:
+    """Where round `number` begins in a completion of `length` tokens, so that about `tokens` are still to come.
+
+    The first `cold` of these do not count: places begin as far before the completion, which those within it then spread
+    over evenly. They would be later ones otherwise, where steps take longer.
+    """
+    return max(0, int((max(0, length - tokens) + cold) * (number * GOLDEN % 1)) - cold)
 
 
 def _visit_lengths(
@@ -205,12 +216,13 @@ def _visit_lengths(
     Engines cache tensors that depend on lengths alone. A run has soon visited all lengths; a few probes would pay for
     them at every step.
     """
-    prompt, written = max(texts, key=lambda text: len(text[1]))
-    tokens = [*prompt.prefix, *written]
+    prompt, longest = max(texts, key=lambda text: len(text[1]))
+    tokens = [*prompt.prefix, *longest]
     session = target.start(prompt)
     for gamma in gammas:
         most = min(PASSES * (gamma + 1), max_new_tokens)
-        starts = [start_of(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
+        written = [len(texts[number % len(texts)][1]) for number in range(rounds)]
+        starts = [start_of(length, most, number, _cold(gamma + 1)) for number, length in enumerate(written)]
         lengths = {start + more for start in starts for more in range(most + 1)}
         session.extend(tokens[session.length :])
         for length in sorted(lengths, reverse=True):

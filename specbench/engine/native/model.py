@@ -327,11 +327,13 @@ class NativeSession(StaticSession):
     def passes_in_calls(self, choice: Choice, end: int, usual: int) -> bool:
         """Whether passes up to `end` tokens can run in calls; then it has room for `usual` tokens.
 
-        Where buffers grow within a completion, Python takes as long as two steps of a small model.
+        Where buffers grow within a completion, Python takes as long as two steps of a small model. A short one gets as
+        much, since attention looks through all slots: 128 more take 2% of a small model's step, and what is timed on
+        parts of completions would differ from a run.
         """
         if not (self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)):
             return False
-        self._make_room(min(end - 1, usual))  # the last token is not read
+        self._make_room(usual)
         return True
 
     def reader(self, choice: Choice, most: int, needed: int) -> Reader:
