@@ -110,7 +110,7 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
     assert len(record["rows"]) == 3 * 2 and len(record["rounds"]) == 4 and record["same_texts"] == 1.0
     decoded = {(one["candidate"], one["gamma"]): one for one in record["decoded"]}
     baseline = decoded["", 0]
-    assert sum(baseline["tokens"]) == 2 * record["tokens"]
+    assert sum(baseline["tokens"]) == 2 * 3 * record["tokens"]  # a turn for each of three candidates
     for row in record["rows"]:
         one = decoded[row["candidate"], row["gamma"]]
         measured = sum(baseline["decode_s"]) / sum(baseline["tokens"]) / (sum(one["decode_s"]) / sum(one["tokens"]))

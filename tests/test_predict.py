@@ -69,6 +69,14 @@ def test_passes_that_draft_less_or_nothing_cost_what_was_timed() -> None:
     assert Costs(rounds).prices().of_passes(("a", 4))[1] == pytest.approx(1.7 + 0.1 * np.arange(5))
 
 
+def test_interruptions_cancel_in_the_cost_of_a_pass() -> None:
+    """They last 1.8 steps, and fall as often on a second of steps as on a second of passes, which take four steps."""
+    steps = [STEP * (1 + 1.8 * (number % 50 == 0)) for number in range(100)]
+    passes = [Timed(2, 2, 0, False, STEP, STEP * (3 + 1.8 * (number % 25 in (0, 12))), 0.0) for number in range(100)]
+    rounds = [Round(steps, {("a", 2): passes}, [])] * 2
+    assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
+
+
 def predictions(
     alphas: dict[str, float], costs: dict[str, float], prompts: int = 40, noise: float = 0.0
 ) -> Predictions:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decode import autoregressive, spec_of, speculative
@@ -11,8 +12,9 @@ from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 from specbench.algorithm.decoding import Trace
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.costs.costs import Costs
-from specbench.analysis.costs.probe import Candidate, probe
+from specbench.analysis.costs.probe import COLD, Candidate, probe, start_of
 from specbench.analysis.forecast.predict import Predictions
+from specbench.choose.passes import _spread
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
@@ -184,3 +186,12 @@ def test_a_draft_that_never_ends_a_proposal_early() -> None:
     candidates = {"a": Candidate(UniformDraft(4, torch.device("cpu")), spec_of(Sampling(1.0), 24))}
     rounds = probe(target, candidates, [3], [(PROMPT, [1, 2, 1, 0] * 6)], rounds=4)
     assert Costs(rounds).stops("a") is None
+
+
+def test_what_counts_lies_in_the_middle_of_texts_in_the_mean() -> None:
+    """Each text as often as its share of the tokens; of a text's places the mean, without those that are cold."""
+    visited = _spread([128, 2, 62], 96)
+    assert [visited.count(text) for text in range(3)] == [64, 1, 31]
+    starts = [start_of(128, 16, number, COLD) for number in range(400)]
+    counted = [range(1 if start == 0 else start + COLD, start + 16) for start in starts]
+    assert np.mean([np.mean(one) for one in counted]) == pytest.approx(64, abs=1)
