@@ -141,7 +141,8 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
     kind: str, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where torch is slow a long one in parts."""
-    monkeypatch.setattr(LoweredPrompt, "LONG", long)
+    monkeypatch.setattr(LoweredPrompt, "FEWEST", long)
+    monkeypatch.setattr(LoweredPrompt, "MOST", long)
     monkeypatch.setattr(native, "PROMPT_ROWS", long)
     prompt = Prompt(SOURCE if kind == "t5" else (), (0, 7, 9, 12, 30, 8, 21))
     expected = EagerModel(network(kind, seed=3), 40, ENDS).start(prompt).extend([21, 5])
