@@ -118,14 +118,6 @@ class Reader:
         return room
 
 
-def _check(passes: int) -> None:
-    """Raises FloatingPointError where a row was not finite, and RuntimeError where no pass could run."""
-    if passes < 0:
-        raise FloatingPointError(NOT_FINITE)
-    if passes == 0:
-        raise RuntimeError("no pass: a model has more unread tokens than a step of a pass reads")
-
-
 class NativePasses:
     """See `PassesInCalls`."""
 
@@ -175,15 +167,7 @@ class NativePasses:
         raw.length, raw.most = length, min(most, self.most)
         if numbers is not None:
             draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
-        if (count := self._run(draft, target)) == 0:
-            target.add(self._target, length - 1, size + 1)
-            if self._draft is not None and size:
-                draft.add(self._draft, self._draft.length, length - self._draft.length)
-                for place in range(length, length - 1 + size):
-                    draft.add(self._draft, place, 1)
-            count = self._run(draft, target)
-        _check(count)
-        self._target.length = target.raw.length
+        count = self._run(draft, target, length, size)
         if self._draft is not None:
             self._draft.length = draft.raw.length
         self._pace.note(count, self._done[count - 1].over_s - began, target.raw.length)
@@ -207,16 +191,34 @@ class NativePasses:
         raw.length, raw.most, raw.given = length, 1, size
         if drawn is not None:
             raw.trials, raw.nexts = drawn.trials_G.data_ptr(), drawn.next_1.data_ptr()
-        if (count := self._run(given, target)) == 0:
-            target.add(self._target, length - 1, size + 1)
-            count = self._run(given, target)
-        raw.given = -1
-        _check(count)
-        self._target.length, one = target.raw.length, self._done[0]
+        try:
+            self._run(given, target, length, size)
+        finally:
+            raw.given = -1
+        one = self._done[0]
         emitted = self._text[length : length + one.emitted]
         return DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s)
 
-    def _run(self, draft: Reader, target: Reader) -> int:
+    def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
+        """Passes from `length` tokens on, and their number; the first drafts `size` tokens.
+
+        Raises FloatingPointError where a row was not finite, and RuntimeError where no pass could run.
+        """
+        if (count := self._run_where_ready(draft, target)) == 0:
+            target.add(self._target, length - 1, size + 1)
+            if self._draft is not None and draft is not self._given and size:
+                draft.add(self._draft, self._draft.length, length - self._draft.length)
+                for place in range(length, length - 1 + size):
+                    draft.add(self._draft, place, 1)
+            count = self._run_where_ready(draft, target)
+        if count < 0:
+            raise FloatingPointError(NOT_FINITE)
+        if count == 0:
+            raise RuntimeError("no pass: a model has more unread tokens than a step of a pass reads")
+        self._target.length = target.raw.length
+        return count
+
+    def _run_where_ready(self, draft: Reader, target: Reader) -> int:
         threads, size = torch.get_num_threads(), max(draft.scratch, target.scratch)
         if not target.scratch:
             return 0  # nothing is ready yet
