@@ -55,6 +55,12 @@ static void *levels_of(float *w, int64_t n, int64_t k, int64_t size) {
     return packed;
 }
 
+/* The least that a thread may be given for the inputs of a map. */
+static float *room_for(const Instruction *it, int64_t rows) {
+    int64_t is_short = it->short_floats && SHORT_STEP == 2 && !it->level_bits;
+    return floats(inputs_of(it) * rows / (is_short ? 2 : 1), 0);
+}
+
 static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t activation, int has_bias, int has_more,
                          int64_t level_bits) {
     float *x = floats(rows * k, s), *w = floats(n * k, s), *b = floats(n, s), *more = floats(rows * n, s);
@@ -63,8 +69,8 @@ static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t 
     if (!level_bits) pack(short_w, packed, n, k, s);
     Instruction it;
     memset(&it, 0, sizeof it);
-    it.inner = k, it.level_bits = level_bits;
-    float *out = floats(rows * n, 0), *scratch = floats(inputs_of(&it) * rows + 16, 0);
+    it.inner = k, it.level_bits = level_bits, it.short_floats = s;
+    float *out = floats(rows * n, 0), *scratch = room_for(&it, rows);
     it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = n, it.weight = packed, it.activation = activation;
     it.out.stride = it.y.stride = n, it.bias = has_bias ? short_b : 0;
     if (s && has_tiles) shape_tiles(rows);
@@ -115,14 +121,17 @@ static __attribute__((noinline)) void check_normed(int64_t rows, int64_t k, int6
     memset(&it, 0, sizeof it);
     it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = it.out.stride = n, it.weight = packed, it.activation = -1;
     it.norm_weight = by, it.epsilon = 1e-6, it.centred = centred;
-    float *scratch = floats(inputs_of(&it) * rows + k + 16, 0), *once = floats(rows * n, 0), *twice = floats(rows * n, 0);
-    norm_rows(&it, x, k, normed, 0, k, k, rows);
+    float *shift = floats(k, 0), *scratch = room_for(&it, rows), *once = floats(rows * n, 0), *twice = floats(rows * n, 0);
+    if (centred) it.norm_bias = shift;
+    else if (k % 2) it.norm_weight = 0;
+    for (int64_t r = 0; r < rows; r++) norm_rows(&it, x + r * k, k, normed + r * k, 0, k, k, 1); /* as a norm alone is run */
     for (int64_t r = 0; r < rows; r++) {
         double mean = 0, square = 0;
         for (int64_t i = 0; i < k && centred; i++) mean += x[r * k + i] / (double)k;
         for (int64_t i = 0; i < k; i++) square += (x[r * k + i] - mean) * (x[r * k + i] - mean) / k;
         for (int64_t i = 0; i < k; i++) {
-            float wanted = rounded((float)((x[r * k + i] - mean) / sqrt(square + 1e-6) * by[i]), s);
+            double scaled = (x[r * k + i] - mean) / sqrt(square + 1e-6) * (it.norm_weight ? by[i] : 1);
+            float wanted = rounded((float)(scaled + (it.norm_bias ? shift[i] : 0)), s);
             compare("norm", normed[r * k + i], wanted, s ? 2e-2f : 1e-5f, r, i);
         }
     }
@@ -132,11 +141,11 @@ static __attribute__((noinline)) void check_normed(int64_t rows, int64_t k, int6
     linear(&it, x, k, once, 0, rows, scratch, 0, 1);
     if (memcmp(once, twice, rows * n * sizeof(float))) failed++, printf("norm: differs where it is fused\n");
     if (s && has_tiles) release_tiles();
-    free(x), free(w), free(by), free(normed), free(short_w), free(packed), free(scratch), free(once), free(twice);
+    free(x), free(w), free(by), free(normed), free(short_w), free(packed), free(scratch), free(once), free(twice), free(shift);
 }
 
-/* Where keys and values lie, and whether a part's rows share a bias. */
-enum { PARTS = 3, IN_CACHES = 0, ONE_BIAS = 1, OF_ROWS = 2 };
+/* Where keys and values lie, and whether a part's rows share a bias; without one a head has a sink. */
+enum { PARTS = 3, IN_CACHES = 0, ONE_BIAS = 1, NO_BIAS = 2, OF_ROWS = 3 };
 
 /* Parts of `rows` rows, one more in each: each has its own slots, keys, values and bias. */
 static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots, int kind) {
@@ -147,7 +156,8 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
         int64_t count = rows + p, own = kind == OF_ROWS ? count : slots + 3 * p;
         float *bias = floats(count * own, 0);
         for (int64_t i = 0; i < count * own; i++) /* some blocks are visible as a whole */
-            if (i % own % 100 > 33 && rand() % 3 == 0) bias[i] = -3.3e38f;
+            if (kind == NO_BIAS) bias[i] = 0;
+            else if (i % own % 100 > 33 && rand() % 3 == 0) bias[i] = -3.3e38f;
         read[p][0] = floats(key_heads * own * d, 0), read[p][1] = floats(key_heads * own * d, 0), read[p][2] = bias;
         sizes[p][0] = own, sizes[p][1] = sizes[p][2] = 1, sizes[p][3] = kind == ONE_BIAS ? 1 : count;
         parts[p] = (Part){read[p], sizes[p], 1, count};
@@ -162,6 +172,8 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
     for (int i = 0; i < 4; i++) it.outside[i] = i;
     it.y.stride = it.z.stride = stride;
     if (kind == OF_ROWS) it.slots = it.outside[0] = it.outside[1] = -1;
+    float *sink = floats(heads, 0);
+    if (kind == NO_BIAS) it.outside[2] = -1, it.bias = sink;
     Step step = {&it, 1, parts, PARTS, all};
     for (int thread = 0; thread < 2; thread++) attend(&it, &step, q, keys, values, out, scratch, thread, 2);
     float *alone = floats(all * heads * d, 0);
@@ -177,7 +189,7 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
                 const float *key = (kind == OF_ROWS ? keys : (float *)read[p][0]) + from;
                 const float *value = (kind == OF_ROWS ? values : (float *)read[p][1]) + from;
                 const float *bias = (float *)read[p][2] + (kind == ONE_BIAS ? 0 : r * own);
-                double total = 0, mixed[64] = {0};
+                double total = kind == NO_BIAS ? exp(sink[h]) : 0, mixed[64] = {0};
                 for (int64_t c = 0; c < own; c++) {
                     if (bias[c] < -1e30f) continue;
                     double dot = 0;
@@ -190,7 +202,7 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
                     compare("attention", found[h * d + i], (float)(mixed[i] / total), 1e-4f, r, h);
             }
     for (int p = 0; p < PARTS; p++) for (int i = 0; i < 3; i++) free(read[p][i]);
-    free(q), free(out), free(alone), free(scratch), free(keys), free(values);
+    free(q), free(out), free(alone), free(scratch), free(keys), free(values), free(sink);
 }
 
 /* Rows loaded, written to slots of their part's buffer, and stored, by parts of 1, 2, ... rows. */
@@ -320,14 +332,14 @@ int main(void) {
     for (int64_t rows = 1; rows < 20; rows++) check_maps(rows);
 #endif
     for (int64_t rows = 1; rows < 6; rows++)
-        for (int kind = IN_CACHES; kind <= ONE_BIAS; kind++) {
+        for (int kind = IN_CACHES; kind <= NO_BIAS; kind++) {
             check_attention(rows, 4, 2, 64, 41, kind), check_attention(rows, 3, 3, 20, 7, kind), check_attention(rows, 2, 1, 33, 1, kind);
             check_attention(rows, 4, 2, 24, 190, kind), check_attention(rows, 6, 3, 56, 190, kind);
         }
     for (int64_t rows = 1; rows < 40; rows += rows < 5 ? 1 : 11)
         check_attention(rows, 4, 2, 64, 0, OF_ROWS), check_attention(rows, 3, 3, 20, 0, OF_ROWS), check_attention(rows, 2, 1, 33, 0, OF_ROWS);
     for (int64_t rows = 1; rows < 36; rows += rows < 9 ? 1 : 8)
-        for (int64_t s = 0; s < 2; s++) check_normed(rows, 21, 75, s, 0), check_normed(rows, 256, 40, s, 1), check_normed(rows, 97, 33, s, 1);
+        for (int64_t s = 0; s < 2; s++) check_normed(rows, 21, 75, s, 0), check_normed(rows, 256, 40, s, 1), check_normed(rows, 97, 33, s, 1), check_normed(rows, 7, 40, s, 0), check_normed(rows, 64, 9, s, 0);
     for (int64_t s = 0; s < 2; s++) check_parts(s, 2, 3), check_parts(s, 3, 16);
     for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
     int64_t ks[] = {0, 1, 3, 50, 299, 1000};

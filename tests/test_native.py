@@ -29,7 +29,7 @@ from specbench.engine.native import model as native
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
 from specbench.engine.native.model import NativeModel
-from specbench.engine.native.segments import INPUTS, LoweredPrompt, Part, Step, WholeStep
+from specbench.engine.native.segments import INPUTS, LoweredPrompt, Part, Step, WholeStep, lines
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
@@ -140,7 +140,7 @@ def test_what_is_not_known_is_torchs() -> None:
 def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
     kind: str, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where torch is slow a long one in parts."""
+    """Where torch is slow a long one in parts. (Which of both reads it is `LoweredPrompt`'s rule, tested below.)"""
     monkeypatch.setattr(LoweredPrompt, "FEWEST", long)
     monkeypatch.setattr(LoweredPrompt, "MOST", long)
     monkeypatch.setattr(native, "PROMPT_ROWS", long)
@@ -152,6 +152,28 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
         assert isinstance(model.program.last.run, LoweredPrompt)
         for started in (model, Batch.of(model, 2)):
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("fewest", "most", "wide"), [(2, 100, None), (2, 5, 5), (90, 100, 90)])
+def test_our_kernels_read_prompts_of_as_many_tokens_as_a_model_is_wide(
+    fewest: int, most: int, wide: int | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16 with matrix registers, between two bounds."""
+    monkeypatch.setattr(LoweredPrompt, "FEWEST", fewest)
+    monkeypatch.setattr(LoweredPrompt, "MOST", most)
+    model = NativeModel(network("gpt2", seed=3).to(dtype), 40, ENDS)
+    reading = model.program.last.run
+    assert isinstance(reading, LoweredPrompt)
+    width = model.network.config.hidden_size
+    assert 5 < width < 90
+    if dtype == torch.float32 or not library().uses_tiles():
+        assert reading._most == fewest
+    else:
+        assert reading._most == (wide or width)
+    for tokens in (reading._most, reading._most + 1):
+        is_native = reading._for(torch.zeros(1, tokens)) is reading._native
+        assert is_native == (tokens == reading._most or reading._always)
 
 
 @pytest.mark.full
@@ -279,7 +301,7 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
     program = fused(program)
     assert [one.op for one in program] == [Op.LOAD, Op.LOAD, Op.LINEAR, Op.STORE]
     raw, floats = encoded(program, dtype == torch.bfloat16)
-    scratch = (2 * inner + INPUTS) * rows + 16
+    scratch = lines((inner + INPUTS) * rows)
     room = torch.empty(floats * rows + scratch * threads)
     pointers = (ctypes.c_void_p * 3)(x.data_ptr(), more.data_ptr(), out.data_ptr())
     start = room.data_ptr()

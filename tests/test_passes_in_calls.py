@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from around import Around
 from decode import autoregressive as decode_alone
 from decode import speculative as decode_with
 from networks import network
@@ -287,3 +288,5 @@ def test_a_protocol_is_asked_once_for_a_class() -> None:
 
     assert is_a(Ready(), CapturesSteps) and is_a(Ready(), CapturesSteps)
     assert not is_a(object(), CapturesSteps) and not is_a(SimpleNamespace(), CapturesSteps)
+    for inner in (Ready(), object(), Ready()):  # objects of one class with the members of others
+        assert is_a(Around(inner), CapturesSteps) == isinstance(inner, Ready)

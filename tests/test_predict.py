@@ -75,6 +75,11 @@ def test_interruptions_cancel_in_the_cost_of_a_pass() -> None:
     passes = [Timed(2, 2, 0, False, STEP, STEP * (3 + 1.8 * (number % 25 in (0, 12))), 0.0) for number in range(100)]
     rounds = [Round(steps, {("a", 2): passes}, [])] * 2
     assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
+    # One that lasts longer than any pass is left out, of steps and passes, and another candidate changes nothing.
+    long = [*passes, Timed(2, 2, 0, False, STEP, STEP * 11, 0.0)]
+    slow = [Timed(9, 9, 0, False, STEP * 9, STEP * 20, 0.0)] * 9
+    rounds = [Round([*steps, STEP * 8], {("a", 2): long, ("b", 9): slow}, [])] * 2
+    assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
 
 
 def predictions(

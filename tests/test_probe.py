@@ -12,9 +12,8 @@ from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 from specbench.algorithm.decoding import Trace
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.costs.costs import Costs
-from specbench.analysis.costs.probe import COLD, Candidate, probe, start_of
+from specbench.analysis.costs.probe import COLD, Candidate, probe, start_of, text_of
 from specbench.analysis.forecast.predict import Predictions
-from specbench.choose.passes import _spread
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
@@ -190,8 +189,9 @@ def test_a_draft_that_never_ends_a_proposal_early() -> None:
 
 def test_what_counts_lies_in_the_middle_of_texts_in_the_mean() -> None:
     """Each text as often as its share of the tokens; of a text's places the mean, without those that are cold."""
-    visited = _spread([128, 2, 62], 96)
-    assert [visited.count(text) for text in range(3)] == [64, 1, 31]
+    visited = [text_of([128, 2, 62], number) for number in range(960)]
+    assert [visited.count(text) for text in range(3)] == pytest.approx([640, 10, 310], abs=3)
+    assert text_of([0, 0], 3) == 1  # whatever, but no fault
     starts = [start_of(128, 16, number, COLD) for number in range(400)]
     counted = [range(1 if start == 0 else start + COLD, start + 16) for start in starts]
     assert np.mean([np.mean(one) for one in counted]) == pytest.approx(64, abs=1)

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-import numpy as np
-
 from specbench import theory
-from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows
+from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows, text_of
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import prepare, score
 from specbench.choose.candidates import Scored
@@ -43,18 +41,17 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     A draft that grows holds the completions before the one that is timed, as in a run.
     """
     config, texts = scored.config, scored.texts
-    places = _spread([len(written) for _, written in texts], config.rounds)
-    numbers = iter(range(first, first + rounds))
+    lengths, numbers = [len(written) for _, written in texts], iter(range(first, first + rounds))
 
     def with_stores(work: Callable[[], Round]) -> Round:
-        scored.stores.before(places[next(numbers) % len(places)])
+        scored.stores.before(text_of(lengths, next(numbers)))
         return undisturbed(work)
 
     found = probe(
         scored.candidates[0].parts.target,
         {one.name: one.timed for one in scored.candidates},
         scored.gammas,
-        [texts[place] for place in places],
+        texts,
         rounds=rounds,
         seed=config.seed,
         first=first,
@@ -62,15 +59,6 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     )
     scored.stores.before(0)
     return found
-
-
-def _spread(lengths: Sequence[int], rounds: int) -> list[int]:
-    """The completion that each round visits, by number.
-
-    Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
-    """
-    ends = np.cumsum(lengths)
-    return list(np.searchsorted(ends, (np.arange(rounds) + 0.5) * ends[-1] / rounds, side="right"))
 
 
 def predictions(

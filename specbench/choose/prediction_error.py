@@ -99,7 +99,7 @@ def interleave(
     completions before the prompt, as it does in a run.
     """
     config, prompts = scored.config, len(scored.sample.texts)
-    names = [*decoders, *[BASELINE] * (len(scored.candidates) - 1)]
+    names = [name for name in decoders if name != BASELINE]
     rounds: list[Round] = []
     for index in range(min(WARMUP, prompts)):
         for decode in decoders.values():
@@ -112,13 +112,22 @@ def interleave(
                 rounds += time_passes(scored, len(rounds), 1)
             scored.stores.before(index)
             seen = set[Name]()
-            for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
-                name = names[place]
+            for name in _turns(names, len(scored.candidates), np.random.default_rng([config.seed, number])):
                 decoded[name].add(index, decoders[name](index)(), first=number < prompts and name not in seen)
                 seen.add(name)
             progress.advance(number + 1, total)
     scored.stores.before(0)
     return decoded, rounds
+
+
+def _turns(names: Sequence[Name], baselines: int, generator: np.random.Generator) -> list[Name]:
+    """`names` in random order, and between them as many turns of the baseline, none after another."""
+    order = [names[place] for place in generator.permutation(len(names))]
+    turns: list[Name] = []
+    for part in np.array_split(np.arange(len(order)), baselines):
+        before = generator.integers(len(part))  # one of the part, so that something follows
+        turns += [each for place in part for each in ([BASELINE] if place == part[before] else []) + [order[place]]]
+    return turns
 
 
 def prove(scored: Scored) -> None:

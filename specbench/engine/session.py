@@ -91,7 +91,8 @@ _known: dict[tuple[type, type], bool] = {}
 def is_a(one: object, protocol: type[T]) -> TypeGuard[T]:
     """`isinstance` with a protocol, remembered by class, for what every completion asks: Python takes 3 to 10 us.
 
-    Not remembered where the class has a `__getattr__`: there objects of one class can differ in their members.
+    So all objects of one class must have the same of a protocol's members. Only where the class has a `__getattr__`
+    may they differ, and nothing is remembered.
     """
     key = type(one), protocol
     found = _known.get(key)

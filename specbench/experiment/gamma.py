@@ -25,7 +25,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
 from specbench.analysis.costs.disturbance import MOST_WAITED
-from specbench.analysis.costs.probe import Candidate, Round, once, probe
+from specbench.analysis.costs.probe import STEPS, Candidate, Round, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
@@ -300,6 +300,7 @@ def _probe(config: RunConfig, parts: Parts, note: Say) -> list[Prediction]:
             seed=config.seed,
             first=len(rounds),
             timing=once if config.target.tp_plan else undisturbed,  # ranks must make the same passes
+            steps=STEPS if config.target.tp_plan else None,
         )
     if (signs := disturbed_by(rounds)) is not None:
         note(f"gamma={config.gamma}: its probe was contended, so that another gamma may be better ({signs})")

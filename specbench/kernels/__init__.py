@@ -82,6 +82,7 @@ def _loaded() -> ctypes.PyDLL:
         loaded = ctypes.PyDLL(str(file))
     except OSError as error:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
+    loaded.uses_tiles.restype, loaded.uses_tiles.argtypes = ctypes.c_int64, []
     loaded.packed_size.restype = ctypes.c_int64
     loaded.packed_size.argtypes = [ctypes.c_int64] * 2
     for written in (loaded.pack, loaded.run, loaded.standardise, loaded.likeliest, loaded.draw):

@@ -61,9 +61,9 @@ static inline uint16_t narrow(float f) {
 
 static inline float rounded(float f, int64_t is_short) { return is_short ? wide(narrow(f)) : f; }
 
-/* `v` rounded to bf16, as `narrow` does. */
+/* `v` rounded to bf16, as `narrow` does, but for numbers below 1.2e-38 and the bits of a NaN. */
 static inline vec shortened(vec v) {
-#ifdef __AVX512BF16__ /* which takes numbers below 1.2e-38 for 0 */
+#ifdef __AVX512BF16__
     return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
 #else
     bits u = (bits)v, nan = (bits)((u & 0x7fffffffu) > 0x7f800000u);
@@ -307,6 +307,9 @@ static inline void shape_tiles(int64_t rows) {}
 static inline void release_tiles(void) {}
 static inline void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {}
 #endif
+
+/* Whether bf16 is multiplied in matrix registers. */
+int64_t uses_tiles(void) { return has_tiles; }
 
 /* Weights in 8 or 4 bits: whole levels, times a scale for each GROUP inputs of an output. A block of BLOCK outputs lies
    group after group: the scales, in bf16, of two outputs in a word, and the levels, of 32 / size consecutive inputs of an

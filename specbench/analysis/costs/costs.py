@@ -3,9 +3,9 @@
 Computed from timed passes (`analysis.costs.probe`). Each round is divided by its own target step, so that a slowdown of
 the machine between rounds cancels. A walltime is a sum, so its terms are means and not medians: slow passes (the draft
 reads two tokens after full acceptance, or misses its cache) belong to it. What another process or the host interrupts
-is left out where that takes long: the same number of seconds for steps and for all passes, `ODD` of the longest
-usual pass. By multiples of their own lengths, steps would be free of interruptions that passes keep, and of a run's
-time these take 1 to 3%.
+is left out where that takes long: more than `ODD` times a candidate's longest usual pass, for its passes and for the
+steps that they are compared with. By multiples of their own lengths, steps would be free of interruptions that passes
+keep, and of a run's time these take 1 to 3%.
 
 The first pass of a completion costs more than others (the source's tensors are prepared), and so does a pass that
 verifies fewer tokens than those before it, and the first step of the baseline. On completions of ten tokens this is
@@ -86,46 +86,59 @@ class Costs:
     def prices(self, rounds: Iterable[int] | None = None) -> Prices:
         """Prices over `rounds` (their numbers, some perhaps more than once), or over all."""
         picked = self._made if rounds is None else [self._made[number] for number in rounds]
-        medians = (np.median(np.concatenate(usual)) for usual in self._full(picked) if sum(map(len, usual)))
-        odd = ODD * max(medians, default=1.0)
-        step = _mean((one.steps for one in picked), odd)
+        step, begun = (_mean(times, ODD) for times in ([o.steps for o in picked], [o.first_steps for o in picked]))
         if step is None:
             return Prices({}, 1.0, {}, {})
-        begun = _mean((one.first_steps for one in picked), odd)
         costs: dict[Key, Cost] = {}
+        units = {name: self._unit(picked, name) for name, _ in self.keys}
         for key in self.keys:
+            odd, unit = units[key[0]]
             full = _mean((one.passes[key]["full"] for one in picked), odd)
             first = _mean((one.passes[key]["first"] for one in picked), odd)
             usual = first if full is None else full  # short completions have no room for two
             if usual is not None:
-                drafting, checking, accepting = (usual / step).tolist()
+                drafting, checking, accepting = (usual / unit).tolist()
                 costs[key] = Cost(
                     drafting / key[1], checking, accepting,
                     passes=sum(len(one.passes[key][kind]) for one in picked for kind in ("full", "first")),
-                    first=float(((usual if first is None else first) / step).sum()),
+                    first=float(((usual if first is None else first) / unit).sum()),
                 )  # fmt: skip
         names = list(dict.fromkeys(name for name, _ in costs))
         first_step = 1.0 if begun is None else float(begun[0] / step[0])
         idle = {name: 1 + cost.overhead for (name, _), cost in costs.items()}
         keys_of = {name: [key for key in costs if key[0] == name] for name in names}
         for name, keys in keys_of.items():
+            odd, unit = units[name]
             nothing = _mean((one.passes[key]["idle"] for one in picked for key in keys), odd, FEW)
             if nothing is not None:
-                idle[name] = float((nothing / step).sum())
+                idle[name] = float((nothing / unit).sum())
         short = dict.fromkeys(names, 0.0)
         bare = Prices(costs, first_step, idle, short.copy())
         for name, keys in keys_of.items():
+            odd, unit = units[name]
             more = [
-                one.passes[key]["short"].sum(-1) / step - bare.of_passes(key)[1][one.drafted[key]]
+                one.passes[key]["short"].sum(-1) / unit - bare.of_passes(key)[1][one.drafted[key]]
                 for one in picked
                 for key in keys
             ]
-            short[name] = _middle(np.concatenate(more))
+            short[name] = _middle(np.concatenate(more), odd)
         return Prices(costs, first_step, idle, short)
 
-    def _full(self, picked: Sequence["_Seen"]) -> list[list[NDArray[np.float64]]]:
-        """The full passes of each key, in all."""
-        return [[one.passes[key]["full"].sum(-1) for one in picked] for key in self.keys]
+    def _unit(self, picked: Sequence["_Seen"], name: str) -> tuple[float, float]:
+        """By how much a pass of a candidate may be longer than its median, and a target step under the same bound.
+
+        In steps of their own rounds: `ODD` of the candidate's longest usual pass.
+        """
+        usual = [
+            np.concatenate([one.passes[key][kind].sum(-1) for one in picked])
+            for key in self.keys
+            for kind in ("full", "first")
+            if key[0] == name
+        ]
+        odd = ODD * max((float(np.median(times)) for times in usual if len(times)), default=1.0)
+        step = _mean((one.steps for one in picked), odd)
+        assert step is not None
+        return odd, float(step[0])
 
     def stops(self, name: str) -> float | None:
         """The probability, at each token drafted from a rejected token on, that the draft ended its proposal there.
@@ -177,11 +190,11 @@ def _mean(times: Iterable[Times], odd: float, at_least: int = 1) -> Times | None
     return mean
 
 
-def _middle(more_N: NDArray[np.float64]) -> float:
-    """The mean without values far above the median; 0 for too few values."""
+def _middle(more_N: NDArray[np.float64], odd: float) -> float:
+    """The mean without values more than `odd` above the median; 0 for too few values."""
     if len(more_N) < FEW:
         return 0.0
-    return float(more_N[more_N <= np.median(more_N) + ODD].mean())
+    return float(more_N[more_N <= np.median(more_N) + odd].mean())
 
 
 def step_seconds(rounds: Sequence[Round]) -> float:

@@ -9,6 +9,7 @@ few percent, and a fixed order would always favour the same candidates.
 
 import gc
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
 LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
 PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
-GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
+SPREAD = 0.754878, 0.569840  # multiples of both spread evenly over a square (Roberts' R2 sequence)
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,20 @@ def probe(
     seed: int = 0,
     first: int = 0,
     timing: Timing = once,
+    steps: int | None = None,
 ) -> list[Round]:
     """Time `rounds` rounds over `texts`, numbered from `first`, each by `timing`.
 
-    If `first` is 0, an untimed warm-up round comes first.
+    If `first` is 0, an untimed warm-up round comes first. `steps`: the baseline's of a visit; None: as many as take
+    `LONG_S`, which ranks of one target would not agree on.
     """
     timed = []
     if first == 0:
-        _round(target, candidates, gammas, texts, -1, seed)
+        _round(target, candidates, gammas, texts, -1, seed, steps)
         chains = [gamma for one in candidates.values() if one.levels is None for gamma in one.gammas(gammas)]
         _visit_lengths(target, sorted(set(chains)), texts, rounds, _common(candidates).max_new_tokens)
     for number in range(first, first + rounds):
-        timed.append(timing(partial(_round, target, candidates, gammas, texts, number, seed)))
+        timed.append(timing(partial(_round, target, candidates, gammas, texts, number, seed, steps)))
     return timed
 
 
@@ -134,20 +137,22 @@ def _round(
     texts: Sequence[WrittenText],
     number: int,
     seed: int,
+    steps_of_visit: int | None,
 ) -> Round:
-    prompt, written = texts[number % len(texts)]
+    prompt, written = texts[text_of([len(written) for _, written in texts], number)]
+    beginning, _ = texts[number % len(texts)]  # each as often: a run begins every completion once
     max_new_tokens = _common(candidates).max_new_tokens
 
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
-        """What `decode` gave at the beginning of the completion, and further on, of about `most` tokens."""
+        """What `decode` gave at the beginning of a completion, and further on in one, of about `most` tokens."""
         most = min(most, max_new_tokens)
         start = start_of(len(written), most, number, _cold(shortest))
+        first = decode(beginning, min(shortest, max_new_tokens))[:1]
         if start == 0:
-            seen = decode(prompt, most)
-            return seen[:1], seen[1:]
+            return first, decode(prompt, most)[1:]
         begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
         # Its first step may have to read the tokens so far, as none in a run.
-        return decode(prompt, min(shortest, max_new_tokens))[:1], _warm(decode(begun, most))
+        return first, _warm(decode(begun, most))
 
     def generator() -> torch.Generator:
         device: torch.device = getattr(target, "device", torch.device("cpu"))
@@ -165,7 +170,9 @@ def _round(
     for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
         most = max(candidate.gammas(gammas))
         passes(candidate, most, prompt, most + 1)
-    several = min(MOST_STEPS, max(STEPS, int(LONG_S / min(steps(prompt, COLD)))))
+    if (several := steps_of_visit) is None:
+        step_s = min(steps(prompt, min(COLD, max_new_tokens)))
+        several = min(MOST_STEPS, max(STEPS, int(LONG_S / step_s)))
     keys = {name: [(name, gamma) for gamma in candidate.gammas(gammas)] for name, candidate in candidates.items()}
     this = Round([], {key: [] for own in keys.values() for key in own}, [])
     jobs: list[Key | None] = [job for own in keys.values() for job in (None, *own)]
@@ -205,27 +212,37 @@ def start_of(length: int, tokens: int, number: int, cold: int = 0) -> int:
     The first `cold` of these do not count: places begin as far before the completion, which those within it then spread
     over evenly. They would be later ones otherwise, where steps take longer.
     """
-    return max(0, int((max(0, length - tokens) + cold) * (number * GOLDEN % 1)) - cold)
+    return max(0, int((max(0, length - tokens) + cold) * (number * SPREAD[1] % 1)) - cold)
+
+
+def text_of(lengths: Sequence[int], number: int) -> int:
+    """Which of the completions round `number` visits, by their `lengths` in tokens.
+
+    Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
+    """
+    ends = list(accumulate(lengths))
+    return min(bisect_right(ends, number * SPREAD[0] % 1 * ends[-1]), len(ends) - 1)
 
 
 def _visit_lengths(
     target: Model, gammas: Sequence[int], texts: Sequence[WrittenText], rounds: int, max_new_tokens: int
 ) -> None:
-    """Verify gamma + 1 positions once at every length that the rounds will pass.
+    """Verify gamma + 1 positions once at every length that the rounds' passes will reach.
 
     Engines cache tensors that depend on lengths alone. A run has soon visited all lengths; a few probes would pay for
     them at every step.
     """
     prompt, longest = max(texts, key=lambda text: len(text[1]))
-    tokens = [*prompt.prefix, *longest]
+    tokens, lengths = [*prompt.prefix, *longest], [len(written) for _, written in texts]
     session = target.start(prompt)
     for gamma in gammas:
         most = min(PASSES * (gamma + 1), max_new_tokens)
-        written = [len(texts[number % len(texts)][1]) for number in range(rounds)]
-        starts = [start_of(length, most, number, _cold(gamma + 1)) for number, length in enumerate(written)]
-        lengths = {start + more for start in starts for more in range(most + 1)}
+        starts = [
+            start_of(lengths[text_of(lengths, number)], most, number, _cold(gamma + 1)) for number in range(rounds)
+        ]
+        reached = {start + more for start in starts for more in range(most + 1)}
         session.extend(tokens[session.length :])
-        for length in sorted(lengths, reverse=True):
+        for length in sorted(reached, reverse=True):
             place = len(prompt.prefix) - 1 + length
             if place < len(tokens) and place + gamma < (target.longest or math.inf):
                 session.rollback(place)
@@ -288,8 +305,9 @@ def probe_rows(
         jobs: list[Key | None] = [None, *this.passes]
         for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
             key = jobs[job]
-            most = min(STEPS if key is None else PASSES * (key[1] + 1), common.max_new_tokens)
-            begun = _begun(texts, rows, number, most)
+            shortest = 1 if key is None else key[1] + 1
+            most = min(STEPS if key is None else PASSES * shortest, common.max_new_tokens)
+            begun = _begun(texts, rows, number, most, _cold(shortest))
             traces = together([decoding(key, one, most) for one in begun], rows, batch)
             if key is None:
                 this.steps_s.extend(_warm(_together(traces[0].steps_s, traces[0], rows)))
@@ -304,13 +322,13 @@ def probe_rows(
     return [timing(partial(one_round, number)) for number in range(rounds)]
 
 
-def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int) -> list[Prompt]:
+def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int, cold: int) -> list[Prompt]:
     """`rows` prompts with a part of their completion."""
-    found = []
+    found, lengths = [], [len(written) for _, written in texts]
     for row in range(rows):
         place = (number + 1) * rows + row
-        prompt, written = texts[place % len(texts)]
-        start = start_of(len(written), most, place)
+        prompt, written = texts[text_of(lengths, place)]
+        start = start_of(len(written), most, place, cold)
         found.append(Prompt(prompt.source, (*prompt.prefix, *written[:start])))
     return found
 

@@ -127,10 +127,11 @@ class LoweredPrompt:
     """The reading of a prompt or a source in native programs, or in torch's operations where these are faster.
 
     Torch's attention goes through the keys once for many tokens, so that the longer a prompt, the more of its time it
-    saves, and the wider a model, the less of its time that is. Ours read up to as many tokens as the model is wide:
-    measured on 2 cores with AMX in bf16, both take as long at 150 tokens of 128 channels and at 310 of 256, and with
-    576 channels ours take 0.5 to 0.7 times as long up to 768 tokens. In bf16 on a processor without instructions for
-    it, ours are ten times as fast.
+    saves, and the wider a model, the less of its time that is. In bf16 with matrix registers (2 cores with AMX) both
+    take as long at 150 tokens of 128 channels and at 310 of 256, and with 576 channels ours take 0.5 to 0.7 times as
+    long up to 768 tokens: there ours read up to as many tokens as the model is wide. Elsewhere they read `FEWEST`: on
+    2 cores with AVX-512 ours take 0.2 to 0.9 times as long up to 64 tokens, as long at 130, and 1.05 to 1.4 times at
+    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length.
     """
 
     FEWEST, MOST = 128, 512  # tokens; more would need much room
@@ -139,8 +140,10 @@ class LoweredPrompt:
         self._module = LazyGraphModule(module, copy.deepcopy(module.graph))
         self._rest = packed, one_token
         dtypes = {found.dtype for node in module.graph.nodes if isinstance(found := value(node), Tensor)}
-        widths = [value(node).shape[-1] for node in calls(module, torch.ops.aten.embedding.default)]
-        self._most = min(self.MOST, max([self.FEWEST, *widths[:1]]))
+        wide = [self.FEWEST]
+        if torch.bfloat16 in dtypes and library().uses_tiles():
+            wide += [value(node).shape[-1] for node in calls(module, torch.ops.aten.embedding.default)][:1]
+        self._most = min(self.MOST, max(wide))
         self._always = torch.bfloat16 in dtypes and not computes_bf16()
         self._native: Callable[..., Any] | None = None
         with contextlib.suppress(NotImplementedError):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specbench.analysis.costs.probe import GOLDEN, STEPS, Key, Round, Timed, WrittenText
+from specbench.analysis.costs.probe import STEPS, Key, Round, Timed, WrittenText, start_of
 from specbench.bench.timing import Decoder, in_turn, times_faster
 from specbench.engine.session import Prompt
 from specbench.stats import Interval
@@ -112,7 +112,7 @@ def _round(
 
 def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Prompt | None:
     """The text so far at the place of this number, with about `most` tokens to come; None for its beginning."""
-    start = int(max(0, len(written) - most) * (number * GOLDEN % 1))
+    start = start_of(len(written), most, number)
     return Prompt(prompt.source, (*prompt.prefix, *written[:start])) if start else None
 
 
