@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Stores
-from specbench.choose.prediction_error import interleave
+from specbench.choose.prediction_error import BASELINE, Decode, Name, _turns, interleave
 from specbench.engine.session import Prompt
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import Node, SuffixDraft, SuffixSession, SuffixTrie
@@ -194,8 +195,18 @@ def test_drafts_are_compared_with_earlier_completions_in_their_stores_as_in_a_ru
 
         return decoded
 
-    interleave(scored, {("suffix", 1): decode}, SimpleNamespace(advance=lambda *_: None))  # type: ignore[arg-type]
+    decoders: dict[Name, Decode] = {BASELINE: lambda _: lambda: Trace([], 0.0, 0.0), ("suffix", 1): decode}
+    interleave(scored, decoders, SimpleNamespace(advance=lambda *_: None))  # type: ignore[arg-type]
     assert seen == [0, 0, *[0, 2, 3] * 2] and draft.grown == 0  # two prompts are decoded untimed at first
+
+
+def test_the_target_alone_has_a_turn_for_each_candidate_and_never_two_in_a_row() -> None:
+    names: list[Name] = [(candidate, gamma) for candidate in "abc" for gamma in (1, 3, "auto")]
+    for seed in range(50):
+        turns = _turns(names, np.random.default_rng(seed))
+        assert sorted(map(str, turns)) == sorted(map(str, [*names, *[BASELINE] * 3])) and turns[-1] != BASELINE
+        assert all(BASELINE not in (one, other) or one != other for one, other in zip(turns, turns[1:], strict=False))
+    assert _turns(names[:1], np.random.default_rng(0)) == [BASELINE, names[0]]
 
 
 def test_a_tree_has_the_followers_by_share() -> None:

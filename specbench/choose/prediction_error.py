@@ -112,7 +112,7 @@ def interleave(
                 rounds += time_passes(scored, len(rounds), 1)
             scored.stores.before(index)
             seen = set[Name]()
-            for name in _turns(names, len(scored.candidates), np.random.default_rng([config.seed, number])):
+            for name in _turns(names, np.random.default_rng([config.seed, number])):
                 decoded[name].add(index, decoders[name](index)(), first=number < prompts and name not in seen)
                 seen.add(name)
             progress.advance(number + 1, total)
@@ -120,11 +120,11 @@ def interleave(
     return decoded, rounds
 
 
-def _turns(names: Sequence[Name], baselines: int, generator: np.random.Generator) -> list[Name]:
-    """`names` in random order, and between them as many turns of the baseline, none after another."""
+def _turns(names: Sequence[Name], generator: np.random.Generator) -> list[Name]:
+    """`names` in random order, and between them a turn of the baseline for each candidate, none after another."""
     order = [names[place] for place in generator.permutation(len(names))]
     turns: list[Name] = []
-    for part in np.array_split(np.arange(len(order)), baselines):
+    for part in np.array_split(np.arange(len(order)), len({candidate for candidate, _ in names})):
         before = generator.integers(len(part))  # one of the part, so that something follows
         turns += [each for place in part for each in ([BASELINE] if place == part[before] else []) + [order[place]]]
     return turns

@@ -73,11 +73,15 @@ def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
         below(axes, named or marks)
 
 
+WIDEST = 52  # letters of two names that fit beside each other under one of two panels
+
+
 def below(axes: Axes, marks: Sequence[Artist]) -> None:
-    """The names of a panel's marks, under it."""
+    """The names of a panel's marks, under it: in two columns where both fit, since a wide legend makes panels narrow."""
+    widest = max(len(str(mark.get_label())) for mark in marks)
     axes.legend(
-        handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15), ncols=2, handletextpad=0.2,
-        borderpad=0, columnspacing=1.2,
+        handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15),
+        ncols=2 if 2 * widest <= WIDEST else 1, handletextpad=0.2, borderpad=0, columnspacing=1.2,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def figure2(records: Records) -> Drawn:
     """Draw Equation 1 over alpha for each gamma, with the tokens per pass of our records."""
     spec = paper()["figure2"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.2)
+    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
     alphas = np.linspace(low, high, 161)
     for gamma in spec["gamma"]:
         endless = math.isinf(gamma)
@@ -120,7 +120,7 @@ def figure4(records: Records) -> Drawn:
     """Draw speedup (solid) and operations (dotted) over alpha of a draft that costs nothing, with our records."""
     spec = paper()["figure4"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.2)
+    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
     alphas = np.linspace(low, high, 161)
     for gamma in spec["gamma"]:
         colour = GAMMA_COLOURS[gamma]
@@ -168,7 +168,7 @@ def figure3(records: Records) -> Drawn:
     """Draw the gamma that maximises Theorem 3.8, beside the fastest of ours."""
     spec = paper()["figure3"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.2)
+    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
     alphas = np.linspace(low, high, 401)
     for c, colour in zip(spec["c"], SERIES, strict=False):
         values = [theory.optimal_gamma(float(a), c) for a in alphas]

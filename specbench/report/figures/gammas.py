@@ -101,7 +101,7 @@ def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
     )  # fmt: skip
     axes.axhline(1, color=INK, linewidth=0.7, zorder=1)
     first = group.iloc[0]
-    axes.set_title(rf"{pair_name(first)} ($\alpha={first['alpha']:.2f}$)")
+    axes.set_title(f"{pair_name(first)}\n" + rf"$\alpha={first['alpha']:.2f}$")
     axes.set_ylim(0, top)
     axes.set_xticks(group["gamma"].tolist())
 

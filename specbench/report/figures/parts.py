@@ -40,7 +40,8 @@ def position(records: Records) -> Drawn:
         lines = chosen[(chosen["target"] == target) & (chosen["draft"] == draft) & (chosen["task"] == task)]
         _survivals(panel, lines.sort_values("temperature"), values)
         panel.set_title(draft)
-        panel.set(ylim=(0, 1.02), xlabel="first $i$ drafted tokens")
+        panel.set(ylim=(0, 1.05 + 0.11 * len(lines)), xlabel="first $i$ drafted tokens")
+        panel.set_yticks(np.linspace(0, 1, 6))
         panel.set_xticks(range(int(values[values["run_id"].isin(lines["run_id"])]["position"].max()) + 1))
     axes[0].set_ylabel("share accepted")
     notes = [
@@ -62,11 +63,11 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
             color=colour, linestyle="-", linewidth=1.3, elinewidth=0.8, markersize=4,
             markerfacecolor=PAPER if record["simulated"] else colour,
         )  # fmt: skip
-        # Curves fall, so the upper right corner is free.
+        # Curves fall from 1, and there is room above.
         name = pair_name(record).partition(", ")[2]
         axes.text(
-            0.99, 0.98 - 0.09 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)",
-            color=colour, fontsize=9, ha="right", va="top", transform=axes.transAxes,
+            0.99, 0.99 - 0.08 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)",
+            color=colour, fontsize=8.5, ha="right", va="top", transform=axes.transAxes,
         )  # fmt: skip
 
 
@@ -179,7 +180,7 @@ def strata(records: Records) -> Drawn:
         panel.set_xlabel(BY[by])
     axes[0].set_ylabel(r"$\alpha$")
     lines, labels = axes[-1].get_legend_handles_labels()
-    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=MOST_RUNS)
+    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     notes = [
         "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
         "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",

@@ -251,7 +251,7 @@ def _track(axes: Axes, y: float, calls: list[Call]) -> None:
         )  # fmt: skip
     end = calls[-1].begin + calls[-1].length
     axes.annotate(
-        f"{1000 * end:.0f} ms", (1000 * end, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9,
+        f"{1000 * end:.3g} ms", (1000 * end, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9,
         color=INK,
     )  # fmt: skip
 
