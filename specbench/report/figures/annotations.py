@@ -77,7 +77,7 @@ WIDEST = 52  # letters of two names that fit beside each other under one of two 
 
 
 def below(axes: Axes, marks: Sequence[Artist]) -> None:
-    """The names of a panel's marks, under it: in two columns where both fit, since a wide legend makes panels narrow."""
+    """The names of a panel's marks, under it; in two columns where both fit, since wide legends make panels narrow."""
     widest = max(len(str(mark.get_label())) for mark in marks)
     axes.legend(
         handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15),

@@ -18,7 +18,7 @@ from specbench.records.store import config_digest
 from specbench.report.figure import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, Drawn, panels, with_intervals
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
-from specbench.report.tables.acceptance import BY, MOST_RUNS, chosen_runs, parts, telling
+from specbench.report.tables.acceptance import BY, chosen_runs, parts, telling
 from specbench.stats import bootstrap
 
 POSITION, BETA = "Acceptance by draft position", "Distribution of β over positions"
