@@ -53,7 +53,7 @@ FIRST = [
         "specbench recommend draft=t5-nano,bigram accept=exact,block sampling.temperature=1",
         "specbench recommend --validate draft=t5-nano,bigram rounds=24",
         "specbench recommend --load draft=t5-nano --for vllm",
-        "specbench bench limit=8 repeats=3",
+        "specbench bench limit=8 repeats=3 gammas=2,4,7,10",
         "specbench bench beam width=4 'u=[4,8]' 'gamma=[1,3]'",
     )
 ]
