@@ -86,11 +86,12 @@ class Costs:
     def prices(self, rounds: Iterable[int] | None = None) -> Prices:
         """Prices over `rounds` (their numbers, some perhaps more than once), or over all."""
         picked = self._made if rounds is None else [self._made[number] for number in rounds]
-        step, begun = (_mean(times, ODD) for times in ([o.steps for o in picked], [o.first_steps for o in picked]))
-        if step is None:
+        if not sum(len(one.steps) for one in picked):
             return Prices({}, 1.0, {}, {})
         costs: dict[Key, Cost] = {}
-        units = {name: self._unit(picked, name) for name, _ in self.keys}
+        units = {name: self._unit(picked, name) for name in dict.fromkeys(name for name, _ in self.keys)}
+        longest, step = max(units.values())
+        begun = _mean((one.first_steps for one in picked), longest)
         for key in self.keys:
             odd, unit = units[key[0]]
             full = _mean((one.passes[key]["full"] for one in picked), odd)
@@ -104,7 +105,7 @@ class Costs:
                     first=float(((usual if first is None else first) / unit).sum()),
                 )  # fmt: skip
         names = list(dict.fromkeys(name for name, _ in costs))
-        first_step = 1.0 if begun is None else float(begun[0] / step[0])
+        first_step = 1.0 if begun is None else float(begun[0] / step)
         idle = {name: 1 + cost.overhead for (name, _), cost in costs.items()}
         keys_of = {name: [key for key in costs if key[0] == name] for name in names}
         for name, keys in keys_of.items():

@@ -31,7 +31,7 @@ from specbench.algorithm.decoding import (
     speculate,
     speculative,
 )
-from specbench.algorithm.draft import Draft, in_batch, models_of
+from specbench.algorithm.draft import Draft, growing, in_batch, models_of
 from specbench.algorithm.gamma import Constant
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt
@@ -43,7 +43,7 @@ STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
 LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
 PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
-SPREAD = 0.754878, 0.569840  # multiples of both spread evenly over a square (Roberts' R2 sequence)
+GOLDEN, SILVER = 0.618034, 0.414214  # multiples of each spread evenly over 0 ... 1, however few
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def _round(
     steps_of_visit: int | None,
 ) -> Round:
     prompt, written = texts[text_of([len(written) for _, written in texts], number)]
-    beginning, _ = texts[number % len(texts)]  # each as often: a run begins every completion once
+    # Where a draft grows, its store is that of the visited text. Else all begin as often: a run begins each once.
+    grows = any(True for candidate in candidates.values() for _ in growing(candidate.draft))
+    beginning = prompt if grows else texts[in_turn_of(len(texts), number)][0]
     max_new_tokens = _common(candidates).max_new_tokens
 
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
@@ -169,7 +171,8 @@ def _round(
 
     for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
         most = max(candidate.gammas(gammas))
-        passes(candidate, most, prompt, most + 1)
+        for begun in dict.fromkeys((prompt, beginning)):
+            passes(candidate, most, begun, most + 1)
     if (several := steps_of_visit) is None:
         step_s = min(steps(prompt, min(COLD, max_new_tokens)))
         several = min(MOST_STEPS, max(STEPS, int(LONG_S / step_s)))
@@ -212,7 +215,15 @@ def start_of(length: int, tokens: int, number: int, cold: int = 0) -> int:
     The first `cold` of these do not count: places begin as far before the completion, which those within it then spread
     over evenly. They would be later ones otherwise, where steps take longer.
     """
-    return max(0, int((max(0, length - tokens) + cold) * (number * SPREAD[1] % 1)) - cold)
+    return max(0, int((max(0, length - tokens) + cold) * (number * SILVER % 1)) - cold)
+
+
+def in_turn_of(count: int, number: int) -> int:
+    """Which of `count` things is in turn: each once in `count` numbers, and fewer numbers are spread evenly."""
+    stride = max(1, round(GOLDEN * count))
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return number * stride % count
 
 
 def text_of(lengths: Sequence[int], number: int) -> int:
@@ -221,7 +232,7 @@ def text_of(lengths: Sequence[int], number: int) -> int:
     Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
     """
     ends = list(accumulate(lengths))
-    return min(bisect_right(ends, number * SPREAD[0] % 1 * ends[-1]), len(ends) - 1)
+    return min(bisect_right(ends, number * GOLDEN % 1 * ends[-1]), len(ends) - 1)
 
 
 def _visit_lengths(

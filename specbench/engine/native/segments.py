@@ -141,7 +141,7 @@ class LoweredPrompt:
         self._rest = packed, one_token
         dtypes = {found.dtype for node in module.graph.nodes if isinstance(found := value(node), Tensor)}
         wide = [self.FEWEST]
-        if torch.bfloat16 in dtypes and library().uses_tiles():
+        if torch.bfloat16 in dtypes and library().uses_tiles() and not packed.level_bits:
             wide += [value(node).shape[-1] for node in calls(module, torch.ops.aten.embedding.default)][:1]
         self._most = min(self.MOST, max(wide))
         self._always = torch.bfloat16 in dtypes and not computes_bf16()

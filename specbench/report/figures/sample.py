@@ -250,9 +250,10 @@ def _track(axes: Axes, y: float, calls: list[Call]) -> None:
             facecolor=COLOURS[call.what], edgecolor=PAPER, linewidth=0.4,
         )  # fmt: skip
     end = calls[-1].begin + calls[-1].length
+    decimals = 0 if end >= 0.1 else 1
     axes.annotate(
-        f"{1000 * end:.3g} ms", (1000 * end, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9,
-        color=INK,
+        f"{1000 * end:.{decimals}f} ms", (1000 * end, y), xytext=(4, 0), textcoords="offset points", va="center",
+        fontsize=9, color=INK,
     )  # fmt: skip
 
 
