@@ -12,7 +12,7 @@ from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 from specbench.algorithm.decoding import Trace
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.costs.costs import Costs
-from specbench.analysis.costs.probe import COLD, Candidate, in_turn_of, probe, start_of, text_of
+from specbench.analysis.costs.probe import COLD, Candidate, WrittenText, in_turn_of, probe, start_of, text_of
 from specbench.analysis.forecast.predict import Predictions
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
@@ -188,13 +188,17 @@ def test_a_draft_that_never_ends_a_proposal_early() -> None:
 
 
 def test_what_counts_lies_in_the_middle_of_texts_in_the_mean() -> None:
-    """Each text as often as its share of the tokens; of a text's places the mean, without those that are cold."""
+    """A text is visited as often as its share of all tokens, and the steps that count lie around its middle."""
+
+    def of_lengths(*lengths: int) -> list[WrittenText]:
+        return [(PROMPT, [1] * length) for length in lengths]
+
     for rounds in (8, 16, 24, 960):
-        visited = [text_of([128, 2, 62], number) for number in range(rounds)]
+        visited = [text_of(of_lengths(128, 2, 62), number) for number in range(rounds)]
         shares = [rounds * share / 192 for share in (128, 2, 62)]
         assert [visited.count(text) for text in range(3)] == pytest.approx(shares, abs=2)
-        assert len({text_of([10] * 8, number) for number in range(rounds)}) >= (7 if rounds == 8 else 8)
-    assert text_of([0, 0], 3) == 1  # whatever, but no fault
+        assert len({text_of(of_lengths(*[10] * 8), number) for number in range(rounds)}) >= (7 if rounds == 8 else 8)
+    assert text_of(of_lengths(0, 0), 3) == 1  # whatever, but no fault
     starts = [start_of(128, 16, number, COLD) for number in range(400)]
     counted = [range(1 if start == 0 else start + COLD, start + 16) for start in starts]
     assert np.mean([np.mean(one) for one in counted]) == pytest.approx(64, abs=1.5)

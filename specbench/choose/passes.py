@@ -41,10 +41,10 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     A draft that grows holds the completions before the one that is timed, as in a run.
     """
     config, texts = scored.config, scored.texts
-    lengths, numbers = [len(written) for _, written in texts], iter(range(first, first + rounds))
+    numbers = iter(range(first, first + rounds))
 
     def with_stores(work: Callable[[], Round]) -> Round:
-        scored.stores.before(text_of(lengths, next(numbers)))
+        scored.stores.before(text_of(texts, next(numbers)))
         return undisturbed(work)
 
     found = probe(

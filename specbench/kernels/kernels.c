@@ -453,7 +453,8 @@ static inline vec last_channels(const float *v, int64_t count) {
 #endif
 }
 
-/* The sums of neighbours of `a`, then those of `b`. */
+/* Of `a` and then `b`, the first and the second of each two neighbours. */
+typedef struct { vec first, second; } Neighbours;
 #if BYTES == 64
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
@@ -464,13 +465,19 @@ static inline vec last_channels(const float *v, int64_t count) {
 #define EVEN 0, 2, 4, 6
 #define ODD 1, 3, 5, 7
 #endif
-static inline vec of_neighbours(vec a, vec b) {
+static inline Neighbours neighbours(vec a, vec b) {
 #ifdef __clang__
-    return __builtin_shufflevector(a, b, EVEN) + __builtin_shufflevector(a, b, ODD);
+    return (Neighbours){__builtin_shufflevector(a, b, EVEN), __builtin_shufflevector(a, b, ODD)};
 #else
     ints even = {EVEN};
-    return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, even + 1);
+    return (Neighbours){__builtin_shuffle(a, b, even), __builtin_shuffle(a, b, even + 1)};
 #endif
+}
+
+/* The sums of neighbours of `a`, then those of `b`. */
+static inline vec of_neighbours(vec a, vec b) {
+    Neighbours of = neighbours(a, b);
+    return of.first + of.second;
 }
 
 static inline vec larger(vec a, vec b) {
@@ -484,12 +491,8 @@ static inline vec larger(vec a, vec b) {
 
 static inline float most_of_lanes(vec v) {
     for (int lanes = LANES; lanes > 1; lanes /= 2) {
-#ifdef __clang__
-        v = larger(__builtin_shufflevector(v, v, EVEN), __builtin_shufflevector(v, v, ODD));
-#else
-        ints even = {EVEN};
-        v = larger(__builtin_shuffle(v, v, even), __builtin_shuffle(v, v, even + 1));
-#endif
+        Neighbours of = neighbours(v, v);
+        v = larger(of.first, of.second);
     }
     return v[0];
 }
@@ -811,7 +814,7 @@ typedef struct { const Instruction *program; int64_t count; const Part *parts; i
 
 /* Scores become weights, which are not divided by their sum; returns that, with the weight of a sink if there is one. There
    is room for a vector behind the last score. */
-static inline float softened(float *v, int64_t count, const float *sink) {
+static inline float weigh(float *v, int64_t count, const float *sink) {
     vec most = (vec){0} - INFINITY, total = {0};
     *(vec *)(v + count) = most;
     for (int64_t c = 0; c < count; c += LANES) most = larger(most, *(const vec *)(v + c));
@@ -865,7 +868,7 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
         for (int64_t i = 0; i < n; i++) {
             /* a sink takes part in the softmax, and mixes nothing in */
             const float *sink = it->bias ? (const float *)it->bias + key_head * group + (at + i) / tokens : 0;
-            totals[i] = softened(rows[i].weights, rows[i].count, sink);
+            totals[i] = weigh(rows[i].weights, rows[i].count, sink);
             memset(rows[i].out, 0, d * sizeof(float));
         }
         read_slots(rows, n, slots, sight, value, value_stride, d, 1, 1);

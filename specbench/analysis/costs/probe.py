@@ -139,9 +139,9 @@ def _round(
     seed: int,
     steps_of_visit: int | None,
 ) -> Round:
-    prompt, written = texts[text_of([len(written) for _, written in texts], number)]
+    prompt, written = texts[text_of(texts, number)]
     # Where a draft grows, its store is that of the visited text. Else all begin as often: a run begins each once.
-    grows = any(True for candidate in candidates.values() for _ in growing(candidate.draft))
+    grows = any(growing(candidate.draft) for candidate in candidates.values())
     beginning = prompt if grows else texts[in_turn_of(len(texts), number)][0]
     max_new_tokens = _common(candidates).max_new_tokens
 
@@ -226,12 +226,12 @@ def in_turn_of(count: int, number: int) -> int:
     return number * stride % count
 
 
-def text_of(lengths: Sequence[int], number: int) -> int:
-    """Which of the completions round `number` visits, by their `lengths` in tokens.
+def text_of(texts: Sequence[WrittenText], number: int) -> int:
+    """Which of the completions round `number` visits.
 
     Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
     """
-    ends = list(accumulate(lengths))
+    ends = list(accumulate(len(written) for _, written in texts))
     return min(bisect_right(ends, number * GOLDEN % 1 * ends[-1]), len(ends) - 1)
 
 
@@ -244,12 +244,12 @@ def _visit_lengths(
     them at every step.
     """
     prompt, longest = max(texts, key=lambda text: len(text[1]))
-    tokens, lengths = [*prompt.prefix, *longest], [len(written) for _, written in texts]
+    tokens = [*prompt.prefix, *longest]
     session = target.start(prompt)
     for gamma in gammas:
         most = min(PASSES * (gamma + 1), max_new_tokens)
         starts = [
-            start_of(lengths[text_of(lengths, number)], most, number, _cold(gamma + 1)) for number in range(rounds)
+            start_of(len(texts[text_of(texts, number)][1]), most, number, _cold(gamma + 1)) for number in range(rounds)
         ]
         reached = {start + more for start in starts for more in range(most + 1)}
         session.extend(tokens[session.length :])
@@ -335,10 +335,10 @@ def probe_rows(
 
 def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int, cold: int) -> list[Prompt]:
     """`rows` prompts with a part of their completion."""
-    found, lengths = [], [len(written) for _, written in texts]
+    found = []
     for row in range(rows):
         place = (number + 1) * rows + row
-        prompt, written = texts[text_of(lengths, place)]
+        prompt, written = texts[text_of(texts, place)]
         start = start_of(len(written), most, place, cold)
         found.append(Prompt(prompt.source, (*prompt.prefix, *written[:start])))
     return found
