@@ -165,6 +165,42 @@ def llamacpp_timings(requests: list[Request] = REQUESTS) -> str:
     )
 
 
+def llamacpp_passes(requests: list[Request] = REQUESTS) -> str:
+    return "".join(
+        f"slot update_slots: id  3 | task {number} | accepted {n}/{GAMMA} draft tokens, new n_tokens = 66\n"
+        for number, row in enumerate(counted(requests, as_it_went_on))
+        for n in row
+    )
+
+
+def ik_llama(requests: list[Request] = REQUESTS) -> str:
+    head = "| task | run | stage | tokens | stop | time(s) | tok/s | rounds | accepted | rate | a.len | pos accept |\n"
+    rows = "".join(
+        f"| t{number} | 1 | mtp | 9 | eog | 1.0 | 9.0 | {len(row)} | {sum(row)}/{GAMMA * len(row)} | "
+        f"{sum(row) / GAMMA / len(row):.2%} | {1 + sum(row) / len(row):.2f} | "
+        f"{' '.join(f'{sum(n > place for n in row) / len(row):.1%}' for place in range(GAMMA))} |\n"
+        for number, row in enumerate(counted(requests, as_it_went_on))
+    )
+    return f"{head}|{'---|' * 12}\n{rows}"
+
+
+def sglang_requests(requests: list[Request] = REQUESTS) -> str:
+    """What --log-requests prints: Python's text of objects and of the response."""
+    return "".join(
+        f"[2026-10-02 23:42:16] Finish: obj=GenerateReqInput(rid='0', stream=True), out={{'text': '…', "
+        f"'meta_info': {meta['meta_info']!r}}}\n"
+        for meta in json.loads(sglang(requests))
+    )
+
+
+def vllm_v0_log() -> str:
+    return (
+        "INFO 10-16 19:05:47 metrics.py:367] Speculative metrics: Draft acceptance rate: 0.500, "
+        "System efficiency: 0.400, Number of speculative tokens: 3, Number of accepted tokens: 99, "
+        "Number of draft tokens: 60, Number of emitted tokens: 32.\n"
+    )
+
+
 def tensorrt(requests: list[Request] = REQUESTS, together: bool = False) -> str:
     """Iterations of one request at a time, or of all that still run."""
     rows = counted(requests, as_it_went_on)
@@ -305,6 +341,10 @@ FILES: dict[str, str] = {
     "sglang-metrics": 'sglang:spec_accept_length{model_name="m"} 3.2\nsglang:spec_accept_rate{model_name="m"} 0.55\n',
     "vllm-log": vllm_log(),
     "llamacpp-log": llamacpp_log(),
+    "llamacpp-passes": llamacpp_passes(),
+    "ik-llama": ik_llama(),
+    "sglang-requests": sglang_requests(),
+    "vllm-v0-log": vllm_v0_log(),
     "speculation-profile": json.dumps(
         {
             "measured": True,

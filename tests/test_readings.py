@@ -71,7 +71,7 @@ def _document(file: Path):  # type: ignore[no-untyped-def]
     "name",
     [
         "vllm-response", "aiperf", "tensorrt-llm", "vllm-metrics", "llamacpp-metrics", "vllm-log", "llamacpp-log",
-        "vllm-bench", "vllm-bench-text",
+        "vllm-bench", "vllm-bench-text", "llamacpp-passes", "ik-llama",
     ],
 )  # fmt: skip
 def test_engines_that_count_on_after_the_end_come_to_one_alpha(name: str, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_engines_that_count_on_after_the_end_come_to_one_alpha(name: str, tmp_pa
     assert result.rate == pytest.approx(sum(RAW) / made.GAMMA / len(RAW))
 
 
-@pytest.mark.parametrize("name", ["sglang", "transformers"])
+@pytest.mark.parametrize("name", ["sglang", "sglang-requests", "transformers"])
 def test_engines_that_cut_at_the_end_come_to_another(name: str, tmp_path: Path) -> None:
     _, reading, result = found(tmp_path, made.FILES[name])
     assert reading.ends == "out"
@@ -526,3 +526,76 @@ def test_the_lines_for_transformers_write_what_is_read(tmp_path: Path, monkeypat
     assert form.name == "transformers" and len(reading.requests) == 2
     for tally, length in zip(reading.requests, lengths, strict=True):
         assert tally.passes is not None and 0 <= length - (tally.accepted + tally.passes) <= 2
+
+
+# Lines of posts to public trackers (numbers as there), and what follows from their counts.
+CALLS = (
+    "statistics {}: #calls(b,g,a) = 1 {} {}, #gen drafts = {}, #acc drafts = 2, #gen tokens = {}, #acc tokens = {}, "
+    "dur(b,g,a) = 0.001, 40.6, 0.2 ms\n"
+)
+MLX = '{{"timings": {{"predicted_n": {}, "draft_rounds": {}, "draft_n": {}, "draft_n_accepted": {}}}}}'
+BARE = (
+    "Accepted throughput: 124.69 tokens/s, Drafted throughput: 480.85 tokens/s, Accepted: {} tokens, "
+    "Drafted: {} tokens, Per-position acceptance rate: {}, Avg Draft acceptance rate: {}%\n"
+)
+V0 = (
+    "Speculative metrics: Draft acceptance rate: 0.642, System efficiency: 0.598, Number of speculative tokens: 3, "
+    "Number of accepted tokens: 8547, Number of draft tokens: 13311, Number of emitted tokens: 10616.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "passes", "length"),
+    [
+        # llama.cpp#23544: 229 of 699 passes had no draft
+        (_request(1093, 1717) + CALLS.format("draft-simple", 699, 364, 470, 1717, 1093), "llamacpp-log", 470, 2.564),
+        (CALLS.format("draft-simple", 699, 364, 470, 1717, 1093), "llamacpp-log", 470, 2.564),
+        (MLX.format(111, 30, 90, 81), "llamacpp-timings", 30, 110 / 30),  # mlx-vlm#1788
+        (MLX.format(2, 1, 7, 6), "llamacpp-timings", 1, 1.0),  # mlx-vlm#2324: accepted tokens past the end
+        (BARE.format(1247, 4809, "0.757, 0.491, 0.303, 0.157, 0.074, 0.025, 0.009", 25.9), "vllm-log", 687, 2.815),
+        (BARE.format(22, 9210, ", ".join(["0.036"] + 14 * ["0.000"]), 0.2), "vllm-log", 614, 1.036),
+        (V0, "vllm-v0-log", 4437, 2.393),  # vllm#9539
+    ],
+)
+def test_what_people_post_has_its_passes(text: str, form: str, passes: int, length: float, tmp_path: Path) -> None:
+    name, _, result = found(tmp_path, text)
+    assert (name, result.passes) == (form, passes) and result.length == pytest.approx(length, abs=1e-3)
+
+
+def test_several_kinds_of_draft_in_one_log_have_a_row_each(tmp_path: Path, capfd: Capture) -> None:
+    """llama.cpp#23269: the second kind drafts where the first finds nothing."""
+    file = tmp_path / "log"
+    file.write_text(
+        CALLS.format("ngram-mod", 800, 4, 4, 256, 47) + CALLS.format("draft-mtp", 796, 796, 796, 1585, 1252)
+    )
+    assert main(["read", str(file), "--format", "json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    lengths = {one["file"].removeprefix(str(file)): one["estimate"]["length"] for one in document["files"]}
+    assert lengths == {
+        " (all kinds)": pytest.approx(1 + 1299 / 800),
+        " (ngram-mod)": pytest.approx(12.75),
+        " (draft-mtp)": pytest.approx(2.573, abs=1e-3),
+    }
+    assert document["differences"] == []  # the kinds of one log are no two measurements
+
+
+def test_passes_of_different_lengths_are_read_line_by_line(tmp_path: Path) -> None:
+    """llama.cpp#18211: five passes, of which two accept all that was drafted."""
+    text = "".join(
+        f"slot update_slots: id  3 | task 0 | accepted {n}/{gamma} draft tokens, new n_tokens = 7\n"
+        for n, gamma in ((1, 16), (2, 16), (16, 16), (16, 16), (3, 4))
+    )
+    _, reading, result = found(tmp_path, text)
+    assert (result.passes, reading.requests[0].drafted, reading.requests[0].accepted) == (5, 68, 38)
+    assert reading.requests[0].rejections == 3 and result.alpha == pytest.approx(38 / 41)
+
+
+def test_a_draft_that_is_cut_off_is_named(tmp_path: Path, capfd: Capture) -> None:
+    """No position from the sixth on is ever accepted; where acceptance fades away, nothing is said."""
+    file = tmp_path / "log"
+    file.write_text(BARE.format(89, 975, "0.600, 0.385, 0.215, 0.108, 0.062" + 10 * ", 0.000", 9.1))
+    assert main(["read", str(file)]) == 0
+    assert "no pass accepted position 6 or a later one" in capfd.readouterr().out
+    file.write_text(BARE.format(60, 700, "0.500, 0.080, 0.020" + 4 * ", 0.000", 8.6))
+    assert main(["read", str(file)]) == 0
+    assert "no pass accepted" not in capfd.readouterr().out

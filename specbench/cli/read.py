@@ -24,8 +24,9 @@ STDIN = "-"
 
 
 class Source(NamedTuple):
-    """A file, its format, its content, and the estimates from it."""
+    """A file or one of its kinds of draft, its format, its content, and the estimates from it."""
 
+    path: str
     file: str
     form: "Format"
     reading: "Reading"
@@ -62,12 +63,14 @@ def main(argv: list[str]) -> int:
     since = None if arguments.since is None else readings.Document.read(Path(arguments.since))
     sources = []
     for file in arguments.files:
-        form, reading = readings.read(Path(file), since, arguments.form)
-        found = readings.estimate(reading, arguments.gamma)
-        best = None
-        if arguments.c is not None and found is not None and found.alpha is not None:
-            best = readings.best_gamma(found.alpha, arguments.c, arguments.v or 1.0, found.gamma or 1.0)
-        sources.append(Source(file, form, reading, found, best))
+        form, whole = readings.read(Path(file), since, arguments.form)
+        parts = {f"{file} ({kind})": one for kind, one in whole.kinds.items()} or {file: whole}
+        for name, reading in parts.items():
+            found = readings.estimate(reading, arguments.gamma)
+            best = None
+            if arguments.c is not None and found is not None and found.alpha is not None:
+                best = readings.best_gamma(found.alpha, arguments.c, arguments.v or 1.0, found.gamma or 1.0)
+            sources.append(Source(file, name, form, reading, found, best))
     differences = _differences(sources)
     document = {"files": [_document(source) for source in sources], "differences": differences}
     print_rows(arguments.format, list(_rows(sources)), lambda: _draw(sources, differences), document=document)
@@ -91,7 +94,7 @@ def _differences(sources: Sequence[Source]) -> list[dict[str, object]]:
 
     rows = []
     for first, second in combinations(sources, 2):
-        if first.estimate is None or second.estimate is None:
+        if first.estimate is None or second.estimate is None or first.path == second.path:
             continue
         found: Difference | None = difference(first.estimate, second.estimate)
         if found is not None:
@@ -109,8 +112,15 @@ def _document(source: Source) -> dict[str, object]:
         "ends": source.reading.ends,
         "estimate": None if source.estimate is None else asdict(source.estimate),
         "best": None if source.best is None else asdict(source.best),
-        "notes": list(source.reading.notes),
+        "notes": [*source.reading.notes, *_findings(source)],
     }
+
+
+def _findings(source: Source) -> list[str]:
+    from specbench.interop.readings.estimate import cliff
+
+    found = None if source.estimate is None else cliff(source.estimate)
+    return [] if found is None else [found]
 
 
 def _rows(sources: Sequence[Source]) -> Sequence[dict[str, object]]:
@@ -163,7 +173,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
         for one in source.reading.printed:
             table.add_row(one.name, _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–")
         console.print(table)
-        for note in source.reading.notes:
+        for note in (*source.reading.notes, *_findings(source)):
             console.print(note)
         console.print()
     titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))
@@ -200,7 +210,8 @@ def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:
         line("accepted / drafted, pooled", *of("rate")),
         line("accepted / drafted, mean of requests", *of("mean_rate")),
         line("drafted per pass", *of("gamma", 2)),
-        line("passes", *of("passes")),
+        line("passes with a draft", *of("passes")),
+        line("passes without a draft", *(str(one.undrafted) if one and one.undrafted else None for one in found)),
         line("requests", *of("requests")),
     ]
     for place in range(longest):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from specbench.errors import UserError
-from specbench.interop.readings import bench, forced, llamacpp, passes, prometheus, sglang, tensorrt, vllm
+from specbench.interop.readings import bench, forced, ik_llama, llamacpp, passes, prometheus, sglang, tensorrt, vllm
 from specbench.interop.readings.base import PASSES, Format, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
@@ -87,7 +87,7 @@ FORMATS = (
         "0.5", lambda file: file.holds("meta_info"), sglang.read,
     ),
     Format(
-        "llamacpp-timings", "llama.cpp", "responses of llama-server with timings",
+        "llamacpp-timings", "llama.cpp", "responses of llama-server or mlx-vlm with timings",
         f"{_LLAMACPP}/tools/server/README.md", "2026-06",
         lambda file: file.holds_all("timings", "predicted_n"), llamacpp.read_timings,
     ),
@@ -142,9 +142,27 @@ FORMATS = (
         lambda file: prometheus.is_page(file, "sglang:"), prometheus.read_sglang,
     ),
     Format(
-        "vllm-log", "vLLM", "the server's log ('SpecDecoding metrics')",
+        "vllm-log", "vLLM", "the server's log ('SpecDecoding metrics', also without these words)",
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11",
-        lambda file: file.has(vllm.MARK), vllm.read_log,
+        lambda file: file.has(vllm.MARK) or (not file.is_json and file.has(vllm.POSITIONS)), vllm.read_log,
+    ),
+    Format(
+        "vllm-v0-log", "vLLM V0", "the server's log ('Speculative metrics')",
+        "https://github.com/vllm-project/vllm/pull/9565", "0.6",
+        lambda file: not file.is_json and file.has(vllm.V0_MARK), vllm.read_v0_log,
+    ),
+    Format(
+        "llamacpp-passes", "llama.cpp", "the verbose log ('accepted N/M draft tokens'), a line for each pass",
+        "https://github.com/ggml-org/llama.cpp/pull/18211", "2026-06",
+        lambda file: not file.is_json and file.has(llamacpp.PASS_MARK), llamacpp.read_passes,
+    ),
+    Format(
+        "ik-llama", "ik_llama.cpp", "the table of llama-spec-bench",
+        "https://github.com/ikawrakow/ik_llama.cpp/pull/2156", "2026-07", ik_llama.is_table, ik_llama.read_table,
+    ),
+    Format(
+        "sglang-requests", "SGLang", "the server's log of requests (--log-requests)",
+        "https://github.com/sgl-project/sglang/pull/11441", "0.5", sglang.is_request_log, sglang.read_request_log,
     ),
     Format(
         "llamacpp-log", "llama.cpp", "the log of llama-server or llama-speculative ('draft acceptance')",
@@ -192,7 +210,8 @@ def read(path: Path, since: Document | None = None, name: str | None = None) -> 
         if document.is_json:
             deque(document.values, maxlen=0)  # a file that is cut off says so
         raise UserError(
-            f"{path}: none of the files that specbench read knows: {', '.join(form.name for form in FORMATS)}"
+            f"{path}: none of the files that specbench read knows: {', '.join(form.name for form in FORMATS)} "
+            "(specbench read --help says what each is; for another, open an issue with ten lines of it)"
         )
     else:
         form = fitting[0]

@@ -27,6 +27,8 @@ class Tally:
         rejections: passes that ended in a rejection; None where only sums are known.
         reached_at, accepted_at: how often each position was reached (drafted, and all before it accepted), and how
             often it was accepted then; empty where not known.
+        undrafted: forward passes of the target for which nothing was drafted; `passes` leaves them out.
+        emitted: tokens that the passes added to the completions; None: one more than were accepted in each pass.
     """
 
     accepted: int
@@ -35,6 +37,8 @@ class Tally:
     rejections: int | None = None
     reached_at: tuple[int, ...] = ()
     accepted_at: tuple[int, ...] = ()
+    undrafted: int = 0
+    emitted: int | None = None
 
     @classmethod
     def of_passes(cls, passes: Iterable[tuple[int, int]], where: str) -> "Tally":
@@ -96,8 +100,11 @@ class Tally:
 
     @property
     def length(self) -> float | None:
-        """Tokens per pass, with the token that the target adds."""
-        return 1 + self.accepted / self.passes if self.passes else None
+        """Tokens per pass of the target, with the token that it adds, over passes with and without a draft."""
+        if not self.passes:
+            return None
+        emitted = self.accepted + self.passes if self.emitted is None else self.emitted
+        return (emitted + self.undrafted) / (self.passes + self.undrafted)
 
 
 def contradiction(where: str, accepted: int, drafted: int) -> UserError:
@@ -121,6 +128,8 @@ def together(tallies: Sequence[Tally]) -> Tally:
         rejections=_sum(one.rejections for one in tallies),
         reached_at=at(one.reached_at for one in tallies),
         accepted_at=at(one.accepted_at for one in tallies),
+        undrafted=sum(one.undrafted for one in tallies),
+        emitted=_emitted(tallies),
     )
 
 
@@ -133,6 +142,15 @@ def _folded(tallies: Iterable[Tally]) -> Iterator[Tally]:
     remaining = iter(tallies)
     while few := list(islice(remaining, HELD)):
         yield together(few)
+
+
+def _emitted(tallies: Sequence[Tally]) -> int | None:
+    """Emitted tokens of all; None if no tally has its own count, or if one has neither it nor its passes."""
+    if all(one.emitted is None for one in tallies):
+        return None
+    return _sum(
+        one.emitted if one.emitted is not None or one.passes is None else one.accepted + one.passes for one in tallies
+    )
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -204,7 +222,8 @@ class Reading:
     """One file.
 
     `requests` holds a tally for each request if the file tells them apart, otherwise one for all of them; it is empty
-    where there are no counts to estimate anything from, and `notes` say why.
+    where there are no counts to estimate anything from, and `notes` say why. `kinds`: a file with several kinds of
+    draft has a reading for each, by its name, and is shown as these.
     """
 
     printed: Sequence[Printed]
@@ -212,6 +231,7 @@ class Reading:
     by_request: bool = False
     ends: Ends = "unknown"
     notes: Sequence[str] = ()
+    kinds: Mapping[str, "Reading"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ BY_TOKEN = "tokens taken to be independent, which makes it too narrow"
 BY_REQUEST = "bootstrap over {} requests"
 BY_FEW = "of the bootstrap over requests, of which there are fewer than 10, and of independent tokens, the wider"
 LARGEST_GAMMA = 64
+CHANCE = 0.05  # of a finding where nothing is wrong
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Estimate:
         method: how alpha was estimated; `interval`: what the interval assumes to be independent.
         alpha_ends: where ends of completions are cut and each looks like a rejection, alpha if none of them was a
             rejection: the truth lies between.
-        rate, length: accepted over drafted, and tokens per pass with the token that the target adds; both pooled.
+        passes, undrafted: passes with a draft, and passes for which nothing was drafted.
+        rate, length: accepted over drafted, and tokens per pass with the token that the target adds; both pooled, the
+            second over all passes.
         mean_rate, mean_length: the means of these over requests, which some tools print.
         predicted: tokens per pass by Eq. 1 at `alpha` and `gamma`, the mean number of drafted tokens.
         conditional, marginal: acceptance at each position, given that it was reached, and of all passes.
@@ -43,6 +46,7 @@ class Estimate:
 
     requests: int | None
     passes: int | None
+    undrafted: int
     gamma: float | None
     alpha: float | None
     low: float | None
@@ -97,6 +101,7 @@ def estimate(reading: Reading, gamma: int | None = None) -> Estimate | None:
     return Estimate(
         requests=len(requests) if reading.by_request else None,
         passes=tally.passes,
+        undrafted=tally.undrafted,
         gamma=mean_gamma,
         alpha=alpha,
         low=low,
@@ -108,12 +113,18 @@ def estimate(reading: Reading, gamma: int | None = None) -> Estimate | None:
         length=tally.length,
         mean_rate=sum(rates) / len(rates) if several and rates else None,
         mean_length=sum(lengths) / len(lengths) if several and lengths else None,
-        predicted=None if alpha is None or mean_gamma is None else 1 + expected_accepted(alpha, mean_gamma),
+        predicted=None if alpha is None or mean_gamma is None else _predicted(alpha, mean_gamma, tally),
         conditional=[
             accepted / reached for reached, accepted in zip(tally.reached_at, tally.accepted_at, strict=True) if reached
         ],
         marginal=[accepted / tally.passes for accepted in tally.accepted_at if tally.passes],
     )
+
+
+def _predicted(alpha: float, gamma: float, tally: Tally) -> float:
+    """Tokens per pass by Eq. 1; a pass without a draft has one token."""
+    drafting = 1.0 if not tally.passes else tally.passes / (tally.passes + tally.undrafted)
+    return 1 + expected_accepted(alpha, gamma) * drafting
 
 
 def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0) -> Best:
@@ -140,6 +151,25 @@ def difference(first: Estimate, second: Estimate) -> Difference | None:
     below = math.hypot(first.alpha - first.low, second.high - second.alpha)
     above = math.hypot(first.high - first.alpha, second.alpha - second.low)
     return Difference(value, value - below, value + above)
+
+
+def cliff(found: Estimate) -> str | None:
+    """What to say if no pass accepts a token from some position on, which chance would give less than once in 20.
+
+    Beyond such a position a draft is cut off: its positions end, or a layer with a sliding window reads more than it
+    was trained on.
+    """
+    if not found.passes or len(found.marginal) < 2 or found.marginal[-1] or not found.marginal[0]:
+        return None
+    last = max(place for place, share in enumerate(found.marginal) if share)
+    reached = round(found.marginal[last] * found.passes)
+    before = found.marginal[last - 1] if last else 1.0
+    if (1 - found.marginal[last] / before) ** reached >= CHANCE:
+        return None
+    return (
+        f"no pass accepted position {last + 2} or a later one, though {reached} reached it: γ above {last + 1} cannot "
+        "pay, and the draft seems to be cut off there (its positions, or a sliding window)"
+    )
 
 
 def expected_accepted(alpha: float, gamma: float) -> float:

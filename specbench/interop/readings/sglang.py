@@ -1,4 +1,4 @@
-"""SGLang: `meta_info` of responses, and the log's 'Decode batch' lines.
+"""SGLang: `meta_info` of responses, also as the log of requests prints it, and the log's 'Decode batch' lines.
 
 The end of a text cuts the tokens accepted after it, so that its last pass looks like one that ended in a rejection.
 `spec_accept_length` is tokens written over passes, and the first token of a text comes from no pass of verification, so
@@ -7,7 +7,7 @@ one, which for a tree is its size, not its depth.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from specbench.errors import UserError
@@ -35,9 +35,41 @@ STEPS = "spec_verify_ct"
 LINE = re.compile(r"accept len: (\d+(?:\.\d+)?)(?:, accept rate: (\d+(?:\.\d+)?))?")
 
 
+# The request log (--log-requests) prints a response as Python does, with objects that are no literals.
+REQUEST_MARK = "'meta_info': {"
+LOGGED_NUMBER = re.compile(r"'(\w+)': (-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=[,}])")
+LOGGED_COUNTS = re.compile(r"'(\w+)': \[([\d, ]*)\]")
+
+
 def read(document: Document) -> Reading:
     """The reading of SGLang's responses."""
-    requests = ((value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta)
+    return _of_requests(
+        document, ((value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta)
+    )
+
+
+def is_request_log(document: Document) -> bool:
+    """Whether the document is the server's log of requests."""
+    return not document.is_json and document.has(REQUEST_MARK) and document.has("Finish: obj=", f"'{STEPS}'")
+
+
+def read_request_log(document: Document) -> Reading:
+    """The reading of SGLang's log of requests."""
+    return _of_requests(document, _logged(document))
+
+
+def _logged(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in enumerate(document.lines, 1):
+        _, mark, rest = line.partition(REQUEST_MARK)
+        if mark and f"'{STEPS}'" in rest:
+            meta: dict[str, Any] = {name: float(value) for name, value in LOGGED_NUMBER.findall(rest)}
+            lists = LOGGED_COUNTS.findall(rest)
+            meta |= {name: [int(one) for one in values.split(",") if one.strip()] for name, values in lists}
+            yield f"{document.path}, line {number}", meta
+
+
+def _of_requests(document: Document, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> Reading:
+    """The reading of the `meta_info` of requests, each with its place."""
     tallies, lengths, rates, notes = [], list[float](), list[float](), list[str]()
     names = {PASSES: STEPS, DRAFTED: DRAFTED_NAMES[0], ACCEPTED: ACCEPTED_NAMES[0]}
     for where, meta in requests:

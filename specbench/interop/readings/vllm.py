@@ -108,8 +108,9 @@ def _dense(histogram: object, where: str) -> Sequence[int]:
     return [] if histogram is None else counts(histogram, where, HISTOGRAM)
 
 
-# The log has a line every few seconds, 'SpecDecoding metrics: ...', each of the passes since the line before it.
-MARK = "SpecDecoding metrics:"
+# The log has a line every few seconds, 'SpecDecoding metrics: ...', each of the passes since the line before it. People
+# also paste such lines without their beginning, which then lack the mean acceptance length.
+MARK, POSITIONS = "SpecDecoding metrics:", "Per-position acceptance rate:"
 LENGTH_NAME, RATE_NAME = "Mean acceptance length", "Avg Draft acceptance rate"
 NUMBER = r"(\d+(?:\.\d+)?|nan)"
 LOG_FIELDS = {
@@ -126,13 +127,14 @@ def read_log(document: Document) -> Reading:
     """The reading of vLLM's log, from rounded rates."""
     lengths, rates = Mean(), Mean()
     tally = gathered(_windows(document, lengths, rates))
-    if not lengths.count:
+    if not rates.count:
         raise UserError(f"{document.path}: every line says that nothing was drafted")
     printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
-    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
+    if lengths.count:
+        printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
     printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
     printed += marginals("Per-position acceptance rate", tally.accepted_at, tally.passes)
-    notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
+    notes = [f"{rates.count} lines; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")
     return Reading(printed, [tally], ends="in", notes=notes)
@@ -141,19 +143,20 @@ def read_log(document: Document) -> Reading:
 def _windows(document: Document, lengths: Mean, rates: Mean) -> Iterator[Tally]:
     """The tally of each line; its two means are added to `lengths` and `rates`."""
     for number, line in enumerate(document.lines, 1):
-        if MARK not in line:
+        if MARK not in line and POSITIONS not in line:
             continue
         where = f"{document.path}, line {number}"
         found = {name: field.search(line) for name, field in LOG_FIELDS.items()}
         for name, match in found.items():
-            if match is None:
+            if match is None and (MARK in line or name != LENGTH_NAME):
                 raise UserError(f"{where}: no '{name}'; the line is cut off, or of another version of vLLM")
         values = {name: match[1] for name, match in found.items() if match is not None}
         accepted, drafted = int(values["Accepted"]), int(values["Drafted"])
         if not drafted:
             continue
-        lengths.add(float(values[LENGTH_NAME]))
         rates.add(float(values[RATE_NAME]) / 100)
+        if LENGTH_NAME in values:
+            lengths.add(float(values[LENGTH_NAME]))
         yield _tally(accepted, drafted, values, where)
 
 
@@ -166,9 +169,52 @@ def _tally(accepted: int, drafted: int, values: dict[str, str], where: str) -> T
     gamma, total = len(rates), sum(rates)
     passes = drafted / gamma
     if passes != int(passes) or abs(accepted - passes * total) > passes * gamma * ROUNDING + 0.5:
-        mean = float(values[LENGTH_NAME]) - 1
-        if not total or not mean:
+        if not total or not accepted:
             return Tally(accepted, drafted)
         return Tally(accepted, drafted, max(1, round(accepted / total)))
     at_position = [round(rate * passes) for rate in rates]
     return Tally.of_sums(accepted, drafted, int(passes), where, at_position)
+
+
+# vLLM's first engine (V0) counts since the server's start, and among the accepted tokens those after a rejection too
+# (vllm#9565), so that they and their rate are of no pass. Its emitted tokens are right: one more than accepted a pass.
+V0_MARK = "Speculative metrics:"
+V0_FIELDS = {
+    "Number of speculative tokens": re.compile(r"Number of speculative tokens: (\d+)"),
+    "Number of draft tokens": re.compile(r"Number of draft tokens: (\d+)"),
+    "Number of emitted tokens": re.compile(r"Number of emitted tokens: (\d+)"),
+    "System efficiency": re.compile(rf"System efficiency: {NUMBER}"),
+}
+V0_NOTE = (
+    "vLLM V0 also counts tokens after a rejection as accepted (vllm#9565), so its draft acceptance rate is left out; "
+    "accepted tokens are emitted tokens less one for each pass"
+)
+
+
+def read_v0_log(document: Document) -> Reading:
+    """The reading of the last line of vLLM's first engine."""
+    last: tuple[str, str] | None = None
+    for number, line in enumerate(document.lines, 1):
+        if V0_MARK in line:
+            last = f"{document.path}, line {number}", line
+    if last is None:
+        raise UserError(f"{document.path}: no line '{V0_MARK}'")
+    where, line = last
+    values = {}
+    for name, field in V0_FIELDS.items():
+        if (match := field.search(line)) is None:
+            raise UserError(f"{where}: no '{name}'; the line is cut off, or of another version of vLLM")
+        values[name] = float(match[1])
+    gamma, drafted, emitted = (int(values[name]) for name in list(V0_FIELDS)[:3])
+    if not drafted or not gamma:
+        raise UserError(f"{where}: nothing was drafted")
+    passes = drafted // gamma
+    if not passes <= emitted <= passes * (gamma + 1):
+        raise UserError(f"{where}: {emitted} tokens of {passes} passes of {gamma}; these counts contradict each other")
+    tally = Tally.of_sums(emitted - passes, drafted, passes, where)
+    printed = [
+        Printed("Number of draft tokens", drafted, DRAFTED, ends="in"),
+        Printed("Number of emitted tokens", emitted, "emitted tokens", ends="in"),
+        Printed("System efficiency", values["System efficiency"], "emitted / (passes × (γ + 1))", ends="in"),
+    ]
+    return Reading(printed, [tally], ends="in", notes=[V0_NOTE])
