@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NOT_FINITE = "the model's logits are not finite"
 NOT_DRAWN = -1  # instead of a token
+ROUNDING = 2.0**-20  # of a mass of probabilities in fp32
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,16 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
 
 
 def _nucleus(probabilities_LV: Tensor, top_p: float | None) -> Tensor:
-    """The fewest most likely tokens whose mass reaches `top_p`, renormalised; None and 1 are all tokens."""
+    """The fewest most likely tokens whose mass reaches `top_p`, renormalised; None and 1 are all tokens.
+
+    A mass that is below `top_p` by rounding reaches it: of .45, .35 and .2 two tokens reach .8, whatever rounds them
+    (`keep_nucleus` of the kernels does the same).
+    """
     if top_p is None or top_p >= 1:
         return probabilities_LV
     sorted_LV, index_LV = probabilities_LV.sort(dim=-1, descending=True, stable=True)
-    mass_before_LV = sorted_LV.cumsum(-1) - sorted_LV
-    sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p, 0.0)
+    mass_before_LV = sorted_LV.cumsum(-1, dtype=torch.float64) - sorted_LV
+    sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p - ROUNDING, 0.0)
     kept_LV = torch.zeros_like(probabilities_LV).scatter_(-1, index_LV, sorted_LV)
     return kept_LV / kept_LV.sum(-1, keepdim=True)
 

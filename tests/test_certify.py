@@ -15,7 +15,15 @@ from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
-from specbench.analysis.proof import Proof, Statistic, greedy_certificate, greedy_power, sampled_certificate
+from specbench.analysis.proof import (
+    Certificate,
+    Proof,
+    Statistic,
+    greedy_certificate,
+    greedy_power,
+    sampled_certificate,
+    with_copies,
+)
 from specbench.analysis.proof.departures import departures, difference, first_difference
 from specbench.cli import main
 from specbench.config.model import ModelConfig
@@ -358,3 +366,21 @@ def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd:
     assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
     assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
     assert "gamma: no such option" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
+
+
+@pytest.mark.full
+def test_copies_at_temperature_are_a_finding(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    """Requests that share random numbers write copies of each other: the tokens are the target's, the draws are not."""
+    rows = texts(folders, temperature=1.0, most=30)
+    file = written(tmp_path / "o.jsonl", [*rows, *rows[:3]], "prompt", "tokens")
+    code, found = certified(file, folders["gpt2"], capfd, "sampling.temperature=1")
+    assert (code, found["verdict"]) == (2, "not independent")
+    assert f"3 of {len(rows) + 3} completions are copies" in found["reason"]
+
+
+def test_copies_do_not_hide_tokens_that_are_not_the_targets() -> None:
+    right = Certificate("the target's", "no test finds a difference", 9000, 0.1)
+    wrong = Certificate("not the target's", "tokens do not follow the target's distribution", 9000, 0.1)
+    assert with_copies(right, 0, 20) == right
+    assert with_copies(right, 4, 20).verdict == "not independent" and with_copies(right, 4, 20).exit_code == 2
+    assert with_copies(wrong, 4, 20).verdict == "not the target's" and "copies" in with_copies(wrong, 4, 20).reason

@@ -100,6 +100,13 @@ def test_where_masses_are_exact_the_nucleus_ends_at_the_same_token(torch_alone) 
                 theirs = standardise(logits[:, :4] if top_k is None else logits, Sampling(1.0, top_k, top_p), 6)
             assert (ours > 0).equal(theirs > 0), (top_k, top_p)
             torch.testing.assert_close(ours, theirs)
+    # The same of masses that are exact in decimals only.
+    for p, top_p, count in (([0.5, 0.3, 0.1, 0.1], 0.8, 2), ([0.45, 0.35, 0.2], 0.8, 2), ([0.6, 0.3, 0.1], 0.9, 2)):
+        row = torch.tensor([p]).log()
+        with torch_alone():
+            theirs = standardise(row, Sampling(1.0, top_p=top_p), len(p))
+        ours = standardise(row, Sampling(1.0, top_p=top_p), len(p))
+        assert int((ours > 0).sum()) == int((theirs > 0).sum()) == count, p
     kept = standardise(torch.zeros(1, 8), Sampling(1.0, top_p=0.5), 8)
     assert kept.tolist() == [[0.25] * 4 + [0.0] * 4]
 

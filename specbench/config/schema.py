@@ -92,11 +92,21 @@ class TaskConfig:
     category_field: str | None = key(None, "the field with the kind of the prompt, for results --by category")
 
 
+COLDEST = 1e-6  # of the temperatures above 0: logits over a smaller one leave the range of fp32
+
+
 @dataclass
 class SamplingConfig:
     """Standardised sampling (section 2.2), for p and q alike."""
 
-    temperature: float = key(0.0, "T, for both p and q; 0: argmax", between(0, 100))
+    temperature: float = key(
+        0.0,
+        "T, for both p and q; 0: argmax",
+        Allowed(
+            lambda temperature: temperature == 0 or COLDEST <= temperature <= 100,
+            f"0 (argmax), or from {COLDEST:g} to 100",
+        ),
+    )
     top_k: int | None = key(None, "sample only from the K most likely tokens", at_least(1, ", or null for off"))
     top_p: float | None = key(
         None,

@@ -8,6 +8,7 @@ nothing.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -86,7 +87,32 @@ class Vocabulary:
         kept, cut = self._end(ids, max_source_tokens), len(ids) > max_source_tokens
         return Prompt(kept, (self.start,), cut) if self.is_encoder_decoder else Prompt((), kept, cut)
 
+    def begins_itself(self, text: str) -> bool:
+        """Whether `text` spells out the token that begins every text, which the tokenizer would put before it again."""
+        return self._adds[0] and text.startswith(self.tokenizer.bos_token)
+
+    @property
+    def ends_prompts(self) -> bool:
+        """Whether the tokenizer ends every text, also one that is to be continued; `prompt` leaves this end out."""
+        return not self.is_encoder_decoder and self._adds[1]
+
+    @cached_property
+    def _adds(self) -> tuple[bool, bool]:
+        """Whether the tokenizer puts the beginning of a text before it, and the end of a text after it."""
+        plain, ids = self._tokenized("a", add_special_tokens=False), self._tokenized("a")
+        begins = ids[:1] == [self.tokenizer.bos_token_id] != plain[:1]
+        return begins, ids[-1:] == [self.tokenizer.eos_token_id] != plain[-1:]
+
     def _tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of `text`; of a decoder-only model it begins once and does not end, since it is to be continued."""
+        ids = self._tokenized(text, add_special_tokens)
+        if self.is_encoder_decoder or not add_special_tokens:
+            return ids
+        if self.begins_itself(text) and ids[:2] == [self.tokenizer.bos_token_id] * 2:
+            ids = ids[1:]
+        return ids[:-1] if self.ends_prompts else ids
+
+    def _tokenized(self, text: str, add_special_tokens: bool = True) -> list[int]:
         ids: list[int] = self.tokenizer(
             text, truncation=False, verbose=False, add_special_tokens=add_special_tokens
         ).input_ids

@@ -128,6 +128,9 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             f"context={config.context}: whole rows of the task before each prompt, {min(lengths)} to {max(lengths)} "
             "tokens in all" + (f"; {encoded.too_long} longer rows are left out" if encoded.too_long else "")
         )
+    if not in_template:
+        twice = sum(vocabulary.begins_itself(one.prompt) for one in encoded.examples)
+        yield from repeated_tokens(vocabulary, target, twice, number)
     if cut := sum(prompt.truncated for prompt in encoded.prompts):
         beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
         yield (
@@ -151,6 +154,20 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             f"target={target} is decoder-only and has no chat template: unless it was trained for task={task.name}, "
             f"its completions do not answer the prompts and {task.metric} is meaningless; task=lm-mini or task=lm1b "
             "gives it text to continue"
+        )
+
+
+def repeated_tokens(vocabulary: Vocabulary, target: str, twice: int, prompts: int) -> Iterator[str]:
+    """A line for each token that the tokenizer would add to prompts where it does harm, and that is left out."""
+    if twice:
+        yield (
+            f"{twice} of {prompts} prompts begin with {vocabulary.tokenizer.bos_token}, which the tokenizer of "
+            f"{target} also puts before every text: it is read once"
+        )
+    if vocabulary.ends_prompts:
+        yield (
+            f"the tokenizer of {target} ends every text with {vocabulary.tokenizer.eos_token}: prompts are read "
+            "without it, since the model would continue after the end"
         )
 
 

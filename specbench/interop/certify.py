@@ -15,7 +15,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof import Certificate, greedy_certificate, prove, sampled_certificate
+from specbench.analysis.proof import Certificate, greedy_certificate, prove, sampled_certificate, with_copies
 from specbench.analysis.proof.departures import Departure, departures, first_difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of
@@ -27,6 +27,7 @@ from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
+from specbench.experiment.prompts import repeated_tokens
 from specbench.experiment.runner import translated_errors
 from specbench.loading import require_range
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say
@@ -66,11 +67,15 @@ class Output:
 
 @dataclass
 class Outputs:
-    """The usable rows; how many are left out, by reason; the number of tokens dropped after ends of completions."""
+    """The usable rows; how many are left out, by reason; the number of tokens dropped after ends of completions.
+
+    `begun_twice`: prompts whose text begins with the token that the tokenizer adds.
+    """
 
     rows: list[Output] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     after_end: int = 0
+    begun_twice: int = 0
 
 
 def read_outputs(
@@ -80,6 +85,7 @@ def read_outputs(
     found = Outputs()
     for row in islice(read_rows(path), limit):
         prompt = _prompt(row, vocabulary, target)
+        found.begun_twice += isinstance(sent := row.fields.get("prompt"), str) and vocabulary.begins_itself(sent)
         tokens, text = _tokens(row, vocabulary, target)
         reason, stopped = _finish(row)
         ends: tuple[int, ...] = ()
@@ -210,6 +216,8 @@ def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
         setup = _load(config, run, say)
         name, target = name_of(config.target), setup.target
         found = read_outputs(path, setup.vocabulary, target.eos_ids, target.longest, config.limit, name)
+        for line in repeated_tokens(setup.vocabulary, name, found.begun_twice, len(found.rows)):
+            say(line)
         say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
         greedy = setup.sampling.temperature == 0
         certificate, where = (_greedy if greedy else _sampled)(setup, found)
@@ -369,7 +377,7 @@ def _sampled(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str
     from_text = any(row.text is not None for row in rows)
     if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
         certificate = sampled_certificate(proof, setup.config.within, retokenised)
-    return certificate, []
+    return with_copies(certificate, found.left_out[COPIES], len(rows)), []
 
 
 def _retokenised(setup: _Setup, rows: Sequence[Output]) -> str:

@@ -1081,7 +1081,7 @@ static inline float ranked(uint32_t u) { float f; u = u >> 31 ? u & 0x7fffffffu 
    Each counts 1, or with `by_mass` its own value. `above` receives what those above come to. Found digit by digit of their
    ranks, in three passes: to sort a row would take many times as long. */
 enum { DIGITS = 3, VALUES = 1 << 11 };
-static float reached(const float *v, int64_t n, float enough, int by_mass, double *above) {
+static float reached(const float *v, int64_t n, double enough, int by_mass, double *above) {
     static const int shifts[DIGITS] = {21, 10, 0};
     uint32_t found = 0, known = 0; /* digits, and which bits they are */
     *above = 0;
@@ -1093,20 +1093,21 @@ static float reached(const float *v, int64_t n, float enough, int by_mass, doubl
             if ((u & known) == found) sums[u >> shifts[place] & digit] += by_mass ? v[i] : 1;
         }
         uint32_t at = digit;
-        while (at > 0 && (float)(*above + sums[at]) < enough) *above += sums[at--];
-        if (place == 0 && (float)(*above + sums[at]) < enough) return -INFINITY;
+        while (at > 0 && *above + sums[at] < enough) *above += sums[at--];
+        if (place == 0 && *above + sums[at] < enough) return -INFINITY;
         found |= at << shifts[place], known |= digit << shifts[place];
     }
     return ranked(found);
 }
 
-/* The fewest most likely tokens whose mass comes to `top_p`, renormalised; of equal tokens the first ones. */
-static void keep_nucleus(float *v, int64_t n, float top_p) {
-    double above;
-    float least = reached(v, n, top_p, 1, &above);
+/* The fewest most likely tokens whose mass comes to `top_p` but for rounding, renormalised; of equal tokens the first ones.
+   As `sampling._nucleus`. */
+static void keep_nucleus(float *v, int64_t n, double top_p) {
+    double above, enough = top_p - 1.0 / (1 << 20);
+    float least = reached(v, n, enough, 1, &above);
     for (int64_t i = 0; i < n; i++) {
         int is_kept = v[i] > least;
-        if (v[i] == least) above += least, is_kept = (float)above - least < top_p; /* the mass before this token */
+        if (v[i] == least) above += least, is_kept = above - least < enough; /* the mass before this token */
         if (!is_kept) v[i] = 0;
     }
     float mass = (float)sum_of(v, n);
@@ -1133,7 +1134,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
     for (int64_t i = 0; i < n; i++) mass += v[i];
     factor = (float)(1 / mass);
     for (int64_t i = 0; i < n; i++) v[i] *= factor;
-    if (how->top_p < 1) keep_nucleus(v, n, (float)how->top_p);
+    if (how->top_p < 1) keep_nucleus(v, n, how->top_p);
 }
 
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the

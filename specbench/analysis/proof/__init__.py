@@ -42,7 +42,7 @@ Plain numbers only.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from specbench.records.schema import PromptRecord, Proved, SumsRecord
@@ -153,8 +153,8 @@ def upper_tail(z: float, skewness: float) -> float:
 
 # A certificate: from the tests of completions to a verdict, with its power.
 
-Verdict = Literal["the target's", "not the target's", "cannot tell"]
-EXIT_CODES: dict[Verdict, int] = {"the target's": 0, "not the target's": 1, "cannot tell": 2}
+Verdict = Literal["the target's", "not the target's", "not independent", "cannot tell"]
+EXIT_CODES: dict[Verdict, int] = {"the target's": 0, "not the target's": 1, "not independent": 2, "cannot tell": 2}
 MISSED = 0.05  # a share of differing tokens is bounded with 95%
 NAMES: dict[Score, str] = {
     "likelihood": "the likelihood of tokens",
@@ -187,6 +187,23 @@ class Certificate:
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
+
+
+def with_copies(certificate: Certificate, copies: int, rows: int) -> Certificate:
+    """The certificate of sampled completions of which `copies` repeat an earlier one with the same prompt.
+
+    Each such copy has a probability below one in a million, so the draws are not independent, whatever the tests of the
+    `rows` that remain say. Tokens that are not the target's weigh more.
+    """
+    if not copies:
+        return certificate
+    found = (
+        f"{copies} of {copies + rows} completions are copies of an earlier one with the same prompt, each by chance "
+        "less often than once in a million: requests share random numbers (one seed for all), or answers are cached"
+    )
+    if certificate.verdict == "not the target's":
+        return replace(certificate, reason=f"{certificate.reason}; {found}")
+    return replace(certificate, verdict="not independent", reason=f"{found}. The others: {certificate.reason}")
 
 
 def greedy_certificate(tokens: int, departures: Sequence[bool], within: float) -> Certificate:
