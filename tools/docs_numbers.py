@@ -10,8 +10,8 @@ A table:
 
 - `<!-- from: score -->`, `artifact readme`, `artifact paper`: the paper's numbers and README's claims;
 - `<!-- from: records column=value … | title, title, … -->`: records with these values (of a CPU, unless `device=` says
-  otherwise), a row each; the word `fastest`
-  keeps of records that differ in γ alone the fastest, `sorted` puts the fastest first;
+  otherwise), one row per record; the word `fastest` keeps the fastest of records that differ only in γ, `sorted` puts
+  the fastest first;
 - `<!-- from: FILE.csv column=value … | title, title, … -->`: rows of a file, or of the document of a bench (.json);
   `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
   column;
@@ -24,12 +24,19 @@ A value in a sentence, with its interval if it has one:
   share in percent;
 - `<!--score: formulas reproduced-->28<!---->`; `<!--FILE.json ROW: ratio-->`: of a row of a bench.
 
-RUN is the end of a run's name (a digest of its config, the same after each measurement), or words of its config: those
-that are not given are the default run's, and of several records the one with the most prompts counts. `default` is the
-default run. Records are those of results/kept. `--check` also fails where a value with an interval is in no block.
+RUN is the end of a run's name (a digest of its config, the same after each measurement), or words of its config: words
+that are not given are the default run's. `default` is the default run. Records are those of results/kept.
+
+What a page cannot do, each an error: name words that fit several records; mix hardware, dtype, engine or numerics in a
+table without a column for it; show the fastest of several γ under another title than `best γ`; leave out of a table of
+speedups the prompts or, of a bench, whether completions are the same; have a comment that nothing reads, a value with
+an interval that no record writes, or a measured-looking number in prose without `<!-- given -->`. A document in
+results/documents.csv that is older than the default run gets a line with its day after its block; one that was changed
+since it was listed is an error (`tools/docs_numbers.py --list FILE …` lists it anew).
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import re
@@ -37,6 +44,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -52,12 +60,25 @@ from specbench.report import score
 from specbench.report.console import Screen
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"(?m)^(<!-- from: (.+?) -->\n+)(```\w*\n(?s:.*?)\n```|(?:\|.*\n)+)")
+MEASURED_ON = "Measured on {}, before the other records."
+BLOCK = re.compile(
+    r"(?m)^(<!-- from: (.+?) -->\n+)(```\w*\n(?s:.*?)\n```|(?:\|.*\n)+)"
+    r"(\n+Measured on \d{4}-\d\d-\d\d, before the other records\.)?"
+)
+COMMENT = re.compile(r"<!--(?! given -->).*?-->")
+GIVEN = "<!-- given -->"  # a number of this line is a threshold of the code, or published by others
+# A number that looks measured. 95% is the level of all intervals.
+LOOSE = re.compile(r"(?<![\d.=])(?!95%)\d+(?:\.\d+)?(?:%|×| ms\b| GB\b)")
+DOCUMENTS = "results/documents.csv"  # day, commit and content of each document that pages draw from
+ALWAYS = {"measured": ("prompts",), "times faster": ("same completions", "floor", "note")}  # with a title, one of these
+OF_ONE_KIND = {"hardware": "hardware", "dtype": "dtype", "engine": "engine", "numerics": "numerics"}
 VALUE = re.compile(r"(<!--([^<>\n]+): ([\w. %]+)-->).*?<!---->")
 # A value with its interval, as in '1.06 [1.01, 1.11]' or '0.78 [.71–.80]'.
 TYPED = re.compile(r"\d*\.?\d+%?×?[*_]* ?\[[+−-]?\d*\.?\d+%?(?:, ?|–| to )[+−-]?\d*\.?\d+%?\]")
 # title of a column: the columns that it shows (the first that has a value), decimals, and whether with its interval
 NAMED: Mapping[str, tuple[str, int, bool]] = {
+    "best γ": ("policy gamma_said gamma", 0, False), "hardware": ("hardware", 0, False), "dtype": ("dtype", 0, False),
+    "engine": ("engine", 0, False), "numerics": ("numerics", 0, False),
     "target": ("target", 0, False), "draft": ("draft", 0, False), "task": ("task", 0, False),
     "γ": ("policy gamma_said gamma", 0, False), "T": ("temperature", 0, False), "rule": ("accept", 0, False),
     "tree": ("tree", 0, False), "batch": ("batch", 0, False), "prompts": ("prompts", 0, False),
@@ -106,8 +127,35 @@ class Source:
             ValueError: a comment names what is not there.
             UserError: it names a record that is not there.
         """
-        page = BLOCK.sub(lambda found: found[1] + self._block(found[2], fenced=found[3].startswith("`")), page)
+        page = BLOCK.sub(self._written, page)
         return VALUE.sub(lambda found: f"{found[1]}{self._value(found[2], found[3])}<!---->", page)
+
+    def _written(self, found: re.Match[str]) -> str:
+        """A block written anew, and the day of its document if that is older than the default run."""
+        fenced = found[3].startswith("`")
+        block, day = self._block(found[2], fenced), self._day(found[2])
+        dated = "" if day is None or day >= self._default_day else MEASURED_ON.format(day)
+        return found[1] + block + (("\n\n" if fenced else "\n") + dated if dated else "")
+
+    @cached_property
+    def _default_day(self) -> str:
+        return str(self._runs.set_index("run_id").loc[self.run("default"), "created"])[:10]
+
+    def _day(self, source: str) -> str | None:
+        """The day of the oldest record of a table, or of a document; None for what was not measured."""
+        first, _, rest = source.partition(" ")
+        if first == "records":
+            return str(self._chosen(rest, source)["created"].min())[:10]
+        return None if first in ("specbench", "run", "artifact", "score") else _documents().get(first, (None, ""))[0]
+
+    def _chosen(self, rest: str, source: str) -> pd.DataFrame:
+        """The records of a table."""
+        words = shlex.split(rest.partition(" | ")[0])
+        chosen = self._matching({**CPU, **_pairs([word for word in words if "=" in word])}, source)
+        chosen = _fastest(chosen) if "fastest" in words else chosen
+        if "sorted" in words:
+            chosen = chosen.sort_values("speedup_measured", ascending=False, kind="stable")
+        return chosen
 
     def _block(self, source: str, fenced: bool) -> str:
         first, _, rest = source.partition(" ")
@@ -122,11 +170,8 @@ class Source:
             return markdown_table(shown.columns, shown.itertuples(index=False)) + "\n"
         if first == "records":
             conditions, _, titles = rest.partition(" | ")
-            words = shlex.split(conditions)
-            chosen = self._matching({**CPU, **_pairs([word for word in words if "=" in word])}, source)
-            chosen = _fastest(chosen) if "fastest" in words else chosen
-            if "sorted" in words:
-                chosen = chosen.sort_values("speedup_measured", ascending=False, kind="stable")
+            chosen = self._chosen(rest, source)
+            _require_titles(titles.split(", "), shlex.split(conditions), chosen, source)
             return _rows(chosen, titles.split(", "))
         return _from_file(source, fenced)
 
@@ -151,7 +196,11 @@ class Source:
         target = given.get("target", DEFAULT["target"])
         gamma = {} if given.get("tree", "none") != "none" else {"gamma": "3"}
         found = self._matching({**DEFAULT, **OF_TARGET.get(target, {}), **gamma, **given}, words)
-        return str(found.sort_values(["prompts", "created"], kind="stable")["run_id"].iloc[-1])
+        found = found[found["prompts"] == found["prompts"].max()]
+        if len(found) > 1:
+            names = ", ".join(sorted(run_id.rpartition("-")[2] for run_id in found["run_id"]))
+            raise ValueError(f"{words}: several records fit ({names}); name one of them")
+        return str(found["run_id"].iloc[0])
 
     def _matching(self, conditions: Mapping[str, str], source: str) -> pd.DataFrame:
         found = _where(self._runs, {COLUMNS.get(column, column): value for column, value in conditions.items()})
@@ -205,11 +254,46 @@ def _where(table: pd.DataFrame, conditions: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _fastest(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of runs that differ in a constant γ alone the fastest; policies for γ are left out."""
+    """The fastest of runs that differ only in a constant γ; policies for γ are left out.
+
+    Of several records of one config the newest counts, since the faster of two is no fair pick.
+    """
     runs = runs[runs["gamma"].notna() | runs["tree"].notna()]
     same = ["target", "draft", "task", "temperature", "accept", "tree", "batch"]
+    runs = runs.sort_values("created", kind="stable").drop_duplicates([*same, "gamma"], keep="last").sort_index()
     kept = runs.sort_values("speedup_measured", kind="stable").drop_duplicates(same, keep="last")
     return runs.loc[kept.index.sort_values()]
+
+
+def _require_titles(titles: Sequence[str], words: Sequence[str], chosen: pd.DataFrame, source: str) -> None:
+    """Raise ValueError if a table leaves out a column without which its rows mislead."""
+    if "fastest" in words and "γ" in titles:
+        raise ValueError(f"{source}: of several γ the fastest is shown; its title is 'best γ'")
+    fixed = {word.partition("=")[0] for word in words if "=" in word and "," not in word}
+    for title, columns in ALWAYS.items():
+        if title in titles and not {*titles, *fixed} & set(columns):
+            raise ValueError(f"{source}: a table with '{title}' needs {' or '.join(map(repr, columns))}")
+    for column, title in OF_ONE_KIND.items():
+        if column in chosen and title not in titles and chosen[column].dropna().nunique() > 1:
+            raise ValueError(f"{source}: its records have several {column}s ({', '.join(set(chosen[column]))})")
+
+
+def _documents() -> Mapping[str, tuple[str, str]]:
+    """The day and the digest of each document that is listed."""
+    table = pd.read_csv(ROOT / DOCUMENTS, dtype=str).set_index("file")
+    return {str(file): (str(row["day"]), str(row["digest"])) for file, row in table.iterrows()}
+
+
+def list_documents(files: Sequence[str]) -> None:
+    """Write these files into results/documents.csv, as measured today by the commit that is checked out."""
+    table = pd.read_csv(ROOT / DOCUMENTS, dtype=str).set_index("file")
+    for file in files:
+        table.loc[file] = [date.today().isoformat(), _digest(file)]
+    table.sort_index().to_csv(ROOT / DOCUMENTS)
+
+
+def _digest(file: str) -> str:
+    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
 
 
 def _of_bench(file: str) -> pd.DataFrame:
@@ -230,18 +314,32 @@ def _from_file(source: str, fenced: bool) -> str:
     chosen, _, titles = source.partition(" | ")
     name, below, heading = chosen.partition(" § ")
     if below or name.endswith("§"):
+        _require_listed(name.removesuffix(" §"))
         text = (ROOT / name.removesuffix(" §")).read_text(encoding="utf-8")
         return _table_below(text, heading, source, titles.split(", ") if titles else [])
     if fenced:
+        _require_listed(name)
         return _fence((ROOT / name).read_text(encoding="utf-8"))
     name, *conditions = shlex.split(name)
+    _require_listed(name)
     table = _of_bench(name) if name.endswith(".json") else pd.read_csv(ROOT / name)
     if table.empty:  # a file of titles alone, to be measured
         return _markdown([titles.split(", "), ["–"] * len(titles.split(", "))])
     table = _where(table, _pairs(conditions))
     if table.empty:
         raise ValueError(f"{source}: no such rows")
+    _require_titles(titles.split(", "), [], table, source)
     return _rows(table, titles.split(", "))
+
+
+def _require_listed(file: str) -> None:
+    """Raise ValueError if a document that a page draws from is not listed with its day, or has changed since."""
+    if file.startswith("conf/"):  # written by a test, not measured
+        return
+    listed = _documents().get(file)
+    if listed is None or listed[1] != _digest(file):
+        problem = "is not listed" if listed is None else "has changed since it was listed"
+        raise ValueError(f"{file}: {problem} in {DOCUMENTS}: python tools/docs_numbers.py --list {file}")
 
 
 def _printed(work: Callable[[], object]) -> str:
@@ -312,6 +410,18 @@ def typed(page: str) -> list[str]:
     return [found[0] for found in TYPED.finditer(page)]
 
 
+def unread(page: str) -> list[str]:
+    """Comments that nothing reads: their block or their end is missing."""
+    return COMMENT.findall(VALUE.sub("", BLOCK.sub("", page)))
+
+
+def loose(page: str) -> list[str]:
+    """Numbers in prose that look measured, in lines without `GIVEN`."""
+    page = re.sub(r"(?ms)^```.*?^```", "", VALUE.sub("", BLOCK.sub("", page)))
+    lines = [line for line in page.splitlines() if not line.startswith("|") and GIVEN not in line]
+    return [found for line in lines for found in LOOSE.findall(line)]
+
+
 def pages() -> list[Path]:
     """README and the pages of docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -337,8 +447,16 @@ def main(check: bool) -> int:
             for value in typed(text):
                 wrong += check
                 print(f"{name}: {value!r} is of no record: name its source (tools/docs_numbers.py), or leave it out")
+            for comment in unread(text):
+                wrong += check
+                print(f"{name}: {comment}: nothing follows it that this tool writes")
+            for value in loose(text):
+                wrong += check
+                print(f"{name}: {value!r} looks measured: name its source, or mark its line with {GIVEN}")
     return int(bool(wrong))
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--list"]:
+        sys.exit(list_documents(sys.argv[2:]))
     sys.exit(main("--check" in sys.argv[1:]))
