@@ -22,7 +22,7 @@ A value in a sentence, with its interval if it has one:
 
 - `<!--RUN: alpha-->0.83 [0.81, 0.85]<!---->`: of a record's summary; `alpha.3` has three decimals, `identical%` is a
   share in percent;
-- `<!--score: formulas reproduced-->28<!---->`; `<!--FILE.json ROW: ratio-->`: of a row of a bench.
+- `<!--score: formulas recomputed-->28<!---->`; `<!--FILE.json ROW: ratio-->`: of a row of a bench.
 
 RUN is the end of a run's name (a digest of its config, the same after each measurement), or words of its config: words
 that are not given are the default run's. `default` is the default run. Records are those of results/kept.

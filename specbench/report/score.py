@@ -24,8 +24,13 @@ from specbench.report.tables.acceptance import table3
 from specbench.report.tables.lenience import speed_by_theory, table5
 from specbench.report.tables.speedups import table1, table2
 
-Verdict = Literal["reproduced", "differs", "not run", "not public"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")
+Verdict = Literal["recomputed", "reproduced", "too wide", "differs", "not run", "not public"]
+# The verdicts on a number of ours, and those on a number that we do not have. `recomputed` is of a closed form,
+# `reproduced` of a measurement.
+OURS: tuple[Verdict, ...] = ("recomputed", "reproduced", "too wide", "differs")
+MISSING: tuple[Verdict, ...] = ("not run", "not public")
+VERDICTS = (*OURS, *MISSING)
+WIDEST = {"α": 0.02, "EMP": 0.05}  # of an interval's half width: of α itself, of a speedup relative to it
 KINDS = (("formulas", True), ("measurements", False))
 FORMULA = "formula"  # instead of a record, where a number follows from other printed numbers
 OVERVIEW = "overview"  # the name of the table that counts the verdicts
@@ -74,9 +79,11 @@ def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
     said = [f"{sum(of.values())} {kind} ({_counted(of)})" for kind, of in numbers.items()]
     under = [
         f"{len(scored)} numbers: " + "; ".join(said),
-        "reproduced: our 95% interval holds a number that rounds to the printed; differs: it does not. Where a number "
-        "follows from other printed numbers (formula), the range that their rounding leaves stands for the interval",
-        "c (Table 4) is a ratio of medians without an interval: reproduced means that it rounds to the printed number",
+        "reproduced: our 95% interval holds a number that rounds to the printed, and is at most 0.02 (α) or 5% (EMP) "
+        "to either side; too wide: a wider interval holds it; differs: it does not",
+        "recomputed: a closed form over other printed numbers (formula) rounds to the printed, within the rounding of "
+        "these numbers",
+        "c (Table 4) has no interval: reproduced means that it rounds to the printed number",
         "a number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured "
         "speedups of Table 4 in Table 2",
         paper()["checkpoints_note"],
@@ -110,7 +117,7 @@ def overview(scored: Sequence[Cell]) -> Table:
 
 
 def why(verdict: Verdict) -> str:
-    """Why a number of the paper has this verdict, in words; empty for those that we reproduce."""
+    """Why a number of the paper has this verdict, in words; empty for the numbers that we have."""
     reasons: dict[str, str] = paper()["score"]["why"]
     return reasons.get(verdict, "")
 
@@ -120,13 +127,12 @@ def _total(rows: pd.DataFrame, name: str) -> Row:
 
 
 def _share(row: Row) -> Row:
-    """A row of the overview in words: '28 reproduced' of ours, '65 not run' of what is missing."""
-    ours, missing = VERDICTS[:2], VERDICTS[2:]
+    """A row of the overview in words: '28 recomputed' of ours, '65 not run' of what is missing."""
     return {
         "the paper's numbers": row["the paper's numbers"],
         "printed": str(row["printed"]),
-        "ours": _counted({one: row[one] for one in ours}) or NONE,
-        "missing": _counted({one: row[one] for one in missing}) or NONE,
+        "ours": _counted({one: row[one] for one in OURS}) or NONE,
+        "missing": _counted({one: row[one] for one in MISSING}) or NONE,
         "why": row["why"] or NONE,
     }
 
@@ -152,13 +158,22 @@ def _cell(
     table: str, row: str, quantity: str, printed: float, digits: int, ours: float | None = None,
     low: float | None = None, high: float | None = None, run_id: str | None = None, public: bool = True,
 ) -> Cell:  # fmt: skip
-    """A cell with its verdict: whether what we have and what rounds to the printed number have something in common."""
+    """A cell with its verdict: whether our interval and the numbers that round to the printed one overlap.
+
+    An interval that is wider than `WIDEST` overlaps with too much to reproduce anything.
+    """
     verdict: Verdict = "not run" if public else "not public"
     ours, low, high = (None if one is None or pd.isna(one) else float(one) for one in (ours, low, high))
     if ours is not None:
         slack = 0.5 * 10**-digits + 1e-9
         least, most = (ours if low is None else low), (ours if high is None else high)
-        verdict = "reproduced" if least <= printed + slack and most >= printed - slack else "differs"
+        half = (most - least) / 2 / (ours if quantity == "EMP" else 1)
+        if not (least <= printed + slack and most >= printed - slack):
+            verdict = "differs"
+        elif run_id == FORMULA:
+            verdict = "recomputed"
+        else:
+            verdict = "too wide" if half > WIDEST.get(quantity, half) else "reproduced"
     return {
         "table": table, "row": row, "quantity": quantity, "printed": printed, "digits": digits, "ours": ours,
         "low": low, "high": high, "verdict": verdict, "run_id": run_id if ours is not None else None,

@@ -22,10 +22,12 @@ def find(scored: list[Cell], table: str, row: str, quantity: str) -> Cell:
     return found
 
 
-def test_without_records_only_formulas_are_reproduced(nothing: Records) -> None:
+def test_without_records_only_formulas_are_recomputed(nothing: Records) -> None:
     scored = cells(nothing)
     numbers = counts(scored)
-    assert numbers["formulas"] == {"reproduced": 28, "differs": 4, "not run": 0, "not public": 0}
+    assert numbers["formulas"] == {
+        "recomputed": 28, "reproduced": 0, "too wide": 0, "differs": 4, "not run": 0, "not public": 0
+    }  # fmt: skip
     assert numbers["measurements"]["reproduced"] == numbers["measurements"]["differs"] == 0
     assert numbers["measurements"]["not public"] == 6
     assert {one["table"] for one in scored if one["verdict"] == "differs"} == {"A.5"}  # the paper's own trap
@@ -59,8 +61,11 @@ def test_a_record_of_the_papers_row_is_judged(tmp_path: Path) -> None:
 
 
 def test_an_interval_is_held_to_what_rounds_to_the_printed_number() -> None:
-    for low, high, verdict in ((3.2, 3.35, "reproduced"), (3.2, 3.34, "differs"), (3.46, 3.6, "differs")):
+    cases = ((3.2, 3.35, "reproduced"), (3.2, 3.34, "differs"), (3.46, 3.6, "differs"), (2.4, 4.4, "too wide"))
+    for low, high, verdict in cases:
         assert _cell("2", "row", "EMP", 3.4, 1, (low + high) / 2, low, high)["verdict"] == verdict
+    assert _cell("3", "row", "α", 0.61, 2, 0.62, 0.6, 0.64)["verdict"] == "reproduced"
+    assert _cell("3", "row", "α", 0.61, 2, 0.62, 0.59, 0.65)["verdict"] == "too wide"
     assert _cell("2", "row", "EMP", 3.4, 1)["verdict"] == "not run"
     assert _cell("3", "row", "α", 0.61, 2, public=False)["verdict"] == "not public"
 
@@ -103,10 +108,10 @@ def published() -> list[Cell]:
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "--score", f"results={tmp_path}"]) == 0
     shown = capsys.readouterr().out
-    assert "32 formulas (28 reproduced, 4 differs)" in shown and "not public" in shown
+    assert "32 formulas (28 recomputed, 4 differs)" in shown and "not public" in shown
     assert main(["tables", "--score", "--format", "json", f"results={tmp_path}"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
-    assert document["counts"]["formulas"]["reproduced"] == 28
+    assert document["counts"]["formulas"]["recomputed"] == 28
     assert {"printed", "ours", "low", "high", "verdict"} <= set(document["rows"][0])
     assert main(["tables", "table2", "--score", f"results={tmp_path}"]) == 2
     assert "--score: is of all tables, not of table2 alone" in capsys.readouterr().err
