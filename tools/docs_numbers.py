@@ -71,7 +71,7 @@ GIVEN = "<!-- given -->"  # a number of this line is a threshold of the code, or
 LOOSE = re.compile(r"(?<![\d.=])(?!95%)\d+(?:\.\d+)?(?:%|×| ms\b| GB\b)")
 DOCUMENTS = "results/documents.csv"  # day, commit and content of each document that pages draw from
 ALWAYS = {"measured": ("prompts",), "times faster": ("same completions", "floor", "note")}  # with a title, one of these
-OF_ONE_KIND = {"hardware": "hardware", "dtype": "dtype", "engine": "engine", "numerics": "numerics"}
+OF_ONE_KIND = ("hardware", "dtype", "engine", "numerics")
 VALUE = re.compile(r"(<!--([^<>\n]+): ([\w. %]+)-->).*?<!---->")
 # A value with its interval, as in '1.06 [1.01, 1.11]' or '0.78 [.71–.80]'.
 TYPED = re.compile(r"\d*\.?\d+%?×?[*_]* ?\[[+−-]?\d*\.?\d+%?(?:, ?|–| to )[+−-]?\d*\.?\d+%?\]")
@@ -273,8 +273,9 @@ def _require_titles(titles: Sequence[str], words: Sequence[str], chosen: pd.Data
     for title, columns in ALWAYS.items():
         if title in titles and not {*titles, *fixed} & set(columns):
             raise ValueError(f"{source}: a table with '{title}' needs {' or '.join(map(repr, columns))}")
-    for column, title in OF_ONE_KIND.items():
-        if column in chosen and title not in titles and chosen[column].dropna().nunique() > 1:
+    shown = {column for title in titles for column in NAMED.get(title, (title, 0, False))[0].split()}
+    for column in OF_ONE_KIND:
+        if column in chosen and column not in shown and chosen[column].dropna().nunique() > 1:
             raise ValueError(f"{source}: its records have several {column}s ({', '.join(set(chosen[column]))})")
 
 

@@ -173,7 +173,7 @@ def _cell(
         elif run_id == FORMULA:
             verdict = "recomputed"
         else:
-            verdict = "too wide" if half > WIDEST.get(quantity, half) else "reproduced"
+            verdict = "too wide" if half > WIDEST.get(quantity, half) + 1e-9 else "reproduced"
     return {
         "table": table, "row": row, "quantity": quantity, "printed": printed, "digits": digits, "ours": ours,
         "low": low, "high": high, "verdict": verdict, "run_id": run_id if ours is not None else None,
