@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specbench.config.paths import training_command
-from specbench.errors import UserError, first_line
+from specbench.errors import UserError
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
 SAMPLED_TENSORS, SAMPLED_VALUES = 16, 4
@@ -99,9 +99,14 @@ class SavedHeads(nn.Module):
             heads = cls.made(facts, network)
             heads.load_state_dict(load_file(folder / cls.FILE))
         except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
-            raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {first_line(error)}") from error
+            raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {reason(error)}") from error
         weight = network.get_output_embeddings().weight
         return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
+
+
+def reason(error: Exception) -> str:
+    """An error of `load_state_dict` on one line, which names the tensors that are missing, too many or of another shape."""
+    return " ".join((str(error).strip() or type(error).__name__).split())[:300]
 
 
 def same_weights(ours: list[float], theirs: list[float]) -> bool:

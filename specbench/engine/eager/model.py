@@ -47,6 +47,7 @@ class EagerModel:
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
     experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
+    unused_tensors: tuple[str, ...] = ()  # of its files, which the network has no place for
 
     window: Window | None = None  # what its sessions attend to; None: to everything
     no_windows: str | None = None  # why its sessions cannot have one
