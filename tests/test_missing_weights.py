@@ -58,7 +58,9 @@ def test_renamed_weights_are_no_model(part: str, tmp_path: Path, capfd: pytest.C
     write({f"other.{name}": tensor for name, tensor in tensors.items()}, folder / WEIGHTS)
     rest = ["draft=lookup"] if part == "target" else ["target=t5-mini", f"draft={folder}"]
     own = [f"target.path={folder}", "task=ende-mini"] if part == "target" else []
-    assert main(["run", *own, *rest, "limit=1", "dtype=float32", "engine=eager", "device=cpu", f"results={tmp_path}"]) == 2
+    assert (
+        main(["run", *own, *rest, "limit=1", "dtype=float32", "engine=eager", "device=cpu", f"results={tmp_path}"]) == 2
+    )
     said = capfd.readouterr().err.splitlines()[-1]
     assert said.startswith(f"specbench: {part}.path={folder}: cannot be loaded: ")
     assert re.search(r": 37 of its weights are in none of its files, and would be random: .* and 33 more$", said)
@@ -87,7 +89,15 @@ def test_tensors_that_nothing_reads_are_said(tmp_path: Path, capfd: pytest.Captu
     folder, tensors = copied("t5-nano", tmp_path / "model")
     more = {f"other.{number}.weight": torch.zeros(2) for number in range(6)}
     write(tensors | more, folder / WEIGHTS)
-    keys = ["draft=lookup", "engine=eager", "task=ende-mini", "limit=1", "max_new_tokens=4", "warmup=0", "resamples=100"]
+    keys = [
+        "draft=lookup",
+        "engine=eager",
+        "task=ende-mini",
+        "limit=1",
+        "max_new_tokens=4",
+        "warmup=0",
+        "resamples=100",
+    ]
     assert main(["run", f"target.path={folder}", *keys, "dtype=float32", "device=cpu", f"results={tmp_path}"]) == 0
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "other." in line]
     names = "other.0.weight, other.1.weight, other.2.weight, other.3.weight and 2 more"

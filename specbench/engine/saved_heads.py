@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specbench.config.paths import training_command
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
 SAMPLED_TENSORS, SAMPLED_VALUES = 16, 4
@@ -69,11 +69,15 @@ class SavedHeads(nn.Module):
         Raises UserError if it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
-            facts: Facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            text = (folder / FACTS).read_text(encoding="utf-8") if (folder / FACTS).is_file() else "{}"
+            facts: Facts = json.loads(text)
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{key}.path={folder}: {FACTS} is damaged: {first_line(error)}") from error
+        try:
             cls.shape_of(facts)
             if (folder / cls.FILE).is_file() and facts.keys() >= {"target", "fingerprint"}:
                 return facts
-        except (OSError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             pass
         raise UserError(
             f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {cls.FILE}); "
@@ -105,7 +109,7 @@ class SavedHeads(nn.Module):
 
 
 def reason(error: Exception) -> str:
-    """An error of `load_state_dict` on one line, which names the tensors that are missing, too many or of another shape."""
+    """An error of `load_state_dict` on one line, which names the tensors that do not fit."""
     return " ".join((str(error).strip() or type(error).__name__).split())[:300]
 
 

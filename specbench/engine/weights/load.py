@@ -113,6 +113,8 @@ def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.
     beside those that are ready.
     """
     weights = mapped_weights(weight_files(source, pinned), device)
+    if not weights and "local_files_only" in pinned:
+        raise FileNotFoundError("its weights are not in the local cache, and the model hub cannot be reached")
     if not weights:  # let `transformers` say what it looked for
         return network_in(auto, source, **pinned, dtype=dtype)
     config = config_in(source, **pinned)
