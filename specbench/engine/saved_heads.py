@@ -192,6 +192,13 @@ def extend(network: Any, more_LD: Tensor) -> range:
     return range(first, first + len(more_LD))
 
 
+def readable_tokens(network: Any) -> int:
+    """How many ids the decoder of `network` has embeddings for, those of look-ahead positions included."""
+    embedding = network.get_decoder().get_input_embeddings()
+    further = embedding.more_LD if isinstance(embedding, ExtendedEmbedding) else ()
+    return int(embedding.weight.shape[0]) + len(further)
+
+
 def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
     """Have `network` read the look-ahead embeddings in each of `folders`, and return the ids that stand for them.
 

@@ -169,7 +169,14 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
-    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type)
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    found = Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
+    begins = "decoder_start_token_id" if config.is_encoder_decoder else "the token that begins a text"
+    last = (rows or found.size) - 1
+    for name, token in ((begins, start), ("eos_token_id of its tokenizer", tokenizer.eos_token_id)):
+        if token is not None and not (type(token) is int and 0 <= token <= last):
+            raise UserError(f"{key}: {name_of(model)}: {name} is {token!r}, and the model has tokens 0 to {last}")
+    return found
 
 
 def load_model(
@@ -227,7 +234,7 @@ def load_model(
     if spread:
         network, unused = _from_pretrained(partial(network_in, auto, dtype=dtype, **spread), model, key)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
+        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics)
         placed.unused_tensors = unused
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
@@ -239,7 +246,7 @@ def load_model(
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics, level_bits)
+    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics, level_bits)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
     made.unused_tensors = unused
@@ -269,11 +276,16 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _end_tokens(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
-    """The end-of-sequence tokens, as `generate` reads them."""
+def _end_tokens(network: Any, vocabulary: Vocabulary, key: str) -> frozenset[int]:
+    """The end-of-sequence tokens, as `generate` reads them. Raises UserError where they are no tokens."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:
-            return frozenset([ends] if isinstance(ends, int) else ends)
+            found = ends if isinstance(ends, list | tuple) else [ends]
+            if not all(type(one) is int for one in found):
+                raise UserError(
+                    f"{key}: eos_token_id of its generation config is {ends!r}: give a token or a list of them"
+                )
+            return frozenset(found)
     return frozenset()
 
 
