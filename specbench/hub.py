@@ -50,7 +50,13 @@ def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "mod
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     if not hub_is_reachable():
-        cached = _cached_commit(repository, revision, kind)
+        cached = _cached_commit(repository, revision, kind) or (None if revision else only_cached(repository, kind))
+        if cached is None and (held := _cached_commits(repository, kind)):
+            raise MachineError(
+                f"{key}: which commit is {revision or 'the newest'} of {repository} is not known in the cache, and the "
+                f"model hub cannot be reached; give {key}.revision={held[0]}"
+                + ("" if len(held) == 1 else f", or another cached commit: {', '.join(held[1:])}")
+            )
         if cached is None:
             raise not_cached(key, repository)
         return cached
@@ -75,9 +81,37 @@ def silence() -> None:
 def _cached_commit(repository: str, revision: str | None, kind: Kind) -> str | None:
     from huggingface_hub import constants
 
-    folder = f"{kind}s--{repository.replace('/', '--')}"
-    file = Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or constants.DEFAULT_REVISION)
+    file = _in_cache(repository, kind) / "refs" / (revision or constants.DEFAULT_REVISION)
     return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+
+
+def _cached_commits(repository: str, kind: Kind) -> list[str]:
+    """The commits of a repository that files in the cache are of."""
+    folders = sorted((_in_cache(repository, kind) / "snapshots").glob("*/"))
+    return [folder.name for folder in folders if COMMIT.fullmatch(folder.name) and any(folder.iterdir())]
+
+
+def only_cached(repository: str, kind: Kind = "model") -> str | None:
+    """The commit in the cache where no branch says which: a cache that was filled by commit has no `refs`.
+
+    None where a branch is known, or there is no commit or more than one.
+    """
+    held = _cached_commits(repository, kind)
+    return held[0] if len(held) == 1 and _cached_commit(repository, None, kind) is None else None
+
+
+def _in_cache(repository: str, kind: Kind) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"{kind}s--{repository.replace('/', '--')}"
+
+
+def is_not_cached(error: BaseException, repository: str, revision: str | None) -> bool:
+    """Whether `error`, of reading a model without the hub, is of a file that the cache lacks: not a damaged one."""
+    from huggingface_hub import errors, try_to_load_from_cache
+
+    absent = any(isinstance(one, errors.LocalEntryNotFoundError) for one in _causes(error))
+    return absent or not isinstance(try_to_load_from_cache(repository, "config.json", revision=revision), str)
 
 
 def not_cached(key: str, repository: str) -> MachineError:

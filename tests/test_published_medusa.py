@@ -84,6 +84,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "has a tensor embed.weight" in refused()
     torch.save({"0.0.linear.weight": torch.zeros(WIDTH, WIDTH)}, tmp_path / "medusa_lm_head.pt")
     assert "has no tensor 0.0.linear.bias" in refused()
+    for taken in (
+        "1.1.weight",
+        "2.0.linear.weight",
+        "0.0.linear.bias",
+    ):  # its output would be the target's, or a block less
+        state = write(tmp_path)
+        torch.save({name: tensor for name, tensor in state.items() if name != taken}, tmp_path / "medusa_lm_head.pt")
+        assert f"has no tensor {taken}" in refused()
     (tmp_path / "medusa_lm_head.pt").unlink()
     assert "has no medusa_lm_head.safetensors or medusa_lm_head.pt" in refused()
     (tmp_path / "config.json").write_text("{}")

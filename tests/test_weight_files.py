@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGenera
 
 from specbench.config.model import ModelConfig
 from specbench.engine.weights.files import mapped_weights, weight_files
-from specbench.engine.weights.load import _from_pretrained
+from specbench.engine.weights.load import load_network
 from specbench.errors import UserError
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def checkpoint(folder: Path, form: str, width: int = 32, layers: int = 1, vocabu
 
 
 def read(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    return _from_pretrained(AutoModelForSeq2SeqLM, ModelConfig(path=str(folder)), "target", device, dtype=dtype)
+    return load_network(ModelConfig(path=str(folder)), "target", AutoModelForSeq2SeqLM, dtype, device).network
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

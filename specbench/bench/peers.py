@@ -19,10 +19,10 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
+from specbench.engine.weights.pretrained import tokenizer_in
 from specbench.errors import UserError, first_line
 
 # llama.cpp beside us: a folder of weights as a GGUF file, and greedy decoding with it.
@@ -213,7 +213,7 @@ def ctranslate2(work: Work) -> Peer:
         try:
             with _process() as converting:
                 converting.submit(_convert, folder, converted).result()
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = tokenizer_in(folder)
             read = [tokenizer.convert_ids_to_tokens(list(prompt.source or prompt.prefix)) for prompt in prompts]
             process = _process()
             tried = read[0], work.max_new_tokens

@@ -20,7 +20,7 @@ from specbench.engine.batch_steps import BatchableModel, ReadsAtOnce
 from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
-from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
+from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens, require_readable
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64
@@ -69,6 +69,7 @@ class Batch:
         session = RowSession(self, row)
         self._sessions[row] = weakref.ref(session)
         if prompt.source:
+            require_readable(prompt.source, self.model.readable)
             states = self._steps.encode(torch.tensor([prompt.source], device=self.device))
             self._reserve_source(len(prompt.source))
             self._source_lengths[row] = len(prompt.source)
@@ -107,6 +108,8 @@ class Batch:
         self._reserve(max(0 if one is None else one.end for one in standing) + count)
         ids = [[0] * count for _ in standing]
         for session, read in zip(sessions, reads, strict=True):
+            if not isinstance(read.tokens, Tensor):
+                require_readable(read.tokens, self.model.readable)
             ids[session.row - first][: len(read.tokens)] = read.tokens
         logits_BLV = self._steps.run(
             torch.tensor(ids, device=self.device),

@@ -57,6 +57,7 @@ class BatchableModel(Protocol):
     state_width: int
     tap_width: int
     states_of_prompt: bool
+    readable: int
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows. Raises UserError where it cannot."""

@@ -69,11 +69,15 @@ class SavedHeads(nn.Module):
         Raises UserError if it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
-            facts: Facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            text = (folder / FACTS).read_text(encoding="utf-8") if (folder / FACTS).is_file() else "{}"
+            facts: Facts = json.loads(text)
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{key}.path={folder}: {FACTS} is damaged: {first_line(error)}") from error
+        try:
             cls.shape_of(facts)
             if (folder / cls.FILE).is_file() and facts.keys() >= {"target", "fingerprint"}:
                 return facts
-        except (OSError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             pass
         raise UserError(
             f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {cls.FILE}); "
@@ -99,9 +103,14 @@ class SavedHeads(nn.Module):
             heads = cls.made(facts, network)
             heads.load_state_dict(load_file(folder / cls.FILE))
         except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
-            raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {first_line(error)}") from error
+            raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {reason(error)}") from error
         weight = network.get_output_embeddings().weight
         return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
+
+
+def reason(error: Exception) -> str:
+    """An error of `load_state_dict` on one line, which names the tensors that do not fit."""
+    return " ".join((str(error).strip() or type(error).__name__).split())[:300]
 
 
 def same_weights(ours: list[float], theirs: list[float]) -> bool:
@@ -181,6 +190,13 @@ def extend(network: Any, more_LD: Tensor) -> range:
     first: int = embedding.weight.shape[0]
     decoder.set_input_embeddings(ExtendedEmbedding(embedding, more_LD))
     return range(first, first + len(more_LD))
+
+
+def readable_tokens(network: Any) -> int:
+    """How many ids the decoder of `network` has embeddings for, those of look-ahead positions included."""
+    embedding = network.get_decoder().get_input_embeddings()
+    further = embedding.more_LD if isinstance(embedding, ExtendedEmbedding) else ()
+    return int(embedding.weight.shape[0]) + len(further)
 
 
 def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:

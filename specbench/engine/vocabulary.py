@@ -34,12 +34,16 @@ class Vocabulary:
     beginning (or, failing that, end) of text of a decoder-only model.
     """
 
-    def __init__(self, tokenizer: Any, start: int, is_encoder_decoder: bool, family: str = "") -> None:
+    def __init__(
+        self, tokenizer: Any, start: int, is_encoder_decoder: bool, family: str = "", rows: int | None = None
+    ) -> None:
+        """`rows`: tokens that the model has embeddings for; the tokenizer's others are none of this vocabulary."""
         self.tokenizer = tokenizer
         self.family = family  # what transformers calls the architecture
         self.start = start
         self.is_encoder_decoder = is_encoder_decoder
-        self.tokens: dict[str, int] = tokenizer.get_vocab()
+        named: dict[str, int] = tokenizer.get_vocab()
+        self.tokens = {token: number for token, number in named.items() if rows is None or number < rows}
         self.size = max(self.tokens.values()) + 1
 
     def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
@@ -53,7 +57,7 @@ class Vocabulary:
         ids = self._tokenize(text)
         if self.is_encoder_decoder:
             # Not ids[:room]: the tokenizer's end tokens remain when it cuts.
-            cut: list[int] = self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids
+            cut = self._known(self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids)
             return Prompt(tuple(cut), (self.start,), len(ids) > len(cut))
         if not suffix:
             return Prompt((), self._end(ids, max_source_tokens) or (self.start,), len(ids) > max_source_tokens)
@@ -113,9 +117,17 @@ class Vocabulary:
         return ids[:-1] if self.ends_prompts else ids
 
     def _tokenized(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        ids: list[int] = self.tokenizer(
-            text, truncation=False, verbose=False, add_special_tokens=add_special_tokens
-        ).input_ids
+        told = {"truncation": False, "verbose": False, "add_special_tokens": add_special_tokens}
+        return self._known(self.tokenizer(text, **told).input_ids)
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """`ids`. Raises UserError for one that the model has no embedding for, as an added token or template may be."""
+        if ids and not 0 <= min(ids) <= max(ids) < self.size:
+            odd = next(one for one in ids if not 0 <= one < self.size)
+            raise UserError(
+                f"the tokenizer makes a prompt with token {odd}, and the model has tokens 0 to {self.size - 1}: use "
+                "the tokenizer that the weights were trained with, or a prompt without that token"
+            )
         return ids
 
     def _end(self, ids: list[int], room: int) -> tuple[int, ...]:

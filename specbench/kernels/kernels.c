@@ -933,8 +933,12 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
                     const void *read = part->outside[it->outside[0]];
                     int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
                     const char *from = it->op == LOAD ? read : it->weight;
-                    from += (row * width + first) * (s ? 2 : 4);
                     float *to = out + (first_row + r) * it->out.stride + first;
+                    if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
+                        for (int64_t i = 0; i < end - first; i++) to[i] = NAN;
+                        continue;
+                    }
+                    from += (row * width + first) * (s ? 2 : 4);
                     if (s) widen_all((const uint16_t *)from, to, end - first);
                     else memcpy(to, from, (end - first) * sizeof(float));
                 }

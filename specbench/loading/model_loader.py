@@ -25,6 +25,7 @@ from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model
+from specbench.engine.weights.pretrained import named
 from specbench.errors import UserError
 from specbench.files import digest as digest_of
 from specbench.files import private_folder, user_cache
@@ -234,6 +235,8 @@ class ModelLoader:
             request.kept_tokens,
             request.level_bits,
         )
+        if model.unused_tensors:
+            say(f"{request.key}: tensors of its files that nothing reads: {named(model.unused_tensors)}")
         if model.fell_back is not None and model.engine != "eager":
             say(f"{request.key}: engine={model.engine}, which is slower than native: {model.fell_back}")
         elif model.fell_back is not None:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from specbench.engine.saved_heads import fingerprint
+from specbench.engine.saved_heads import fingerprint, reason
 from specbench.errors import UserError, first_line
 from specbench.train.quality import alphas, prompts
 from specbench.train.rows import Row
@@ -136,9 +136,9 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         try:
             self.trained.load_state_dict(earlier_weights(folder))
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1].strip()
             raise UserError(
-                f"distill.start_from={folder}: not weights of the kind and shape that this recipe trains ({reason})"
+                f"distill.start_from={folder}: not weights of the kind and shape that this recipe trains "
+                f"({reason(error)})"
             ) from error
 
     def save(self, recipe: Recipe, folder: Path) -> None:

@@ -5,14 +5,17 @@ Independent of data or optimisers.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -23,8 +26,12 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5Stack
 
+from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
 from specbench.errors import UserError, first_line
+from specbench.hub import hub_is_reachable, only_cached
 from specbench.train.schema import ModelShape, resolve
+
+T = TypeVar("T")
 
 
 def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -44,23 +51,35 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
 
 
 def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: str | None = None) -> PreTrainedModel:
-    """A trained model from a folder, the hub or the package. Raises UserError if there is none."""
+    """A trained model from a folder, the hub or the package. Raises UserError if there is none, or a part of one."""
     auto = AutoModelForSeq2SeqLM if family == "t5" else AutoModelForCausalLM
-    try:
-        return auto.from_pretrained(resolve(where), dtype=dtype, revision=revision)
-    except (OSError, ValueError) as error:
-        raise UserError(f"no {family} model can be loaded from '{where}': {first_line(error)}") from error
+    network, unused = _read(partial(network_in, auto, dtype=dtype), f"{family} model", where, revision)
+    if unused:
+        print(f"{where}: tensors of its files that nothing reads: {named(unused)}", file=sys.stderr)
+    return network
+
+
+def load_config(where: str, revision: str | None = None) -> Any:
+    """A trained model's config from a folder, the hub or the package. Raises UserError if there is none."""
+    return _read(config_in, "config", where, revision)
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
     """A trained model's tokenizer from a folder, the hub or the package. Raises UserError if there is none."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(where))
-    except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer can be loaded from '{where}': {first_line(error)}") from error
+    tokenizer = _read(tokenizer_in, "tokenizer", where)
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of '{where}' has no end-of-sequence token, which texts are closed with")
     return tokenizer
+
+
+def _read(read: Callable[..., T], what: str, where: str, revision: str | None = None) -> T:
+    source = resolve(where)
+    if revision is None and not Path(source).exists() and not hub_is_reachable():
+        revision = only_cached(source)
+    try:
+        return read(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no {what} can be loaded from '{where}': {first_line(error)}") from error
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -21,7 +21,6 @@ from accelerate import PartialState
 from datasets import Dataset
 from torch import nn
 from transformers import (
-    AutoConfig,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -121,8 +120,8 @@ def _config_of(recipe: Recipe) -> Any:
     if not recipe.distill.target:
         return None
     try:
-        return AutoConfig.from_pretrained(resolve(recipe.distill.target), revision=recipe.distill.revision)
-    except (OSError, ValueError):
+        return networks.load_config(recipe.distill.target, recipe.distill.revision)
+    except UserError:
         return None
 
 

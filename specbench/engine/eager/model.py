@@ -21,8 +21,8 @@ from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts
-from specbench.engine.saved_heads import Positions
-from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of
+from specbench.engine.saved_heads import Positions, readable_tokens
+from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of, require_readable
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
@@ -47,6 +47,7 @@ class EagerModel:
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
     experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
+    unused_tensors: tuple[str, ...] = ()  # of its files, which the network has no place for
 
     window: Window | None = None  # what its sessions attend to; None: to everything
     no_windows: str | None = None  # why its sessions cannot have one
@@ -59,6 +60,7 @@ class EagerModel:
         self.is_encoder_decoder: bool = network.config.is_encoder_decoder
         # Where learned positions end. Relative positions (T5) do not; rotary positions have their stated length.
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
+        self.readable = readable_tokens(network)
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
         self.recurrence = Recurrence.of(network)
@@ -164,6 +166,7 @@ class EagerModel:
     def ids(self, tokens: Tokens) -> Tensor:
         if isinstance(tokens, Tensor):
             return tokens.unsqueeze(0)
+        require_readable(tokens, self.readable)
         if self.device.type != "cpu" or not tokens:
             return torch.tensor([tokens], dtype=torch.long, device=self.device)
         # torch.tensor looks at each number by itself, and takes ten times as long.

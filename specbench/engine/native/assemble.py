@@ -274,7 +274,7 @@ class Assembly:
         if not self.program:
             self.rows_of = number, 1
         self._has_texts(number)
-        self._write_slot(node, Instruction(Op.EMBED, form.width, weight=weight, outside=[number]))
+        self._write_slot(node, Instruction(Op.EMBED, form.width, inner=len(weight), weight=weight, outside=[number]))
 
     def _norm(self, node: Node, weight: Any, bias: Any, epsilon: float, centred: bool) -> None:
         form = self._form(node)

@@ -30,7 +30,7 @@ from specbench.engine.native.segments import (
     lower_native_invariant,
     run_at_once,
 )
-from specbench.engine.session import PassPlan, Prompt, Read, Session, Tokens
+from specbench.engine.session import PassPlan, Prompt, Read, Session, Tokens, require_readable
 from specbench.errors import first_line
 from specbench.sampling import Choice
 
@@ -256,6 +256,7 @@ class NativeSession(StaticSession):
     def _call_on(self, step: Step, tokens: Sequence[int]) -> Call:
         """The call of `step` over `tokens` after `length`, or over these newest nodes."""
         assert isinstance(step.run, WholeStep)
+        require_readable(tokens, self.model.readable)
         call = self._call(step, len(tokens))
         if call.tokens is None:
             call.tokens = (ctypes.c_int64 * len(tokens))()

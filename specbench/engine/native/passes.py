@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.native.segments import Call, Places, RawChoice, lines
-from specbench.engine.session import DonePass, PassNumbers, PassPlan
+from specbench.engine.session import DonePass, PassNumbers, PassPlan, require_readable
 from specbench.kernels import RawSampling, library
 from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers
 
@@ -184,6 +184,7 @@ class NativePasses:
     ) -> DonePass:
         """See `PassesInCalls`."""
         raw, plan, rows_GV, length, size = self._raw, self._plan, self._rows_GV, len(tokens), len(drafted)
+        require_readable(drafted, plan.choosing.vocabulary_size)
         target, given = self._target.reader(plan.choosing, plan.gamma + 1, length + size), self._given
         target.begin(self._target, rows_GV)
         given.raw.choice.rows = None if q_GV is None else q_GV.data_ptr()

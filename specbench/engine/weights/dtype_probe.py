@@ -20,6 +20,7 @@ from specbench.engine.capture.nodes import capture, copied, example_sizes
 from specbench.engine.capture.rewrite import simplify
 from specbench.engine.native.segments import lower_native
 from specbench.engine.weights.load import layers_of, shape_of
+from specbench.engine.weights.pretrained import LAYERS, network_of_shape
 
 DTYPES = (torch.bfloat16, torch.float32)
 TOKENS = (1, 8)  # a step alone, and one that verifies
@@ -27,7 +28,6 @@ ROUNDS = 12
 MOST_WEIGHTS = 2**24  # 64 MB in fp32: more than most caches hold
 MOST_MAPS = 24  # capturing more would take longer than timing them
 LOWERINGS: dict[str, Lowering] = {"native": lower_native, "static": lower}
-LAYERS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 SMALL_TABLE = 16
 
 
@@ -46,7 +46,7 @@ def linear_maps(model: ModelConfig, key: str) -> list[tuple[int, int]]:
         one.layer_types = one.layer_types[:1]
     auto = AutoModelForSeq2SeqLM if one.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        decoder = auto.from_config(one).get_decoder()
+        decoder = network_of_shape(auto, one).get_decoder()
     of_layer = [
         (module.weight.shape[0], module.weight.shape[1])
         if isinstance(module, Conv1D)

@@ -147,16 +147,18 @@ CONFIG = "config.json"
 
 
 def read_config(source: str, pinned: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The config of a folder or a repository, which the keywords `pinned` fix; empty where there is none that is JSON.
+    """The config of a folder or a repository, which the keywords `pinned` fix; empty where there is none.
 
-    Raises what `find_file` raises with `key`.
+    Raises UserError where it is no JSON object, and what `find_file` raises with `key`.
     """
     file = find_file(source, CONFIG, pinned, key)
     try:
         config = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
-    return config if isinstance(config, dict) else {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{key}: {CONFIG} of {source} is not valid JSON: {first_line(error)}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{key}: {CONFIG} of {source} is no JSON object")
+    return config
 
 
 def read_tensors(files: Sequence[Path], source: str, device: torch.device, key: str) -> dict[str, Tensor]:

@@ -6,11 +6,12 @@ Safe by default: safetensors first, a `.bin` only through torch's weights-only l
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -21,8 +22,6 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GenerationConfig,
 )
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -35,12 +34,24 @@ from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
+from specbench.engine.weights.pretrained import (
+    DamagedCheckpoint,
+    Loaded,
+    config_in,
+    generation_config_in,
+    network_in,
+    network_of_shape,
+    network_with,
+    require_layers,
+    tokenizer_in,
+)
 from specbench.errors import MachineError, UserError, first_line
-from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
+from specbench.hub import hub_failure, hub_is_reachable, is_not_cached, not_cached, silence
 from specbench.kernels.levels import rounded
 
 THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
 FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
+T = TypeVar("T")
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -58,12 +69,10 @@ def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | N
     return str(shipped("models", model.shipped or "")), {}
 
 
-def _from_pretrained(
-    auto: Any, model: ModelConfig, key: str, device: torch.device | None = None, **keywords: Any
-) -> Any:
-    """`auto.from_pretrained`, with its many errors as one line that names the key.
+def _from_pretrained(read: Callable[..., T], model: ModelConfig, key: str, where: str = "in memory") -> T:
+    """The result of `read(source, **pinned)` for `model`, with its many errors as one line that names the key.
 
-    `device`: where weights go, if it is one device; without it, `keywords` say.
+    `where`: what has no room for weights that do not fit.
     """
     source, pinned = _source(model, key)
     from_hub = model.path is None and model.hub is not None
@@ -72,47 +81,54 @@ def _from_pretrained(
     if from_hub and not hub_is_reachable():
         pinned["local_files_only"] = True
     try:
-        if device is not None:
-            return _from_files(auto, source, pinned, device, keywords)
-        return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
+        return read(source, **pinned)
     except torch.OutOfMemoryError as error:
-        raise _no_room(model, key, "in memory" if device is None else f"on {device}", error) from error
+        raise _no_room(model, key, where, error) from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
-        if from_hub and "local_files_only" in pinned:
+        if "local_files_only" in pinned and is_not_cached(error, source, model.revision):
             raise not_cached(key, source) from error
         if from_hub and (known := hub_failure(error, key, source, model.revision)) is not None:
             raise known from error
-        where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
-        raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
+        place = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
+        raise UserError(f"{place}: cannot be loaded: {first_line(error, 300)}") from error
 
 
 def _no_room(model: ModelConfig, key: str, where: str, error: Exception) -> MachineError:
     return MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}")
 
 
-def _from_files(
-    auto: Any, source: str, pinned: Mapping[str, Any], device: torch.device, keywords: Mapping[str, Any]
-) -> Any:
+def load_network(model: ModelConfig, key: str, auto: Any, dtype: torch.dtype, device: torch.device) -> Loaded:
+    """The network of `model` on `device`. Raises UserError where a weight is missing or of another shape."""
+
+    def read(source: str, **pinned: Any) -> Loaded:
+        return _from_files(auto, source, pinned, dtype, device)
+
+    return _from_pretrained(read, model, key, f"on {device}")
+
+
+def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Loaded:
     """The network in `source` on `device`, its weights mapped and brought there one by one.
 
     Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
     beside those that are ready.
     """
     weights = mapped_weights(weight_files(source, pinned), device)
+    if not weights and "local_files_only" in pinned:
+        raise FileNotFoundError("its weights are not in the local cache, and the model hub cannot be reached")
     if not weights:  # let `transformers` say what it looked for
-        return auto.from_pretrained(source, **pinned, **keywords)
-    config = AutoConfig.from_pretrained(source, **pinned, trust_remote_code=False)
+        return network_in(auto, source, **pinned, dtype=dtype)
+    config = config_in(source, **pinned)
     if (text := config.get_text_config()) is not config and auto is AutoModelForCausalLM:
         # Of a checkpoint that sees images, too, some families have a text model that reads its part of the weights.
         known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
         config = text if getattr(known, "config_class", None) is type(text) else config
     with torch.device("meta"):
-        kind = type(auto.from_config(config))
+        kind = type(network_of_shape(auto, config))
     with one_at_a_time():
-        network = kind.from_pretrained(None, config=config, state_dict=weights, device_map={"": device}, **keywords)
+        loaded = network_with(kind, config, weights, device_map={"": device}, dtype=dtype)
     if find_file(source, GENERATION_CONFIG_NAME, pinned) is not None:
-        network.generation_config = GenerationConfig.from_pretrained(source, **pinned)
-    return network
+        loaded.network.generation_config = generation_config_in(source, **pinned)
+    return loaded
 
 
 @contextmanager
@@ -139,8 +155,8 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     if model.architecture:
         shape = config_of(model.architecture, key)
         return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
-    config = _from_pretrained(AutoConfig, model, key)
-    tokenizer = _from_pretrained(AutoTokenizer, model, key)
+    config = _from_pretrained(config_in, model, key)
+    tokenizer = _from_pretrained(tokenizer_in, model, key)
     # Without its files a tokenizer may still be built, of special tokens alone.
     if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < FEWEST_TOKENS:
         raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
@@ -153,7 +169,14 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
-    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type)
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    found = Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
+    begins = "decoder_start_token_id" if config.is_encoder_decoder else "the token that begins a text"
+    last = (rows or found.size) - 1
+    for name, token in ((begins, start), ("eos_token_id of its tokenizer", tokenizer.eos_token_id)):
+        if token is not None and not (type(token) is int and 0 <= token <= last):
+            raise UserError(f"{key}: {name_of(model)}: {name} is {token!r}, and the model has tokens 0 to {last}")
+    return found
 
 
 def load_model(
@@ -209,22 +232,24 @@ def load_model(
         # Ends of text would be random.
         return with_engine(engine, network, vocabulary.size, frozenset(), numerics, level_bits)
     if spread:
-        network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
+        network, unused = _from_pretrained(partial(network_in, auto, dtype=dtype, **spread), model, key)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary), numerics)
+        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics)
+        placed.unused_tensors = unused
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
-    network = _from_pretrained(auto, model, key, device, dtype=dtype)
+    network, unused = load_network(model, key, auto, dtype, device)
     if kept_tokens is not None:
         shorten_head(network, kept_tokens, key)
     if level_bits:
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary), numerics, level_bits)
+    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics, level_bits)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
+    made.unused_tensors = unused
     return made
 
 
@@ -241,7 +266,7 @@ def _require_placed(network: Any, key: str, device: torch.device) -> None:
 
 def shape_of(model: ModelConfig, key: str) -> Any:
     """The `transformers` config of `model`, without its weights."""
-    return config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+    return config_of(model.architecture, key) if model.architecture else _from_pretrained(config_in, model, key)
 
 
 def layers_of(model: ModelConfig, key: str) -> int:
@@ -251,11 +276,16 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _end_tokens(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
-    """The end-of-sequence tokens, as `generate` reads them."""
+def _end_tokens(network: Any, vocabulary: Vocabulary, key: str) -> frozenset[int]:
+    """The end-of-sequence tokens, as `generate` reads them. Raises UserError where they are no tokens."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:
-            return frozenset([ends] if isinstance(ends, int) else ends)
+            found = ends if isinstance(ends, list | tuple) else [ends]
+            if not all(type(one) is int for one in found):
+                raise UserError(
+                    f"{key}: eos_token_id of its generation config is {ends!r}: give a token or a list of them"
+                )
+            return frozenset(found)
     return frozenset()
 
 
@@ -275,6 +305,10 @@ def config_of(architecture: Mapping[str, Any], key: str) -> Any:
         raise UserError(f"{key}.architecture: {first_line(error)}") from error
     for name, value in values.items():  # T5's constructor forces tied embeddings
         setattr(config, name, value)
+    try:
+        require_layers(config)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{key}.architecture: {error}") from error
     return config
 
 
@@ -283,7 +317,7 @@ def random_network(config: Any, dtype: torch.dtype, device: torch.device) -> Any
     torch.manual_seed(0)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with device:
-        return auto.from_config(config, dtype=dtype)
+        return network_of_shape(auto, config, dtype=dtype)
 
 
 class WordNumbers:

@@ -120,6 +120,11 @@ def _tensors(
         found[int(match[1]), int(match[2]), match[3]] = tensor
     if not found:
         raise UserError(f"{key}: {file} of {source} has no tensors")
+    for place in sorted({(block, name) for _, block, name in found}):
+        for head in range(max(head for head, _, _ in found) + 1):
+            if (head, *place) not in found:
+                name = ".".join(map(str, (head, *place)))
+                raise UserError(f"{key}: {source} has no tensor {name}, which others of its heads have")
     return found
 
 

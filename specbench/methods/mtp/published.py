@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from specbench.engine.weights.files import CONFIG, MappedTensor, mapped_weights, read_config, weight_files
+from specbench.engine.weights.pretrained import part_with
 from specbench.errors import UserError, first_line
 from specbench.methods.mtp.network import Mtp
 
@@ -113,11 +114,8 @@ class PublishedMtp:
     def _stack(self, family: Any, config: Any, weight: torch.Tensor) -> Any:
         """A decoder of the target's family whose layers are those of the depths."""
         state = {f"layers.{depth}.{name}": tensor for depth, name, tensor in self._of_layers()}
-        told: dict[str, Any] = {"config": config, "state_dict": state, "dtype": weight.dtype}
         try:
-            stack, found = family.from_pretrained(
-                None, **told, device_map={"": weight.device}, output_loading_info=True
-            )
+            stack, found = part_with(family, config, state, dtype=weight.dtype, device_map={"": weight.device})
         except Exception as error:  # RuntimeError of a shape, ValueError, TypeError, ...
             self.refuse(f"its heads cannot be loaded as a layer of {family.__name__}: {first_line(error, 300)}")
         for kind, message in (
