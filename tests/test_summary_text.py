@@ -77,6 +77,22 @@ def test_the_table_names_every_number(capfd: pytest.CaptureFixture[str]) -> None
     assert "–" in measured
 
 
+def test_the_result_comes_before_the_numbers_behind_it(capfd: pytest.CaptureFixture[str]) -> None:
+    sampled = {"identical": None, "proof_z": 0.3, "proof_p": 0.7, "proof_power": 0.02, "proof_z_draft": None}
+    sampled |= {"proof_z2": None, "proof_z_order": None, "temperature": 1.0}
+    for changes, proof in (({}, "identical"), (sampled, "proof z")):
+        record = {"summary": SUMMARY | changes, "config": {}, "environment": {"threads": 2}}
+        Screen(io.StringIO()).show(Result(Path("r.json"), record, reused=False))
+        head, speedup, whole, proved, *rest = [line.split("  ")[0] for line in capfd.readouterr().out.splitlines()]
+        assert head.startswith("t5-large with draft") and (speedup, whole) == ("speedup measured", "")
+        assert proved == proof and {"α", "c", "verification cost v"} <= {*rest} and rest[-1].startswith("record: ")
+
+
+def test_a_contended_speedup_is_marked_where_it_stands(capfd: pytest.CaptureFixture[str]) -> None:
+    line = _shown({"disturbed": True, "disturbed_by": "it waited for a core"}, capfd)["speedup measured"]
+    assert line.endswith("decoding; CONTENDED: unreliable")
+
+
 def _shown(changes: dict[str, object], capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The lines of the table by their first words."""
     record = {"summary": SUMMARY | changes, "config": {}, "environment": {"threads": 2}}
