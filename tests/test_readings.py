@@ -526,3 +526,18 @@ def test_the_lines_for_transformers_write_what_is_read(tmp_path: Path, monkeypat
     assert form.name == "transformers" and len(reading.requests) == 2
     for tally, length in zip(reading.requests, lengths, strict=True):
         assert tally.passes is not None and 0 <= length - (tally.accepted + tally.passes) <= 2
+
+
+def test_what_has_been_given_is_not_asked_for(tmp_path: Path, capfd: Capture) -> None:
+    file = tmp_path / "metrics.txt"
+    asking = [name for name in made.FILES if "--gamma" in str(read_notes(tmp_path, name))]
+    assert asking
+    for name in asking:
+        file.write_text(made.FILES[name])
+        assert main(["read", str(file)]) == 0 and "--gamma" in capfd.readouterr().out
+        assert main(["read", str(file), "--gamma", "4"]) == 0 and "--gamma" not in capfd.readouterr().out
+
+
+def read_notes(tmp_path: Path, name: str) -> tuple[str, ...]:
+    (tmp_path / name).write_text(made.FILES[name])
+    return tuple(read(tmp_path / name)[1].notes)

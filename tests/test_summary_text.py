@@ -7,6 +7,7 @@ import pytest
 from made_records import make
 
 from specbench.cli import main
+from specbench.formatting import interval, number, percentage, span
 from specbench.records.store import Result
 from specbench.report.console import Screen
 from specbench.report.summary_text import headline, remarks
@@ -91,6 +92,12 @@ def test_the_result_comes_before_the_numbers_behind_it(capfd: pytest.CaptureFixt
 def test_a_contended_speedup_is_marked_where_it_stands(capfd: pytest.CaptureFixture[str]) -> None:
     line = _shown({"disturbed": True, "disturbed_by": "it waited for a core"}, capfd)["speedup measured"]
     assert line.endswith("decoding; CONTENDED: unreliable")
+
+
+def test_no_minus_before_a_zero() -> None:
+    assert interval(0.2, -0.0004, 0.89) == "0.20 [0.00, 0.89]" and interval(-0.0001, -1, 1, 2, "+").startswith("+0.00")
+    assert (span(-0.0001, 0.5, "+.3f", " to "), number(-0.001)) == ("+0.000 to +0.500", "0.00")
+    assert percentage(-1e-5, -1e-5, 0.5) == "+0.0% [+0.0, +50.0]"
 
 
 def _shown(changes: dict[str, object], capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
