@@ -23,14 +23,15 @@ def draft_name(name: str) -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number, or a dash where there is none (None or NaN)."""
-    return NONE if _missing(value) else f"{value:.{digits}f}"
+    return NONE if _missing(value) else f"{value:z.{digits}f}"
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int = 2, sign: str = "") -> str:
     """A number with its 95% interval, if it has one: '1.92 [1.80, 2.05]'. `sign`: "+" writes signs."""
     if _missing(value) or _missing(low) or _missing(high):
         return number(value, digits)
-    return f"{value:{sign}.{digits}f} [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+    form = f"{sign}z.{digits}f"  # z: no minus before a zero
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int = 2) -> str:
@@ -46,15 +47,19 @@ def share(value: float | None) -> str:
 
 def percentage(value: float, low: float | None, high: float | None, digits: int = 1, less: float = 0) -> str:
     """A difference with its 95% interval, if it has one, in percent: '+3.1% [-0.4, +6.6]'. A ratio's is `less` 1."""
-    said = f"{100 * (value - less):+.{digits}f}%"
+    form = f"+z.{digits}f"
+    said = f"{100 * (value - less):{form}}%"
     if low is None or high is None:
         return said
-    return f"{said} [{100 * (low - less):+.{digits}f}, {100 * (high - less):+.{digits}f}]"
+    return f"{said} [{100 * (low - less):{form}}, {100 * (high - less):{form}}]"
 
 
 def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
     """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
-    return NONE if _missing(low) or _missing(high) else f"{low:{form}}{between}{high:{form}}"
+    if _missing(low) or _missing(high):
+        return NONE
+    form = form.replace(".", "z.", 1)  # no minus before a zero
+    return f"{low:{form}}{between}{high:{form}}"
 
 
 def size(number: float) -> str:

@@ -130,6 +130,6 @@ def test_a_run_on_a_folder(kind: str, tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 def test_list_target_shows_the_table(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "target"]) == 0
+    assert main(["list", "target", "--all"]) == 0
     shown = capfd.readouterr().out
     assert all(kind in shown for kind in KINDS)

@@ -364,6 +364,10 @@ def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd:
     assert "name the file of outputs" in refusal(["certify", "target=gpt-mini"], capfd)
     assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)
     assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
+    (rows := tmp_path / "o.jsonl").write_text("")
+    assert f"target: name the model that the server claims to run: certify {rows} target=NAME" in refusal(
+        ["certify", str(rows)], capfd
+    )
     assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
     assert "gamma: no such option" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
 

@@ -165,3 +165,12 @@ def test_ctrl_c_ends_in_one_line(capfd: Capture, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("specbench.cli.results.main", interrupt)
     assert main(["results"]) == 130
     assert capfd.readouterr().err == "specbench: interrupted; finished work is kept\n"
+
+
+def test_a_reader_that_leaves_is_no_line_on_the_screen() -> None:
+    """`specbench list | head -1` ended with Python's 'Exception ignored … BrokenPipeError'."""
+    line = f"{shlex.quote(sys.executable)} -m specbench list | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.stdout == "targets\n" and done.stderr == ""
+    line = f"{shlex.quote(sys.executable)} -m specbench run --help | true"
+    assert subprocess.run(["bash", "-c", line], capture_output=True, text=True).stderr == ""

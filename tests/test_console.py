@@ -1,6 +1,7 @@
 """Progress on a terminal and in a log."""
 
 import io
+import time
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(caps
 
 def test_progress_in_a_log_is_a_few_plain_lines() -> None:
     log = io.StringIO()
-    with Screen(log) as screen:
+    with Screen(log, slow_s=0) as screen:
         screen.say("loading target t5")
         for done in range(1, 101):
             screen.advance(done, 100)
@@ -28,10 +29,26 @@ def test_progress_in_a_log_is_a_few_plain_lines() -> None:
     assert len(lines) == 6
 
 
+def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_lasts() -> None:
+    log = io.StringIO()
+    with Screen(log, slow_s=0.2) as screen:
+        screen.say("loading target t5")
+        screen.say("its depths draft 2 tokens a pass at most")  # what a reader must know
+        screen.say("loading draft t5")
+        time.sleep(0.5)
+        assert log.getvalue().splitlines() == ["its depths draft 2 tokens a pass at most", "loading draft t5"]
+        screen.say("warming up")
+        for done in range(1, 101):
+            screen.advance(done, 100)
+    time.sleep(0.3)
+    said = log.getvalue().splitlines()[2:]
+    assert said[:1] == ["decoded 20 of 100 prompts"] and len(said) < 3
+
+
 def test_the_bar_shows_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of a model in brackets was read as markup; `[/x]` was a traceback."""
     shown = io.StringIO()
-    with Screen(shown) as screen:
+    with Screen(shown, slow_s=0) as screen:
         screen.say("loading [red] [/x]")
         console = terminal(shown)
         console.print(screen._progress)

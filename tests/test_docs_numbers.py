@@ -44,7 +44,7 @@ def test_words_of_a_config_name_the_record_of_that_config(source: "docs_numbers.
 
 def test_lines_of_a_screen_are_chosen_by_their_names(source: "docs_numbers.Source") -> None:
     filled = source.filled("<!-- from: run default | α, speedup measured -->\n```\nx\n```\n")
-    assert [line.split("  ")[0] for line in filled.splitlines()[3:-1]] == ["α", "speedup measured"]
+    assert [line.split("  ")[0] for line in filled.splitlines()[3:-1]] == ["speedup measured", "α"]
 
 
 def test_a_table_ends_where_it_ended(source: "docs_numbers.Source") -> None:

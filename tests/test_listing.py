@@ -112,7 +112,7 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
     assert rows["target", "random-t5-xxl"]["needs"] == "now"
     assert (rows["target", "t5-xxl"]["needs"], rows["target", "t5-xxl"]["origin"]) == ("download", "google-t5/t5-11b")
     assert rows["target", "gpt-97m"]["origin"] == "specbench train recipe=gpt-97m"
-    assert rows["target", "hub"]["needs"] == "keys"
+    assert rows["target", "hub"]["needs"] == "options"
     assert rows["draft", "cascade"]["needs"] == "now"
     for draft in ("medusa", "hydra", "eagle", "pass"):
         row = rows["draft", draft]
@@ -180,3 +180,17 @@ def test_without_a_group_and_in_other_formats(capfd: Capture) -> None:
     assert {"ende", "ende-mini"} <= {row["name"] for row in rows}
     assert main(["list", "models"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_list_is_short_and_all_is_there_on_request(capfd: Capture) -> None:
+    """306 lines, in which the models that ship stood between the shapes of random weights."""
+    assert main(["list"]) == 0
+    short = capfd.readouterr().out.splitlines()
+    assert len(short) < 60 and short[0] == "targets"
+    assert short[1].split() == ["ships", "gpt-mini,", "t5-mini"]
+    kinds = [line[:17].strip() for line in short[1 : short.index("drafts")] if line[2] != " "]
+    assert kinds == ["ships", "chat models", "as in the paper", "random weights", "others"]
+    names = " ".join(short)
+    assert all(name in names for group in ("target", "draft", "task") for name in choice_names(group) if name != "hub")
+    assert main(["list", "target", "--all"]) == 0
+    assert "Qwen 2.5 Instruct, 7.6B parameters." in " ".join(capfd.readouterr().out.split())

@@ -281,6 +281,7 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
         "load_id": "x", "rows": [{"candidate": "none", "goodput": 4.0}, {"candidate": "d", "goodput": 6.0}],
         "alpha_rows": [{"draft": "d", "accept": "exact", "candidate": "d"}],
         "configs": [{"target": {**draft, "path": "/weights/large"}, "draft": draft, "sampling": sampling}],
+        "best": [{"candidate": "d"}],
         "schedules": {"d": [{"first": 1, "last": 4, "gamma": 3}, {"first": 5, "last": None, "gamma": 0}]},
     }  # fmt: skip
     file = tmp_path / "load.json"
@@ -292,6 +293,15 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
         and "1.50× here (highest goodput" in out
     )
     assert "draft_len_schedule:\n        4: 3" in out
+    for nothing in (
+        {"schedules": {"d": [{"first": 1, "last": None, "gamma": 0}]}},
+        # More tokens a second at some number of requests, and at no load more of them in time.
+        {"best": [{"candidate": "none"}]},
+    ):
+        file.write_text(json.dumps(record | nothing))
+        assert main(["recommend", "--for", "vllm", "--from", str(file)]) == 0
+        out = capfd.readouterr().out
+        assert "no draft pays" in out and "num_speculative_tokens" not in out
     record["schedules"] = {"d": [{"first": 1, "last": None, "gamma": 0}]}
     file.write_text(json.dumps(record))
     assert main(["recommend", "--for", "vllm", "--from", str(file)]) == 0

@@ -211,6 +211,9 @@ def test_a_sampled_run_is_proved_and_predicted_from_its_own_alpha(
     argv = without_gamma(small_run(folders, tmp_path, "limit=3", SAMPLED, verb="alpha"))
     capfd.readouterr()
     assert main([*argv, "accept=[exact,match,onehot]"]) == 0
+    out = capfd.readouterr().out
+    assert "α at T>0 by rule" not in out and "trees:" not in out and "the same command with --verbose" in out
+    assert main([*argv, "accept=[exact,match,onehot]", "--verbose"]) == 0
     assert "α at T>0 by rule" in capfd.readouterr().out
     (file,) = (tmp_path / "alpha").glob("*.json")
     rows_of = {row["accept"]: row for row in json.loads(file.read_text())["rows"]}

@@ -599,3 +599,18 @@ def test_a_draft_that_is_cut_off_is_named(tmp_path: Path, capfd: Capture) -> Non
     file.write_text(BARE.format(60, 700, "0.500, 0.080, 0.020" + 4 * ", 0.000", 8.6))
     assert main(["read", str(file)]) == 0
     assert "no pass accepted" not in capfd.readouterr().out
+
+
+def test_what_has_been_given_is_not_asked_for(tmp_path: Path, capfd: Capture) -> None:
+    file = tmp_path / "metrics.txt"
+    asking = [name for name in made.FILES if "--gamma" in str(read_notes(tmp_path, name))]
+    assert asking
+    for name in asking:
+        file.write_text(made.FILES[name])
+        assert main(["read", str(file)]) == 0 and "--gamma" in capfd.readouterr().out
+        assert main(["read", str(file), "--gamma", "4"]) == 0 and "--gamma" not in capfd.readouterr().out
+
+
+def read_notes(tmp_path: Path, name: str) -> tuple[str, ...]:
+    (tmp_path / name).write_text(made.FILES[name])
+    return tuple(read(tmp_path / name)[1].notes)

@@ -368,8 +368,10 @@ def test_records_that_are_not_compared(
 ) -> None:
     run_id = json.loads((tmp_path / "baseline.jsonl").read_text().splitlines()[0])["run_id"]
     changed(tmp_path / "old", run_id, tmp_path / "new", **summary)
-    found, _, err = check_against("new")
+    found, out, err = check_against("new")
     assert found == code and said in err
+    # '0 moved, 0 fail' stood above the line of a failure.
+    assert (code == 1) == ("0 fail; 1 record fails for another reason" in out)
 
 
 def test_another_dtype_is_another_measurement_and_other_hardware_is_not_missing() -> None:

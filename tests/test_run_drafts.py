@@ -213,7 +213,10 @@ def test_drafts_in_turn_are_written_as_a_cascade(run: Run, folders: Folders, tem
 
 
 @pytest.mark.full
-def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
+def test_an_own_corpus_takes_the_place_of_the_training_text(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.report.console.SLOW_S", 0)
     own = tmp_path / "own.jsonl"
     own.write_text('{"en": "a", "de": "die katze rennt"}\n' * 3)
     _, err, first = run("bigram")

@@ -7,6 +7,7 @@ import pytest
 from made_records import make
 
 from specbench.cli import main
+from specbench.formatting import interval, number, percentage, span
 from specbench.records.store import Result
 from specbench.report.console import Screen
 from specbench.report.summary_text import headline, remarks
@@ -75,6 +76,28 @@ def test_the_table_names_every_number(capfd: pytest.CaptureFixture[str]) -> None
         assert part in out
     (measured,) = [line for line in out.splitlines() if line.startswith("speedup measured")]
     assert "–" in measured
+
+
+def test_the_result_comes_before_the_numbers_behind_it(capfd: pytest.CaptureFixture[str]) -> None:
+    sampled = {"identical": None, "proof_z": 0.3, "proof_p": 0.7, "proof_power": 0.02, "proof_z_draft": None}
+    sampled |= {"proof_z2": None, "proof_z_order": None, "temperature": 1.0}
+    for changes, proof in (({}, "identical"), (sampled, "proof z")):
+        record = {"summary": SUMMARY | changes, "config": {}, "environment": {"threads": 2}}
+        Screen(io.StringIO()).show(Result(Path("r.json"), record, reused=False))
+        head, speedup, whole, proved, *rest = [line.split("  ")[0] for line in capfd.readouterr().out.splitlines()]
+        assert head.startswith("t5-large with draft") and (speedup, whole) == ("speedup measured", "")
+        assert proved == proof and {"α", "c", "verification cost v"} <= {*rest} and rest[-1].startswith("record: ")
+
+
+def test_a_contended_speedup_is_marked_where_it_stands(capfd: pytest.CaptureFixture[str]) -> None:
+    line = _shown({"disturbed": True, "disturbed_by": "it waited for a core"}, capfd)["speedup measured"]
+    assert line.endswith("decoding; CONTENDED: unreliable")
+
+
+def test_no_minus_before_a_zero() -> None:
+    assert interval(0.2, -0.0004, 0.89) == "0.20 [0.00, 0.89]" and interval(-0.0001, -1, 1, 2, "+").startswith("+0.00")
+    assert (span(-0.0001, 0.5, "+.3f", " to "), number(-0.001)) == ("+0.000 to +0.500", "0.00")
+    assert percentage(-1e-5, -1e-5, 0.5) == "+0.0% [+0.0, +50.0]"
 
 
 def _shown(changes: dict[str, object], capfd: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ This module imports nothing heavy: `specbench --help` must not wait for torch.
 import gc
 import importlib
 import io
+import os
 import re
 import shlex
 import sys
@@ -80,11 +81,11 @@ RENAMED = {
 
 HELP = """specbench: measure speculative decoding on your models and prompts
 
-usage: specbench VERB [key=value ...]
+usage: specbench COMMAND [option=value ...]
 
 {verbs}
 
-`specbench VERB --help` lists the keys. Without keys, `specbench run` measures a small pair that ships with the project.
+`specbench COMMAND --help` lists the options. Without options, `specbench run` measures a small pair that ships.
 """
 
 
@@ -93,6 +94,15 @@ RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
+    code = _main(argv)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head -1`: without this Python says so when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _main(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):  # α and γ on a terminal without them are \u03b1 and \u03b3
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):

@@ -26,6 +26,7 @@ rounding; at T>0 (sampling.temperature=) the completions must follow its distrib
 OUTPUTS.jsonl is {"prompt": TEXT or IDS, "tokens": IDS} or {"prompt": ..., "text": TEXT}, with "finish_reason" if known.
 Exit code 0: the target's; 1: not the target's; 2: cannot tell (or the command line is wrong). docs/certify.md
 """
+NAMES_TARGET = re.compile(r"target(@\w[\w.]*)?=|target\.(path|hub|shipped)=|experiment=")
 SHOWN = 10  # departures in the table; JSON has all
 
 
@@ -36,14 +37,14 @@ def main(argv: list[str]) -> int:
     command = read(words, CertifyConfig, lambda: usage("certify", ABOUT, CertifyConfig, line=line))
     # A target's usual draft says nothing of the draft that a server used.
     unknown = [] if any(re.match(r"draft(\.kind)?=", word) for word in words) else ["draft=random"]
-    task = partial(job, command.form, files)
+    task = partial(job, command.form, files, any(NAMES_TARGET.match(word) for word in command.overrides))
     return launch_one(task, CertifyConfig, [*command.argv, *unknown], "certify") or 0
 
 
-def job(form: str, files: list[str], config: CertifyConfig) -> int:
+def job(form: str, files: list[str], names_target: bool, config: CertifyConfig) -> int:
     """Test the rows of the file that is named, print the verdict, and return its exit code.
 
-    Raises UserError if there is no such file, or its rows do not fit the target.
+    Raises UserError if there is no such file, no target is named, or the rows do not fit it.
     """
     if len(files) != 1:
         given = f"one file of outputs, not {len(files)} ({', '.join(files)})" if files else "name the file of outputs"
@@ -52,6 +53,8 @@ def job(form: str, files: list[str], config: CertifyConfig) -> int:
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
+    if not names_target:  # the default of a run is no claim of any server
+        raise UserError(f"target: name the model that the server claims to run: certify {file} target=NAME")
     from specbench.interop.certify import certify
 
     found = certify(config, file, to_stderr)

@@ -139,19 +139,19 @@ KEYS: dict[str, tuple[str, ...]] = {
 GROUP_NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "batch", "prompts"]
 
 
-def grouped(results: str, key: str, form: str) -> None:
-    """Print every group of two runs or more that differ only in `key`, as tables, CSV or JSON.
+def grouped(results: str, key: str, form: str, chosen: Catalog) -> None:
+    """Print every group of two runs or more of `chosen` that differ only in `key`, as tables, CSV or JSON.
 
     Raises UserError if `key` is not among KEYS.
     """
     if key not in KEYS:
         raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")
-    groups = _groups_of(results, key)
+    groups = _groups_of(results, key, {head.run_id for head in chosen.heads})
     rows = [group["group"] | row for group in groups for row in group["rows"]]
     print_rows(form, rows, lambda: _draw_groups(groups, key), document=groups)
 
 
-def _groups_of(results: str, key: str) -> list[Row]:
+def _groups_of(results: str, key: str, chosen: set[str]) -> list[Row]:
     """The groups, each with what its runs have in common and a row for each run, the fastest first."""
     import pandas as pd
 
@@ -161,7 +161,7 @@ def _groups_of(results: str, key: str) -> list[Row]:
 
     records = Records(results)
     frame = pd.concat([records.chains, records.learning], ignore_index=True)
-    frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
+    frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna() & frame["run_id"].isin(chosen)]
     rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
     made = []
     for _, group in frame.assign(rest=rest).groupby(["rest", *(name for name in MACHINE if name != key)], dropna=False):

@@ -18,7 +18,11 @@ def tables(argv: list[str]) -> int:
     """Run `specbench tables` with the words `argv`."""
     parser = options("tables", "The paper's tables with our numbers. No model is loaded.")
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="runs (yours, whatever they are of), table1 ... table5, beyond, gap, levers, trees, strata (default all; "
+        "runs alone in a folder with runs of yours only)",
     )
     parser.add_argument(
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
@@ -45,6 +49,8 @@ def tables(argv: list[str]) -> int:
     else:
         with counted(len(arguments.names) or len(TABLES), "tables") as step:
             shown = build(arguments.names, records, step)
+        if not arguments.names and [table.name for table in shown] == ["runs"]:
+            to_stderr(f"the paper's tables with these runs in them: specbench tables {' '.join(TABLES)}")
     if forms == ["json"] and folder is None:  # one document, however many tables
         print_rows("json", (), print, document=[document(table) for table in shown])
         return 0

@@ -2,7 +2,9 @@
 
 import csv
 import itertools
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -30,14 +32,14 @@ READ = ("target", "draft", "task")  # groups whose files say what a choice needs
 PARTS = (*READ, "model")  # groups that a choice may be made of
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What a choice needs, the least first.
-NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
+NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "options"
 NEEDS = (NOW, DOWNLOAD, TRAIN, INSTALL, KEYS)
 MEANINGS = {
     NOW: "usable now, with no network",
     DOWNLOAD: "fetched from the hub on first use",
     TRAIN: "after the training that 'from' names",
     INSTALL: "after the installation that 'from' names",
-    KEYS: "with the keys that 'from' names",
+    KEYS: "with the options that 'from' names",
 }
 
 
@@ -274,11 +276,51 @@ def main(argv: list[str]) -> int:
         "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
     parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
+    parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
     groups = [arguments.group] if arguments.group else USUAL
     found = [choice for group in groups for choice in choices(group, arguments.config_dir)]
-    print_rows(arguments.format, [asdict(choice) for choice in found], lambda: _draw(found))
+    is_short = not arguments.all and arguments.group in (None, "target")
+    print_rows(arguments.format, [asdict(choice) for choice in found], lambda: (_names if is_short else _draw)(found))
     return 0
+
+
+# Targets by what they are for; the first that holds names a target's line.
+KINDS: dict[str, Callable[[Choice], bool]] = {
+    "ships": lambda one: one.origin.startswith("ships"),
+    "chat models": lambda one: one.default_task == "mt-bench",
+    "as in the paper": lambda one: PAPERS.match(one.name) is not None,
+    "random weights": lambda one: one.origin.startswith("random"),
+    "others": lambda one: True,
+}
+PAPERS = re.compile(r"t5|flan-t5|gpt")  # the families of the paper's models
+
+
+def _names(found: Sequence[Choice]) -> None:
+    """The choices as names, a line for each kind of target, and for each need of the other groups."""
+    for group, members in groupby(found, key=lambda choice: choice.group):
+        print(f"{group}s" if group in READ else group)
+        kinds: dict[str, list[str]] = {}
+        for one in members:
+            kind = next(kind for kind, holds in KINDS.items() if holds(one)) if group == "target" else one.needs
+            kinds.setdefault(kind, []).append(one.name)
+        for kind in [*KINDS, *NEEDS]:
+            if kind in kinds:
+                names = [name for name in kinds[kind] if name != "hub"]
+                print(textwrap.fill(", ".join(names), WIDTH, initial_indent=f"  {kind:<17}", subsequent_indent=" " * 19,
+                                    break_on_hyphens=False))  # fmt: skip
+    needed = {choice.needs for choice in found if choice.group != "target"}
+    for needs in (one for one in NEEDS if one in needed):
+        print(f"{needs}: {MEANINGS[needs]}")
+    print(ANY_MODEL)
+    print(f"what each is: specbench list --all, or specbench list {' | '.join(GROUPS[1:])}")
+
+
+WIDTH = 118
+ANY_MODEL = (
+    "any model of the hub: target=OWNER/NAME[@REVISION]; any folder: target=./FOLDER; the same with draft=. "
+    "Your own rows: task=./FILE.jsonl[.gz]"
+)
 
 
 def _draw(found: Sequence[Choice]) -> None:
@@ -296,10 +338,7 @@ def _draw(found: Sequence[Choice]) -> None:
     for needs in dict.fromkeys(choice.needs for choice in found):
         console.print(f"{needs}: {MEANINGS[needs]}")
     if KEYS in {choice.needs for choice in found if choice.group == "target"}:
-        console.print(
-            "any model of the hub: target=OWNER/NAME[@REVISION]; any folder: target=./FOLDER; the same with draft=. "
-            "Your own rows: task=./FILE.jsonl[.gz]"
-        )
+        console.print(ANY_MODEL)
     if len({choice.group for choice in found}) > 1:
         console.print(f"more: {', '.join(f'specbench list {group}' for group in GROUPS if group not in USUAL)}")
 

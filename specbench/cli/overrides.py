@@ -33,6 +33,7 @@ SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's f
 VARIED = ("draft.", "tree.")
 PARENTS = (".", "..")
 QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar
+TEXTS = re.compile(r"task\.(template|prefix|suffix)|sampling\.regex")  # whose value may hold any characters
 TEMPLATE = "prompt.template"
 TEMPLATES = {"chat": "task.chat_template=true", "none": "task.chat_template=false"}
 
@@ -128,11 +129,23 @@ def _respelt(word: str) -> str:
     word = f"{key}={value}" if equals else word
     if PLACES_ALONE.fullmatch(key) or PICKED_OR_PLACE.fullmatch(key):
         return f"{key}={_places(value, may_be_name=not PLACES_ALONE.fullmatch(key))}"
+    if TEXTS.fullmatch(key):
+        return f"{key}={_text(key, value)}"
     if key != TEMPLATE:
         return word
     if value not in TEMPLATES:
         raise UserError(f"{word}: must be {' | '.join(TEMPLATES)}")
     return TEMPLATES[value]
+
+
+def _text(key: str, value: str) -> str:
+    """`value` in quotes where Hydra could not read it, or would take it for a list or a mapping."""
+    if not value or value[0] in "\"'" or "${" in value or SWEEPS.match(value):
+        return value
+    if value[0] not in "[{" and parsed(f"{key}={value}") is not None:
+        return value
+    escaped = value.replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _in_brackets(word: str, lists: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """`specbench read`: what engines print about speculative decoding, on one definition."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from specbench.cli.formats import FORMATS, print_rows
 from specbench.cli.options import Options
 from specbench.errors import UserError
+from specbench.formatting import interval
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ def main(argv: list[str]) -> int:
     for file in arguments.files:
         form, whole = readings.read(Path(file), since, arguments.form)
         parts = {f"{file} ({kind})": one for kind, one in whole.kinds.items()} or {file: whole}
-        for name, reading in parts.items():
+        for name, part in parts.items():
+            reading = part
+            if arguments.gamma is not None:  # what is asked for has been given
+                reading = replace(reading, notes=[note for note in reading.notes if "--gamma" not in note])
             found = readings.estimate(reading, arguments.gamma)
             best = None
             if arguments.c is not None and found is not None and found.alpha is not None:
@@ -183,8 +187,8 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
     console.print(table)
     for pair in differences:
         said = "they differ" if pair["shown"] else "no difference shown"
-        span = f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
-        console.print(f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})")
+        value = interval(pair["value"], pair["low"], pair["high"], 3, "+")  # type: ignore[arg-type]
+        console.print(f"α of {pair['a']} − α of {pair['b']}: {value} ({said})")
     for text in dict.fromkeys(one.estimate.interval for one in sources if one.estimate and one.estimate.interval):
         console.print(f"95% intervals: {text}")
 
@@ -232,8 +236,7 @@ def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:
 def _alpha(found: "Estimate") -> str | None:
     if found.alpha is None:
         return None
-    bounds = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-    return f"{found.alpha:.3f}{bounds}"
+    return interval(found.alpha, found.low, found.high, 3)
 
 
 def _number(value: float, digits: int = 3) -> str:

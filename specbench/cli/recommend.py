@@ -13,7 +13,7 @@ from specbench.cli.formats import aside, draw_picture, picture_file, print_rows,
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
-from specbench.config.verbs import LOAD, UNUSED, VALIDATE, ChooseConfig, LoadConfig
+from specbench.config.verbs import LOAD, VALIDATE, ChooseConfig, LoadConfig, refused
 from specbench.errors import UserError, closest_first
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
@@ -38,28 +38,38 @@ ALPHA_OPTIONS = LISTS | {
     "sampling.temperature=0,1": "(default: both, a sample for each: alpha at T is defined along completions "
     "that the target samples at T)",
     "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
+    "--verbose": "also alpha by position and by rule, of trees, bounds on short heads and on routers, and times",
 }
 
 
 def alpha(argv: list[str]) -> int:
     """Run `specbench alpha` with the words `argv`."""
     command = read(
-        argv, ChooseConfig, lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS)
+        argv,
+        ChooseConfig,
+        lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS, unused=refused("alpha")),
+        alone=("verbose",),
     )
-    launch_each(partial(score, command.form), ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
+    launch_each(
+        partial(score, command.form, "verbose" in command.options),
+        ChooseConfig,
+        command.argv,
+        "alpha",
+        api.BOTH_TEMPERATURES,
+    )
     return 0
 
 
-def score(form: str, configs: list[ChooseConfig]) -> None:
-    """Score the drafts of `configs`; print the table, the time that it took, and the record's file."""
+def score(form: str, verbose: bool, configs: list[ChooseConfig]) -> None:
+    """Score the drafts of `configs`; print the table and the record's file; `verbose`: all tables, and times."""
     from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
 
     found = api.score(configs)
     rows = found.record["rows"]
-    print_rows(form, rows, lambda: draw_alphas(found.record))
+    print_rows(form, rows, lambda: draw_alphas(found.record, verbose))
     console = terminal(aside(form))
-    for setting in found.record["settings"]:
+    for setting in found.record["settings"] if verbose else ():
         kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
@@ -68,6 +78,8 @@ def score(form: str, configs: list[ChooseConfig]) -> None:
         )
     if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
         console.print(f"only {fewest} prompts: the intervals are rough")
+    if not verbose:
+        console.print("by position, by rule, trees, bounds and times: the same command with --verbose")
     console.print(f"record: {found.file}")
 
 
@@ -125,10 +137,10 @@ def main(argv: list[str]) -> int:
 
 def _help(argv: Sequence[str]) -> str:
     if "--load" in argv:
-        return usage(LOAD, LOAD_ABOUT, LoadConfig, line=LINE, options=LISTS | LOAD_OPTIONS, unused=UNUSED[LOAD])
+        return usage(LOAD, LOAD_ABOUT, LoadConfig, line=LINE, options=LISTS | LOAD_OPTIONS, unused=refused(LOAD))
     if "--validate" in argv:
-        return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
-    return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
+        return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=refused(VALIDATE))
+    return usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=refused("recommend"))
 
 
 def job(
@@ -343,7 +355,7 @@ def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[E
     rows, found = as_ranking(record), list[EngineSettings]()
     for name in engines:
         settings = settings_for({"rows": []}, name)
-        refused = [] if rows else ["no draft pays at any number of rows here: serve without one"]
+        refused = [] if rows else ["no draft pays at any load here: serve without one"]
         for row in rows:
             document = {**record, "rows": [row]}
             settings = settings_for(document, name, row["schedule"])
@@ -355,13 +367,15 @@ def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[E
 
 
 def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each candidate that pays at some number of rows, as in a ranking, with its schedule."""
+    """A row for each candidate that pays at some load, as in a ranking, with its schedule."""
     goodput: dict[str, float] = {}
+    # More tokens a second at some number of rows are not more requests served in time.
+    pays = {row["candidate"] for row in record["best"]}
     for row in record["rows"]:
         goodput[row["candidate"]] = max(goodput.get(row["candidate"], 0.0), row["goodput"])
     known = {one["candidate"]: one for one in record["alpha_rows"]}
     rows = []
-    for name in sorted(record["schedules"], key=lambda name: -goodput[name]):
+    for name in sorted(pays & {*record["schedules"]}, key=lambda name: -goodput[name]):
         spans = [Span(one["first"], one["last"], one["gamma"]) for one in record["schedules"][name]]
         drafting = [span.gamma for span in spans if span.gamma]
         if drafting:

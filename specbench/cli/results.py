@@ -21,7 +21,7 @@ from typing import (
 )
 
 from specbench.analysis.acceptance.strata import ANSWER, NO_CATEGORY, By, Stratum, phases_of, strata
-from specbench.cli.formats import as_json, print_rows
+from specbench.cli.formats import as_json, aside, print_rows
 from specbench.cli.options import RUN, Options, options, to_stderr
 from specbench.errors import UserError
 from specbench.escaping import one_line
@@ -71,7 +71,7 @@ TELLING = ("device", "dtype", "engine", "numerics", "processing", "context")
 
 def main(argv: list[str]) -> int:
     """Run `specbench results` with the words `argv`."""
-    about = "All records as one table, a row for each run: records of this machine and the kept copies."
+    about = "All records of this machine as one table, a row for each run; with --kept also those that ship."
     parser = options("results", about, rows=True)
     parser.add_argument(
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
@@ -90,6 +90,10 @@ def main(argv: list[str]) -> int:
         "context: compare runs that differ only in context=, gamma= and how many prompts, and forecast their costs",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
+    parser.add_argument(
+        "--kept", action="store_true", help="also the kept copies (results/kept); without records of your own "
+        "--by and --group-by read them anyway",
+    )  # fmt: skip
     add_export(parser)
     arguments = parser.read(argv)
     if arguments.kind is not None:
@@ -113,16 +117,16 @@ def main(argv: list[str]) -> int:
     if arguments.by == "context":
         from specbench.report.contexts import draw_runs, rows_by_context
 
-        compared = rows_by_context(Catalog(arguments.results), arguments.run)
+        compared = rows_by_context(_chosen(arguments), arguments.run)
         print_rows(arguments.format, compared, lambda: draw_runs(compared))
         return 0
     if arguments.by is not None:
-        by_stratum(arguments.results, arguments.by, arguments.run, arguments.format)
+        by_stratum(_chosen(arguments), arguments.by, arguments.run, arguments.format)
         return 0
     if arguments.group_by is not None:
         from specbench.cli.compare import grouped
 
-        grouped(arguments.results, arguments.group_by, arguments.format)
+        grouped(arguments.results, arguments.group_by, arguments.format, _chosen(arguments))
         return 0
     if arguments.schema is not None:
         from specbench.report.table import selected
@@ -134,13 +138,30 @@ def main(argv: list[str]) -> int:
         forgotten = Catalog(arguments.results).forget_failed()
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
-    rows = Catalog(arguments.results).rows(failed=True)
-    if rows or arguments.format != "table":
-        print_records(arguments.format, rows)
-    else:
-        folders = f"{runs_folder(arguments.results)} or {kept_folder(arguments.results)}"
-        print(f"no record in {folders}; 'specbench run' makes one")
+    _list_records(arguments.results, arguments.kept, arguments.format)
     return 0
+
+
+def _chosen(arguments: Namespace) -> Catalog:
+    """The records that --by and --group-by split or compare."""
+    catalog = Catalog(arguments.results)
+    return catalog if arguments.kept or arguments.run is not None else catalog.own_first()
+
+
+def _list_records(results: str, kept: bool, form: str) -> None:
+    """Print the records of this machine, and on request the kept copies after them."""
+    every = Catalog(results)
+    mine = [row for row in every.rows(failed=True) if row["run_id"] in every.own]
+    others = [row for row in every.rows(failed=True) if row["run_id"] not in every.own]
+    rows = [*mine, *(others if kept else ())]
+    if rows or form != "table":
+        print_records(form, rows)
+    elif not others:
+        print(f"no record in {runs_folder(results)} or {kept_folder(results)}; 'specbench run' makes one")
+    else:
+        print(f"no record of your own in {runs_folder(results)}; 'specbench run' makes one")
+    if others and not kept:
+        print(f"{len(others)} kept records are not shown: specbench results --kept", file=aside(form))
 
 
 def show_runs(results: str, names: list[str], form: str) -> None:
@@ -314,9 +335,8 @@ OF_RUN = ("run_id", "target", "draft", "task", "temperature", "gamma")
 PARTS_DIGITS = {"alpha": ".3f", "tokens_per_pass": ".2f", "speedup": ".2f"}
 
 
-def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
+def by_stratum(catalog: Catalog, by: By, run: str | None, form: str) -> None:
     """Print the strata of one run, or of all that have several. Raises UserError where there is no such run."""
-    catalog = Catalog(results)
     run_ids = [catalog.find(run)] if run is not None else [head.run_id for head in catalog.heads]
     rows: list[Row] = []
     for run_id in run_ids:

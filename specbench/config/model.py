@@ -1,5 +1,6 @@
 """The keys of a model: the source of its weights, and its name."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,6 +68,54 @@ def name_of(model: ModelConfig) -> str:
     return model.name or (model.hub or "").rpartition("/")[2]
 
 
+QUANTISED = "quantization_config"  # of a config.json whose weights are GPTQ, AWQ, bitsandbytes, FP8, …
+# Trained drafts by a key of their config.json as we save them, and by a part of the architecture's name.
+SAVED_DRAFTS = {"eagle": "eagle (or eagle3)", "mtp": "mtp", "peagle": "peagle"}
+PUBLISHED_DRAFTS = {"DFlash": "dflash", "DSpark": "dspark", "Eagle3": "eagle3", "Eagle": "eagle", "Medusa": "medusa"}
+
+
+def not_a_model(path: Path) -> str | None:
+    """What a file or folder is that holds no weights which can be loaded, and the way out; None if it may hold some."""
+    gguf = path.suffix == ".gguf" if path.is_file() else any(path.glob("*.gguf"))
+    file = path / "config.json"
+    if gguf and not file.is_file():
+        return "is GGUF, which llama.cpp reads; give the folder or the hub repository that it was converted from"
+    if path.is_file():
+        return "is a file; give the folder of config.json and the weights"
+    adapter = _content(path / "adapter_config.json")
+    if adapter is not None and not file.is_file():
+        base = adapter.get("base_model_name_or_path") or "its base model"
+        return (
+            f"is a LoRA adapter of {base}, without the model's own weights; merge it (merge_and_unload() of peft, then "
+            "save_pretrained(FOLDER) of model and tokenizer) and give that folder"
+        )
+    content = _content(file) or {}
+    if isinstance(quantised := content.get(QUANTISED), dict):
+        method = str(quantised.get("quant_method") or "quantised").upper()
+        return f"holds {method} weights, which are not supported; give the checkpoint that they were quantised from"
+    if (kind := _trained_draft(content)) is not None:
+        return f"holds a trained draft, not a model: draft={kind} draft.path={path}"
+    return None
+
+
+def _trained_draft(content: Mapping[str, Any]) -> str | None:
+    """The kind of the trained draft whose config.json holds `content`; None for a model's."""
+    if "model_type" not in content:
+        saved = (kind for name, kind in SAVED_DRAFTS.items() if name in content)
+        return next(saved, str(content["kind"]) if "kind" in content else None)
+    names = [str(name) for name in content.get("architectures") or ()]
+    return next((kind for part, kind in PUBLISHED_DRAFTS.items() if any(part in name for name in names)), None)
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a JSON file holds; None without one, or where it holds no object."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def check_model(key: str, model: ModelConfig) -> None:
     """Check the keys of a model; `key` is the config's name of it.
 
@@ -79,6 +128,8 @@ def check_model(key: str, model: ModelConfig) -> None:
     if model.architecture:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
+        if Path(model.path).exists() and (said := not_a_model(Path(model.path))) is not None:
+            raise UserError(f"{key}.path={model.path}: {said}")
         there = Path(model.path).is_dir()
         if not there and (how := made_by(model.path)):
             raise UserError(f"{key}.path={model.path}: does not exist yet; {how}")

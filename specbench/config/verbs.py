@@ -134,6 +134,11 @@ UNUSED = {
 }
 
 
+def refused(verb: str) -> set[str]:
+    """Keys of a run, or parts of its config, that `verb` refuses: its help does not list them."""
+    return {*UNUSED[verb], "simulate"}
+
+
 def require_used(verb: str, key: str, value: object) -> None:
     """Check that `verb` uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}

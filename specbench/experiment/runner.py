@@ -270,7 +270,7 @@ def _decode_missing(
     if ended() or not missing:
         return
     if journal.prompts:
-        progress.say(f"resuming after {len(journal.prompts)} finished prompts")
+        progress.note(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
     if parts.config.batch > 1:

@@ -32,9 +32,13 @@ class Catalog:
         self.results = Path(results)
         copies = sorted(kept_folder(results).glob("*.json.gz")) if kept else []
         own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (_modified(file), file.name))
+        own_files = set(own)
         self._heads: dict[str, Head] = {}
         self._failed: dict[str, Head] = {}
+        self.own: set[str] = set()  # ids of this machine's records, whichever copy is used
         for head in _read([*copies, *own]):
+            if head.file in own_files:
+                self.own.add(head.run_id)
             there = self._heads.get(head.run_id)
             if head.failed:
                 self._failed[head.run_id] = head
@@ -46,6 +50,10 @@ class Catalog:
     def heads(self) -> list[Head]:
         """Those of finished runs."""
         return list(self._heads.values())
+
+    def own_first(self) -> "Catalog":
+        """The records of this machine alone, where it has any; else all."""
+        return Catalog(self.results, kept=False) if self.own else self
 
     def rows(self, failed: bool = False) -> list[Row]:
         """A row for each finished run, and on request for each failed run, which has no numbers."""
@@ -88,7 +96,8 @@ class Catalog:
     def find(self, name: str) -> str:
         """The id of the finished run that `name` means: an id, a unique part of it, the path of a record, or 'last'.
 
-        Raises UserError if there is none, or several.
+        'last' and a part of an id mean a run of this machine before a kept copy. Raises UserError if there is none,
+        or several.
         """
         if name in self._heads:
             return name
@@ -100,6 +109,7 @@ class Catalog:
             return self._open(Path(name))
         found = [head.run_id for head in self.heads if head.run_id.startswith(name)]
         found = found or [head.run_id for head in self.heads if name in head.run_id]
+        found = [run_id for run_id in found if run_id in self.own] or found
         if len(found) == 1:
             return found[0]
         if found:
@@ -112,7 +122,8 @@ class Catalog:
     def _last(self) -> str:
         if not self.heads:
             raise UserError(f"{LAST}: there is no record in {self.results}; 'specbench run' makes one")
-        return max(self.heads, key=_created).run_id
+        mine = [head for head in self.heads if head.run_id in self.own]
+        return max(mine or self.heads, key=_created).run_id
 
     def _open(self, file: Path) -> str:
         """Add the record in `file`."""

@@ -17,8 +17,12 @@ OF_CHILDREN = {  # rows of the table, in order
 }
 
 
-def draw(record: AlphaDocument) -> None:
-    """Print α by draft, temperature and rule, then by position, and what the rows have of vocabularies and trees."""
+def draw(record: AlphaDocument, verbose: bool = False) -> None:
+    """Print α by draft, temperature and rule.
+
+    `verbose`: then by position and rule, bounds on short heads and routers, and what the rows have of vocabularies and
+    trees.
+    """
     from rich.markup import escape
 
     console = wide_console(160)
@@ -37,6 +41,8 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    if not verbose:
+        return
     for setting in record["settings"]:
         if most := setting.get("of_top_tokens"):
             shown = ", ".join(f"{share:.3f} ({int(tokens):,})" for tokens, share in most.items())

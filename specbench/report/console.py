@@ -4,7 +4,10 @@ rich takes a while to import, and most commands print without it, so it is impor
 """
 
 import itertools
+import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -63,6 +66,8 @@ def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | 
 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
+SLOW_S = 3.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
+STEP = re.compile(r"[a-z]+ing ")  # begins a line that says what is being done; any other is printed at once
 
 
 @contextmanager
@@ -72,7 +77,7 @@ def counted(total: int, what: str) -> Iterator[Callable[[], None]]:
     if total < FEWEST_STEPS:
         yield lambda: None
         return
-    with Screen(sys.stderr, what, f"{what}: {{}} of {{}}") as screen:
+    with Screen(sys.stderr, what, f"{what}: {{}} of {{}}", slow_s=0) as screen:
 
         def step() -> None:
             screen.advance(next(started), total)
@@ -82,9 +87,18 @@ def counted(total: int, what: str) -> Iterator[Callable[[], None]]:
 
 
 class Screen:
-    """Progress on `stream`, a bar on a terminal and plain lines in a log; and the final table on stdout."""
+    """Progress on `stream`, a bar on a terminal and plain lines in a log; and the final table on stdout.
 
-    def __init__(self, stream: IO[str], doing: str = "decoding", done: str = "decoded {} of {} prompts") -> None:
+    In a log a step, or a part of the prompts, has a line once it takes `slow_s` (unset: SLOW_S).
+    """
+
+    def __init__(
+        self,
+        stream: IO[str],
+        doing: str = "decoding",
+        done: str = "decoded {} of {} prompts",
+        slow_s: float | None = None,
+    ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._doing, self._done = doing, done
@@ -97,6 +111,9 @@ class Screen:
         )
         self._progress = Progress(*columns, console=self._console, transient=True)
         self._task = self._progress.add_task("starting", total=None)
+        self._slow_s = SLOW_S if slow_s is None else slow_s
+        self._printed = time.monotonic()
+        self._step: threading.Timer | None = None  # prints a line of the log when its step turns out to be slow
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -104,13 +121,25 @@ class Screen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end_step()
         if self._console.is_terminal:
             self._progress.stop()
 
     def say(self, text: str) -> None:
         self._progress.update(self._task, description=text)
-        if not self._console.is_terminal:
+        self._end_step()
+        if self._console.is_terminal:
+            return
+        if not self._slow_s or not STEP.match(text):
             self.note(text)
+            return
+        self._step = threading.Timer(self._slow_s, self.note, [text])
+        self._step.daemon = True
+        self._step.start()
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.cancel()
 
     def note(self, text: str) -> None:
         """A line that does not go away, above the bar on a terminal."""
@@ -119,8 +148,11 @@ class Screen:
     def advance(self, done: int, total: int, now: str = "") -> None:
         also = f", {now}" if now else ""
         self._progress.update(self._task, description=self._doing + also, completed=done, total=total)
-        if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
+        self._end_step()
+        is_due = (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total
+        if not self._console.is_terminal and is_due and time.monotonic() - self._printed >= self._slow_s:
             self._console.print(self._done.format(done, total) + also)
+            self._printed = time.monotonic()
 
     def line(self, result: "Result", place: str = "") -> None:
         """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout.

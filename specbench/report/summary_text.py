@@ -139,7 +139,27 @@ def _alpha(s: Summary) -> tuple[str, str, str]:
 
 
 def rows(s: Summary) -> list[tuple[str, str, str]]:
-    """The table of a run: name, value, and what the value is."""
+    """The table of a run: name, value, and what the value is; first the result, then the numbers behind it."""
+    return [*_result(s), *_numbers(s)]
+
+
+def _result(s: Summary) -> list[tuple[str, str, str]]:
+    """The speedup, and whether the completions are the target's."""
+    contended = "CONTENDED: unreliable" if s.get("disturbed") else None
+    said = "; ".join(filter(None, ["decoding", contended, why_unproved(dict(s)), why_loops(dict(s))]))
+    table = [
+        ("speedup measured", interval_of(s, "speedup_measured", "speedup"), said),
+        ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
+    ]
+    if s["identical"] is not None:
+        said = "of completions equal the target's greedy decoding"
+        table.append(("identical", f"{100 * s['identical']:.1f}%", said))
+        if s.get("numerics") == "invariant":
+            table.append(("  logits", "equal", "bitwise, however many tokens are read at once; proved at start"))
+    return table + _proof(s)
+
+
+def _numbers(s: Summary) -> list[tuple[str, str, str]]:
     table = [
         _alpha(s),
         *_under_rule(s),
@@ -160,12 +180,6 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
         ("speedup calibrated", number(s["speedup_calibrated"]), _calibration(s)),
-        (
-            "speedup measured",
-            interval_of(s, "speedup_measured", "speedup"),
-            "; ".join(filter(None, ["decoding", why_unproved(dict(s)), why_loops(dict(s))])),
-        ),
-        ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
         *_throughput(s),
         *_memory(s),
         *_energy(s),
@@ -175,12 +189,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         name = METRICS[s["quality_metric"]]
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
-    if s["identical"] is not None:
-        said = "of completions equal the target's greedy decoding"
-        table.append(("identical", f"{100 * s['identical']:.1f}%", said))
-        if s.get("numerics") == "invariant":
-            table.append(("  logits", "equal", "bitwise, however many tokens are read at once; proved at start"))
-    return table + _proof(s)
+    return table
 
 
 def _memory(s: Summary) -> list[tuple[str, str, str]]:
@@ -197,8 +206,11 @@ def _memory(s: Summary) -> list[tuple[str, str, str]]:
     said += f" ({of_draft})" if of_draft else ""
     rows = [("memory", more_memory(s["memory_ratio"]), said)]
     if peak is not None:
-        of = "allocator" if s["memory_source"] == "allocator" else "process, Python and torch included"
-        rows.append(("  at most", size(peak), f"of the {of}"))
+        if s["memory_source"] == "allocator":
+            of = "given by the GPU's allocator: the above and working memory"
+        else:
+            of = "held by the whole process: the above, working memory, Python and PyTorch"
+        rows.append(("  at most", size(peak), of))
     return rows
 
 

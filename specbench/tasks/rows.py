@@ -1,4 +1,7 @@
-"""Rows from files: JSON lines, CSV, plain text, or a folder of these, gzip or not. Errors name file and line."""
+"""Rows from files: JSON lines or a JSON array, CSV, parquet, what `datasets` saved, plain text; or a folder of these.
+
+Text may be gzip. Errors name file and line.
+"""
 
 import csv
 import gzip
@@ -6,15 +9,16 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 TEXT_FIELD = "text"  # what a line of a plain text file is called
-JSON, CSV = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv")
+JSON, CSV, PARQUET = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv"), ".parquet"
+SAVED = "state.json", "dataset_dict.json"  # what `save_to_disk` of `datasets` puts beside a split, and beside splits
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,14 @@ class Row:
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, or of all files of a folder in the order of their names.
 
-    The suffix gives the format: .jsonl, .json or .ndjson is an object a line; .csv or .tsv names its fields in the
-    first line; of any other file each line is a row with the field `text`. A byte order mark is left out. Raises
-    UserError for no file, no row, or a row that cannot be read; the message names file and line.
+    The suffix gives the format: .jsonl, .json or .ndjson is an object a line, or one array of objects; .csv or .tsv
+    names its fields in the first line; .parquet is a table; of any other file each line is a row with the field
+    `text`. A folder may also be one that `datasets` saved. A byte order mark is left out. Raises UserError for no file,
+    no row, or a row that cannot be read; the message names file and line.
     """
+    if any((path / name).is_file() for name in SAVED):
+        yield from _saved_rows(path)
+        return
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         if not files:
@@ -51,6 +59,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     suffixes = path.suffixes
     if any(suffix in JSON for suffix in suffixes):
         yield from _json_rows(path)
+    elif path.suffix == PARQUET:
+        yield from _parquet_rows(path)
     elif any(suffix in CSV for suffix in suffixes):
         yield from _csv_rows(path, is_tsv=".tsv" in suffixes)
     else:
@@ -59,7 +69,52 @@ def read_rows(path: Path) -> Iterator[Row]:
                 yield Row(f"{path}, line {number}", {TEXT_FIELD: line.rstrip("\n")})
 
 
+def _saved_rows(path: Path) -> Iterator[Row]:
+    """The rows of a folder that `save_to_disk` of `datasets` wrote."""
+    if not (path / SAVED[0]).is_file():
+        splits = sorted(one.name for one in path.iterdir() if (one / SAVED[0]).is_file())
+        raise UserError(f"{path}: holds several splits ({', '.join(splits)}); name one of them, {path}/{splits[0]}")
+    import datasets  # seconds of import
+
+    try:
+        yield from _numbered(path, datasets.load_from_disk(str(path)))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a data set that was saved ({first_line(error)})") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        groups = (batch.to_pylist() for batch in parquet.ParquetFile(path).iter_batches())
+        yield from _numbered(path, itertools.chain.from_iterable(groups))
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{path}: cannot be read as parquet ({first_line(error)})") from error
+
+
+def _numbered(path: Path, rows: Iterable[object]) -> Iterator[Row]:
+    """Rows of a file without lines."""
+    for number, fields in enumerate(rows, start=1):
+        where = f"{path}, row {number}"
+        if not isinstance(fields, dict):
+            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+        yield Row(where, fields)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a JSON file is one array, not an object a line."""
+    first = next((line.strip() for line in _lines(path) if line.strip()), "")
+    return first.startswith("[")
+
+
 def _json_rows(path: Path) -> Iterator[Row]:
+    if _is_array(path):
+        try:
+            array = json.loads("".join(_lines(path)))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {error.lineno}: not a JSON array ({error.msg})") from error
+        yield from _numbered(path, array)
+        return
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue

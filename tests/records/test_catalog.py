@@ -56,7 +56,7 @@ def test_results_lists_kept_records_too_with_their_ids(tmp_path: Path, capsys: C
     run_id = make(tmp_path)
     keep(Records(tmp_path), print)
     shutil.rmtree(store.runs_folder(tmp_path))  # as in a bare clone
-    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert main(["results", "--kept", "--results", str(tmp_path)]) == 0
     heading, row = capsys.readouterr().out.splitlines()[:2]
     assert heading.split()[0] == "id" and row.split()[0] == digest(run_id)
     assert main(["show", row.split()[0], f"results={tmp_path}"]) == 0
@@ -155,3 +155,24 @@ def test_a_link_to_nothing_is_skipped_by_name(tmp_path: Path) -> None:
     (store.runs_folder(tmp_path) / "gone.json").symlink_to(tmp_path / "nowhere.json")
     with pytest.warns(UserWarning, match="gone.json: skipped"):
         assert [head.run_id for head in Catalog(tmp_path).heads] == [run_id]
+
+
+def test_own_records_come_before_kept_copies(tmp_path: Path, capfd: Capture) -> None:
+    """A table of 324 kept records hid the one of the user; 'last' and a part of an id meant kept copies too."""
+    mine = make(tmp_path, gamma=1, created="2026-02-01T00:00:00+00:00")
+    copied = make(tmp_path, gamma=2, created="2026-03-01T00:00:00+00:00")
+    keep(Records(tmp_path), print, dirty=True)
+    store.record_file(tmp_path, copied).unlink()
+    catalog = Catalog(tmp_path)
+    assert catalog.own == {mine} and {head.run_id for head in catalog.heads} == {mine, copied}
+    assert catalog.find("last") == catalog.find("t5") == mine
+    capfd.readouterr()
+    for words, shown in (((), [mine]), (("--kept",), [mine, copied])):
+        assert main(["results", "--results", str(tmp_path), "--format", "json", *words]) == 0
+        out, err = capfd.readouterr()
+        assert [row["run_id"] for row in json.loads(out)] == shown
+        assert ("1 kept records are not shown: specbench results --kept" in err) == (not words)
+    store.record_file(tmp_path, mine).unlink()
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("no record of your own in ") and "2 kept records are not shown" in out

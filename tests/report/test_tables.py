@@ -371,3 +371,22 @@ def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(["tables", f"results={tmp_path}"]) == 0
     assert len(opened) == len(set(opened)) == 3
     assert "tables: 0 of" in capsys.readouterr().err, "what takes a while says how far it is"
+
+
+def test_own_runs_are_a_table_whatever_they_are_of(tmp_path: Path, capfd: Capture) -> None:
+    """170 rows of the paper's said 'no record', and the user's own experiment was in none of them."""
+    ids = [make(tmp_path, target="mine", draft="my_draft", task="my-rows", gamma=gamma) for gamma in (2, 4)]
+    assert main(["tables", "--format", "latex", "--results", str(tmp_path)]) == 0
+    out, err = capfd.readouterr()
+    assert out.count("\\begin{table}") == 1 and "no record" not in out and out.isascii()
+    assert out.count(r"my\_draft") == 2 and all(digest(run_id) in out for run_id in ids)
+    assert "specbench tables table1" in err
+    assert main(["tables", "runs", "--format", "csv", "--results", str(tmp_path)]) == 0
+    assert [line.split(",")[0] for line in capfd.readouterr().out.split()] == ["run_id", *ids]
+    make(tmp_path, target="small", prompts=3)
+    make(tmp_path, target="shared", disturbed=True, disturbed_by="it waited")
+    assert main(["tables", "runs", "--results", str(tmp_path)]) == 0
+    out = capfd.readouterr().out
+    assert out.count("| mine |") == 2 and "left out, fewer than 20 prompts" in out and "was contended" in out
+    assert main(["tables", "runs", "--results", str(tmp_path / "nothing")]) == 0
+    assert "no record: specbench run makes one" in capfd.readouterr().out

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from specbench.config.model import ModelConfig, name_of
+from specbench.config.model import QUANTISED, ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
@@ -219,6 +219,12 @@ def load_model(
         MachineError: memory or the hub does not suffice.
     """
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
+    if model.weights != "random" and (quantised := getattr(shape_of(model, key), QUANTISED, None)) is not None:
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised.quant_method
+        raise UserError(
+            f"{key}: {name_of(model)} holds {str(method).upper()} weights, which are not supported; give the "
+            "checkpoint that they were quantised from"
+        )
     spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")

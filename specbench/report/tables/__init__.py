@@ -9,14 +9,23 @@ from specbench.report.tables.acceptance import strata, table3
 from specbench.report.tables.beyond import beyond, trees
 from specbench.report.tables.gap import gap, levers
 from specbench.report.tables.lenience import table5
+from specbench.report.tables.runs import runs
 from specbench.report.tables.speedups import table1, table2, table4
 
 _ALL: tuple[Callable[[Records], Table], ...] = (
     table1, table2, table3, table4, table5, beyond, gap, levers, trees, strata,
 )  # fmt: skip
 TABLES = {make.__name__: make for make in _ALL}
+OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the paper's
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Table]:
-    """The named tables, all of them where none is named; `step` is called before each."""
-    return make_each(names, TABLES, "table", records, step)
+    """The named tables; `step` is called before each.
+
+    Where none is named: the table of runs if this machine has any, and the paper's tables if there are kept copies,
+    of which they were drawn. A folder of own runs fills few of their rows.
+    """
+    mine = list(OF_RUNS) if records.catalog.own else []
+    copied = any(head.run_id not in records.catalog.own for head in records.catalog.heads)
+    names = names or [*mine, *(TABLES if copied or not mine else ())]
+    return make_each(names, TABLES | OF_RUNS, "table", records, step)

@@ -1,0 +1,62 @@
+"""A table of runs as they are, whatever the paper has: the runs of this machine, or the kept ones where it has none."""
+
+import pandas as pd
+
+from specbench.formatting import NONE, draft_name, interval_of, number, share
+from specbench.records.catalog import digest
+from specbench.records.frame import Records
+from specbench.report.table import Table
+from specbench.report.tables import notes
+
+TAKEN = [
+    "run_id", "target", "draft", "task", "temperature", "gamma_said", "tree", "accept", "batch", "context",
+    "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "tokens_per_pass",
+    "speedup_predicted", "speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end", "identical", "lossy",
+    "unproved", "simulated", "hardware", "dtype", "engine",
+]  # fmt: skip
+# Columns that are shown where rows differ in them, or are not as usual.
+TELLING = {"tree": "tree", "accept": "rule", "batch": "batch", "context": "context", "dtype": "dtype"}
+USUAL = {"accept": "exact", "batch": 1}
+
+
+def runs(records: Records) -> Table:
+    """Table of the runs of this machine; of the kept ones where there is none."""
+    frame = records.all_runs
+    own = frame[frame["run_id"].isin(records.catalog.own)]
+    used = own if len(own) else frame
+    values = used.reindex(columns=TAKEN).reset_index(drop=True)
+    telling = [name for name in TELLING if set(values[name].dropna()) - {USUAL.get(name)} and (
+        name != "dtype" or values[name].nunique() > 1)]  # fmt: skip
+    shown = pd.DataFrame([_show(row, telling) for row in values.to_dict("records")])
+    under = [
+        "c: draft step over target step; v: verification cost; measured: decoding time per token, target alone over "
+        "speculative. [95% interval, bootstrap over prompts]",
+        *notes.of_alpha(used),
+        *notes.of_records(used),
+        *notes.of_loops(used, records),
+    ] if len(used) else ["no record: specbench run makes one"]  # fmt: skip
+    if records.disturbed:
+        under.append(f"left out, the machine was contended: {', '.join(map(digest, records.disturbed))}")
+    if records.left_out:
+        under.append(
+            f"left out, fewer than {records.fewest_prompts} prompts (--min-prompts): "
+            f"{', '.join(map(digest, records.left_out))}"
+        )
+    return Table("runs", "Runs. The target alone and with a draft", shown, values, under)
+
+
+def _show(row: dict[str, object], telling: list[str]) -> dict[str, str]:
+    def told(name: str) -> str:
+        value = row[name]
+        return NONE if pd.isna(value) else str(value)
+
+    return {
+        "target": str(row["target"]), "draft": draft_name(str(row["draft"])), "task": str(row["task"]),
+        "T": f"{row['temperature']:g}", "γ": told("gamma_said"), **{TELLING[name]: told(name) for name in telling},
+        "prompts": told("prompts"), "α": interval_of(row, "alpha"), "c": number(row["c"]),  # type: ignore[arg-type]
+        "v": number(row["verify_cost"]), "tokens/pass": number(row["tokens_per_pass"]),  # type: ignore[arg-type]
+        "predicted": number(row["speedup_predicted"]),  # type: ignore[arg-type]
+        "measured": interval_of(row, "speedup_measured", "speedup"),
+        "end to end": number(row["speedup_end_to_end"]),  # type: ignore[arg-type]
+        "identical": share(row["identical"]), "record": notes.record(str(row["run_id"]), bool(row["simulated"])),  # type: ignore[arg-type]
+    }  # fmt: skip
