@@ -6,7 +6,8 @@ line calls `decode`, `score`, `rank` and `validate`, which take composed configs
     run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
     run.speedup, run.alpha, run.to_frame()
 
-They raise `UserError` for mistakes of the caller and `MachineError` for failures of the machine.
+They raise `UserError` for mistakes of the caller and `MachineError` for failures of the machine. Calls from several
+threads run one after another (`one_at_a_time`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from specbench.alone import one_at_a_time
 from specbench.compose.grid import as_text, compose_grid
 from specbench.compose.hydra_app import composed_config
 from specbench.config.checks import check
@@ -168,6 +170,7 @@ class Ranking(_Shown):
         draw_ranking(self.record)
 
 
+@one_at_a_time
 def run(*, quiet: bool = False, **keys: Key) -> Run:
     """Decode the prompts of a task with the target alone and with target and draft: `specbench run`.
 
@@ -192,6 +195,7 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
     return Run(result.file, result.record, result.reused)
 
 
+@one_at_a_time
 def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
     """α of many drafts at once, by teacher forcing on the target's own completions: `specbench alpha`.
 
@@ -211,6 +215,7 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
         return score(configs, stream)
 
 
+@one_at_a_time
 def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
     """Rank drafts and γ by their calibrated speedup: `specbench recommend`.
 
@@ -230,6 +235,7 @@ def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
         return rank(configs, stream)
 
 
+@one_at_a_time
 def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader | None = None) -> Result | None:
     """Check a config and run it.
 
@@ -260,6 +266,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
         return measure(config, screen, loader)
 
 
+@one_at_a_time
 def score(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Alphas:
     """α of the drafts of `configs`, which differ in draft, rule and temperature, with the progress on `stream`.
 
@@ -272,6 +279,7 @@ def score(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Alp
         return Alphas(*measure_alpha(configs, screen))
 
 
+@one_at_a_time
 def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine: str | None = None) -> Ranking:
     """The ranking of the drafts of `configs`, with the progress on `stream`; `engine`: another engine to rank for.
 
@@ -286,6 +294,7 @@ def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine:
     return Ranking(found.file, found.record)
 
 
+@one_at_a_time
 def rank_under_load(configs: Sequence[LoadConfig], stream: IO[str] | None = None) -> tuple[Path, LoadDocument]:
     """Goodput at each load of the drafts of `configs`, with the progress on `stream`.
 
@@ -303,6 +312,7 @@ def rank_under_load(configs: Sequence[LoadConfig], stream: IO[str] | None = None
         return recommend_load(configs, screen)
 
 
+@one_at_a_time
 def validate(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> tuple[Path, ValidateDocument]:
     """Compare the estimates of `recommend` with measurements, with the progress on `stream`.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specbench.analysis.contradictions import contradictions
 from specbench.cli import main
 from specbench.records import store
 
@@ -20,10 +21,12 @@ def newest(results: Path) -> Any:
 
 
 def called(argv: Sequence[str], results: Path, capfd: pytest.CaptureFixture[str]) -> Called:
-    """(exit code, stdout, stderr, the newest record in `results` or None)."""
+    """(exit code, stdout, stderr, the newest record in `results` or None), which does not contradict itself."""
     code = main(list(argv))
     out, err = capfd.readouterr()
-    return code, out, err, newest(results)
+    record = newest(results)
+    assert record is None or "prompts" not in record or contradictions(record) == []
+    return code, out, err, record
 
 
 def small_run(

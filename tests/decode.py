@@ -48,4 +48,7 @@ def speculative(
     greedy_draft: bool = False,
 ) -> Trace:
     spec = spec_of(sampling, max_new_tokens, gamma, accept, compared, greedy_draft)
-    return decoding.speculative(target, draft, prompt, spec, generator)
+    trace = decoding.speculative(target, draft, prompt, spec, generator)
+    assert sum(one.emitted for one in trace.passes) == len(trace.tokens), "passes emit the completion"
+    assert all(one.accepted <= one.emitted <= one.accepted + 1 for one in trace.passes)
+    return trace

@@ -1,7 +1,10 @@
 """The functions of Python do what the verbs of the command line do."""
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from specbench import api
+from specbench.alone import one_at_a_time
 from specbench.cli import main
 from specbench.errors import UserError
 
@@ -74,3 +78,82 @@ def test_importing_the_package_is_quick() -> None:
     code = "import sys, specbench; print(specbench.alpha.__name__, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["alpha", "False"]
+
+
+TWELVE_RUNS = """
+import threading, specbench
+found = []
+def go(number):
+    keys = dict(draft="bigram", gamma=1 + number % 3, seed=number, limit=1, max_new_tokens=8, warmup=0, threads=1,
+                device="cpu", resamples=100, results="runs", quiet=True)
+    try:
+        found.append(specbench.run(**keys).summary["identical"])
+    except Exception as error:
+        found.append(repr(error))
+for first in range(0, 12, 3):
+    threads = [threading.Thread(target=go, args=(first + place,)) for place in range(3)]
+    for one in threads: one.start()
+    for one in threads: one.join()
+print(found)
+"""
+
+
+@pytest.mark.full
+def test_runs_in_three_threads_wait_for_each_other() -> None:
+    done = subprocess.run([sys.executable, "-c", TWELVE_RUNS], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([1.0] * 12)
+
+
+def test_calls_from_two_threads_do_not_overlap() -> None:
+    inside, most = 0, 0
+    arrived = threading.Barrier(2)
+
+    @one_at_a_time
+    def call(inner: bool = False) -> None:
+        nonlocal inside, most
+        inside, most = inside + 1, max(most, inside + 1)
+        time.sleep(0.05)
+        inside -= 1
+        if not inner:
+            call(inner=True)  # a call within a call does not wait for itself
+
+    def start() -> None:
+        arrived.wait()
+        call()
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(timeout=10)
+    assert most == 1 and not any(one.is_alive() for one in threads)
+
+
+FORKED = """
+import os, sys, torch
+from specbench.alone import one_at_a_time
+from specbench.errors import UserError
+torch.set_num_threads(int(sys.argv[1]))
+@one_at_a_time
+def compute():
+    weights = torch.ones(512, 512)
+    return float((weights @ weights).exp().sum())
+compute()
+if os.fork() == 0:
+    try:
+        compute()
+        print("computed", flush=True)
+    except UserError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("threads", "said"), [(1, "computed"), (2, "fork: the parent of this process has computed")])
+def test_a_forked_child_computes_or_says_why_not(threads: int, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(threads)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith(said) and done.stdout.count("\n") == 1

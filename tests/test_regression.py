@@ -16,6 +16,7 @@ import scipy.stats
 from kept_records import HERE, heads
 from made_records import make
 
+from specbench.analysis.contradictions import computed_again, contradictions
 from specbench.analysis.regression import (
     BETWEEN,
     FALSE_ALARMS,
@@ -328,6 +329,7 @@ def test_what_moved_is_named_with_its_commit(
     for prompt in record["prompts"]:
         prompt["beta"] = [0.9 * beta for beta in prompt["beta"]]
         prompt["speculative"]["decode_s"] /= 0.8
+    record["summary"] |= computed_again(record["prompts"])
     store.write(tmp_path / "new", record)
     code, out, _ = check_against("new", "--format", "json")
     found = json.loads(out)
@@ -348,6 +350,7 @@ def test_a_gain_of_speed_is_told_and_passes(check_against: Callable[..., tuple[i
         record["summary"]["created"] = LATE
         for prompt in record["prompts"]:
             prompt["speculative"]["decode_s"] *= 0.8
+        record["summary"] |= computed_again(record["prompts"])
         store.write(tmp_path / "new", record)
     code, out, _ = check_against("new")
     assert code == 0 and out.count("better") == 2 and "+25.0%" in out
@@ -372,6 +375,46 @@ def test_records_that_are_not_compared(
     assert found == code and said in err
     # '0 moved, 0 fail' stood above the line of a failure.
     assert (code == 1) == ("0 fail; 1 record fails for another reason" in out)
+
+
+def more_emitted(record: Any) -> None:
+    for prompt in record["prompts"]:
+        prompt["speculative"]["passes"][0]["emitted"] += 1
+    record["summary"] |= computed_again(record["prompts"])
+
+
+def fewer_passes(record: Any) -> None:
+    del record["prompts"][0]["speculative"]["passes"][-1]
+    record["summary"] |= computed_again(record["prompts"])
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda record: record["summary"].update(tokens_per_pass=record["summary"]["tokens_per_pass"] + 1),
+         "its summary says tokens_per_pass"),
+        (lambda record: record["summary"].update(alpha=record["summary"]["alpha"] + 0.01), "its summary says alpha"),
+        (lambda record: record["summary"].update(speedup_measured=9.0), "its summary says speedup_measured 9,"),
+        (more_emitted, "prompt 0: its passes emitted"),
+        (fewer_passes, "prompt 0: its passes emitted"),
+    ],
+)  # fmt: skip
+def test_a_record_that_contradicts_itself_fails_and_is_left_out(
+    check_against: Callable[..., tuple[int, str, str]], tmp_path: Path, plant: Callable[[Any], None], said: str
+) -> None:
+    run_id = json.loads((tmp_path / "baseline.jsonl").read_text().splitlines()[0])["run_id"]
+    record = copy.deepcopy(store.read(store.record_file(tmp_path / "old", run_id)))
+    assert contradictions(record) == []
+    record["summary"]["created"] = LATE
+    plant(record)
+    store.write(tmp_path / "new", record)
+    for more in ((), ("--counted",)):
+        code, _, err = check_against("new", *more)
+        assert code == 1 and f"failed: {run_id}: {said}" in err
+    before = (tmp_path / "baseline.jsonl").read_text()
+    code, out, err = check_against("new", "--write")
+    assert code == 0 and "2 measurements, 0 of them" in out and f"left out: {run_id}: {said}" in err
+    assert (tmp_path / "baseline.jsonl").read_text() == before
 
 
 def test_another_dtype_is_another_measurement_and_other_hardware_is_not_missing() -> None:
@@ -527,6 +570,7 @@ def test_the_history_is_written_once_and_drawn(tmp_path: Path, capfd: Capture) -
         record["environment"]["commit"] = f"{month}abcdef0"
         for prompt in record["prompts"]:
             prompt["speculative"]["decode_s"] /= 0.8 if month == 5 else 1.0
+        record["summary"] |= computed_again(record["prompts"])
         store.write(tmp_path, record)
         if month < 6:
             assert add_to_history(tmp_path, [measurement(record)]) == 1

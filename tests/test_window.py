@@ -54,6 +54,18 @@ def assert_close(found, expected):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_reading_nothing_gives_no_logits_and_changes_nothing(kind, windowed, network, text):
+    model = kind(network, VOCABULARY, frozenset())
+    session = (model.windowed(WINDOW, "draft.window=20") if windowed else model).start(Prompt((), tuple(text[:9])))
+    assert session.extend([]).shape == (0, VOCABULARY) and session.length == 8
+    first = session.extend(text[8:10])
+    session.rollback(8)
+    assert session.extend([]).shape == (0, VOCABULARY)
+    assert torch.equal(session.extend(text[8:10]), first)
+
+
 @pytest.mark.parametrize("kind", ENGINES)
 def test_logits_are_those_of_a_mask_after_reads_rollbacks_and_trees(kind, network, text):
     expected = masked(network, text)

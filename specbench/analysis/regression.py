@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
+from specbench.analysis.contradictions import contradictions
 from specbench.analysis.costs import full_passes, medians
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
@@ -45,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def measurement(record: RunRecord) -> Measurement:
-    """The line of a record. Of a disturbed record it has no times."""
+    """The line of a record. Of a disturbed record it has no times; its quantities are computed from its prompts."""
     summary, prompts = record["summary"], record["prompts"]
     digest, config = identity(record["config"], dict(summary))
     signs = (summary.get("disturbed_by") or "without a sign") if summary.get("disturbed") else None
@@ -77,6 +78,8 @@ def measurement(record: RunRecord) -> Measurement:
     if processes := more.get("speedup_by_process"):
         row["runs"] = len(processes)
         row["between"] = more["speedup_between"]
+    if lines := contradictions(record):
+        row["contradicts"] = "; ".join(lines[:2]) + (f"; and {len(lines) - 2} more" if len(lines) > 2 else "")
     return row
 
 
@@ -284,6 +287,7 @@ class Comparison:
     Attributes:
         tested: every quantity that was compared, in the order of records.
         wrong: records whose completions are not the target's own.
+        contradicting: records whose summary or passes contradict their prompts (`analysis.contradictions`).
         disturbed: records timed while another process used the machine: their times are not compared.
         unknown: records of which the baseline has no row.
         same: records that the baseline's row was made of.
@@ -295,6 +299,7 @@ class Comparison:
 
     tested: list[Tested]
     wrong: list[Measurement]
+    contradicting: list[Measurement]
     disturbed: list[Measurement]
     unknown: list[Measurement]
     same: list[Measurement]
@@ -310,7 +315,7 @@ class Comparison:
     @property
     def fails(self) -> bool:
         """Whether a comparison must not pass."""
-        return bool(self.wrong or self.disturbed) or any(one.fails for one in self.tested)
+        return bool(self.wrong or self.contradicting or self.disturbed) or any(one.fails for one in self.tested)
 
 
 def compare_with_baseline(
@@ -345,6 +350,7 @@ def compare_with_baseline(
     return Comparison(
         tested,
         wrong=[row for row in now if not row["lossless"]],
+        contradicting=[row for row in now if "contradicts" in row],
         disturbed=[row for row in now if row["disturbed_by"]],
         unknown=unknown,
         same=same,
@@ -357,13 +363,18 @@ def compare_with_baseline(
 def baseline_of(rows: Iterable[Measurement], before: Iterable[Measurement] = ()) -> list[Measurement]:
     """The rows of a new baseline: those of `before`, each replaced by the newest measurement of its config and machine.
 
-    A disturbed record, which has no times, replaces no row that has some.
+    A disturbed record, which has no times, replaces no row that has some. One that contradicts itself replaces none.
     """
     newest = {row["id"]: row for row in before}
-    for row in sorted(rows, key=lambda row: row["created"]):
+    for row in sorted(sound(rows), key=lambda row: row["created"]):
         if not row["disturbed_by"] or row["id"] not in newest:
             newest[row["id"]] = row
     return list(newest.values())
+
+
+def sound(rows: Iterable[Measurement]) -> list[Measurement]:
+    """The measurements of records that do not contradict themselves."""
+    return [row for row in rows if "contradicts" not in row]
 
 
 def _counts_as(row: Measurement) -> tuple[str, str, str | None]:

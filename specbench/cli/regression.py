@@ -126,7 +126,7 @@ def against_baseline(arguments: Namespace) -> int:
 
     Raises UserError if there is no record, the file is not a baseline, or it has none of these configs.
     """
-    from specbench.analysis.regression import baseline_of, compare_with_baseline, without_times
+    from specbench.analysis.regression import baseline_of, compare_with_baseline, sound, without_times
     from specbench.records.measurements import read_measurements, write_measurements
 
     file = Path(arguments.baseline)
@@ -142,8 +142,8 @@ def against_baseline(arguments: Namespace) -> int:
     if arguments.write:
         lines = baseline_of(now, before)
         write_measurements(file, lines, "--baseline FILE")
-        print(f"{file}: {len(lines)} measurements, {len(now)} of them from these records")
-        for line in _without_times(now):
+        print(f"{file}: {len(lines)} measurements, {len(sound(now))} of them from these records")
+        for line in [*_contradictory(now), *_without_times(sound(now))]:
             to_stderr(line)
         return 0
     found = compare_with_baseline(before, now, arguments.margin or 0.0)
@@ -165,6 +165,10 @@ def against_baseline(arguments: Namespace) -> int:
     return 1 if found.fails else 0
 
 
+def _contradictory(rows: "Sequence[Measurement]") -> list[str]:
+    return [f"left out: {row['run_id']}: {row['contradicts']}" for row in rows if "contradicts" in row]
+
+
 def _without_times(rows: "Sequence[Measurement]") -> list[str]:
     return [f"contended, only its α and tokens per pass are in it: {row['run_id']}: {row['disturbed_by']}"
             for row in rows if row["disturbed_by"]]  # fmt: skip
@@ -173,6 +177,7 @@ def _without_times(rows: "Sequence[Measurement]") -> list[str]:
 def _remarks(found: "Comparison") -> list[str]:
     """What else a reader must know of a comparison, a line each."""
     lines = [f"failed: {row['run_id']}: completions are not the target's own" for row in found.wrong]
+    lines += [f"failed: {row['run_id']}: {row['contradicts']}" for row in found.contradicting]
     lines += [
         f"failed: {row['run_id']}: contended, its times are not compared ({row['disturbed_by']}); --again runs it again"
         for row in found.disturbed
@@ -201,7 +206,7 @@ def _numbers(change: "Change", q: float) -> Row:
 def _document(found: "Comparison") -> Row:
     """A comparison as JSON: the records by what became of them, and every quantity that moved."""
     groups = {name: [row["run_id"] for row in getattr(found, name)]
-              for name in ("wrong", "disturbed", "unknown", "same", "untimed")}  # fmt: skip
+              for name in ("wrong", "contradicting", "disturbed", "unknown", "same", "untimed")}  # fmt: skip
     counts = {"compared": len(found.compared), "missing": found.missing, "elsewhere": found.elsewhere}
     return {"fails": found.fails, **counts, **groups, "moved": [_row(one) for one in found.tested if one.moved]}
 
@@ -256,13 +261,16 @@ def history(arguments: Namespace) -> int:
 
     Raises UserError if there is no history.
     """
-    from specbench.analysis.regression import steps
+    from specbench.analysis.regression import sound, steps
     from specbench.records.measurements import HISTORY, QUANTITIES, add_to_history, read_history
 
     folder = Path(arguments.results) / HISTORY
     if arguments.write:
         require_records(arguments.results, arguments.kept)
-        added = add_to_history(arguments.results, measured(arguments.results, arguments.kept))
+        now = measured(arguments.results, arguments.kept)
+        for line in _contradictory(now):
+            to_stderr(line)
+        added = add_to_history(arguments.results, sound(now))
         to_stderr(f"{folder}: {added} measurements added")
     rows = read_history(arguments.results)
     if not rows:

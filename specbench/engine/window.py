@@ -156,6 +156,8 @@ class WindowedEager(Windowed, DecoderOnlySession):
             self.extend(tokens)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        if not len(tokens):
+            return self.no_logits()
         found = []
         for block in self.blocks(tokens, parents):
             self.room_for(len(self._tree) + len(block))

@@ -40,6 +40,7 @@ class Measurement(TypedDict):
     simulated: bool
     lossless: Annotated[bool, "whether the completions are the target's own, or the rule is lossy"]
     disturbed_by: Annotated[str | None, "why its times are not here"]
+    contradicts: NotRequired[Annotated[str, "what its record contradicts itself in; never in a file"]]
     runs: NotRequired[Annotated[int, "processes that measured it; absent for one"]]
     between: NotRequired[Annotated[float, "standard deviation of the log of their speedups"]]
     prompts: Annotated[str, "digest of the prompts: measurements that agree in it are paired by prompt"]

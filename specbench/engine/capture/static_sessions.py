@@ -88,6 +88,8 @@ class StaticSession(NetworkSession):
         weakref.finalize(self, model.pool.give_back, self._held)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        if not len(tokens):
+            return self.no_logits()
         with torch.inference_mode():
             return self._run(tokens, parents)
 

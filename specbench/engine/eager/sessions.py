@@ -28,6 +28,7 @@ class SessionModel(Protocol):
 
     network: Any
     device: torch.device
+    vocabulary_size: int
     placement: Placement
     state_width: int  # columns after the logits that hold what the head read, and taps
     tap_width: int  # of these the last, which hold taps
@@ -67,6 +68,10 @@ class NetworkSession(ABC):
         self._keep_nodes(self.length, self._tree, path)
         self.length += len(path)
         self._last.select(list(path), self.length)
+
+    def no_logits(self) -> Tensor:
+        """What a session returns that is to read nothing."""
+        return torch.empty(0, self.model.vocabulary_size, device=self.model.device, dtype=self.model.network.dtype)
 
     def states(self, start: int, stop: int) -> Tensor | None:
         return self._last.states(start, stop, self.model.tap_width)
@@ -144,7 +149,7 @@ class EagerSession(NetworkSession):
         self._cache = cache
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
-        return self._read(tokens, parents)
+        return self._read(tokens, parents) if len(tokens) else self.no_logits()
 
     def rollback(self, length: int) -> None:
         self.drop_ahead()

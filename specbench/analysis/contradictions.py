@@ -1,0 +1,66 @@
+"""Whether a record agrees with itself: its passes with its completions, and its summary with its prompts.
+
+Tables read the stored summary, and `specbench compare --baseline` computes its quantities from the prompts: each would
+miss an error in what the other reads.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import numpy as np
+
+from specbench.analysis.acceptance.by_position import levels
+from specbench.analysis.summary import times_of
+from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.stats import ratio_of_ratios
+
+NEAR = 1e-5  # relative: times are stored in rounded seconds
+
+
+def contradictions(record: RunRecord) -> list[str]:
+    """What contradicts itself in a record, a line each; empty for a sound record."""
+    summary: Row = dict(record["summary"])
+    prompts = record["prompts"]
+    lines = [line for prompt in prompts for line in _within(prompt)]
+    for name, value in computed_again(prompts).items():
+        said = summary.get(name)
+        if said is not None and not math.isclose(float(said), value, rel_tol=NEAR, abs_tol=1e-9):
+            lines.append(f"its summary says {name} {said:.6g}, its prompts {value:.6g}")
+    return lines
+
+
+def computed_again(prompts: Sequence[PromptRecord]) -> dict[str, float]:
+    """Columns of the summary that have one formula, from the prompts."""
+    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
+    betas = [beta for prompt in prompts for beta in prompt["beta"]]
+    step_s = median([step for prompt in prompts for step in prompt["baseline"]["steps_s"]])
+    drafted = sum(one["drafted"] for one in passes)
+    drafting = [one["draft_s"] / levels(one) for one in passes if one["drafted"]]
+    found = {
+        "prompts": len(prompts),
+        "passes": len(passes),
+        "tokens": sum(len(prompt["baseline"]["tokens"]) for prompt in prompts),
+        "alpha": sum(betas) / len(betas),
+        "tokens_per_pass": sum(one["emitted"] for one in passes) / len(passes),
+        "drafted_per_pass": drafted / len(passes),
+        "target_step_s": step_s,
+        "overhead": median([one["accept_s"] for one in passes]) / step_s,
+        "speedup_measured": float(ratio_of_ratios(np.sum([times_of(p, ("decode_s",)) for p in prompts], axis=0))),
+    }
+    if drafted:
+        found["accepted_per_drafted"] = sum(one["accepted"] for one in passes) / drafted
+        found["c"] = median(drafting) / step_s
+    return found
+
+
+def _within(prompt: PromptRecord) -> Iterator[str]:
+    """What the passes of a prompt contradict."""
+    passes, tokens = prompt["speculative"]["passes"], len(prompt["speculative"]["tokens"])
+    emitted = sum(one["emitted"] for one in passes)
+    if emitted != tokens:
+        yield f"prompt {prompt['index']}: its passes emitted {emitted} tokens, its completion has {tokens}"
+    for number, one in enumerate(passes, 1):
+        if not (one["accepted"] <= one["drafted"] and one["accepted"] <= one["emitted"] <= one["accepted"] + 1):
+            counts = f"{one['drafted']} drafted, {one['accepted']} accepted, {one['emitted']} emitted"
+            yield f"prompt {prompt['index']}, pass {number}: {counts}"
