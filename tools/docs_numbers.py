@@ -58,6 +58,7 @@ from specbench.records.frame import Records
 from specbench.records.store import Result
 from specbench.report import score
 from specbench.report.console import Screen
+from specbench.report.paper import paper
 
 ROOT = Path(__file__).parent.parent
 MEASURED_ON = "Measured on {}, before the other records."
@@ -423,6 +424,14 @@ def loose(page: str) -> list[str]:
     return [found for line in lines for found in LOOSE.findall(line)]
 
 
+def unclaimed(readme: str) -> list[str]:
+    """Numbers of README that docs/paper.md does not list as claims; those of the default run are all listed."""
+    listed = paper()["readme"]
+    claims = {(one.get("run") or f"{one['bench']} {one['row']}", one.get("value", "ratio")) for one in listed}
+    found = [(source, name.partition(".")[0]) for _, source, name in VALUE.findall(readme)]
+    return [": ".join(one) for one in found if one[0] not in ("score", "default") and one not in claims]
+
+
 def pages() -> list[Path]:
     """README and the pages of docs."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -448,6 +457,9 @@ def main(check: bool) -> int:
             for value in typed(text):
                 wrong += check
                 print(f"{name}: {value!r} is of no record: name its source (tools/docs_numbers.py), or leave it out")
+            for claim in unclaimed(text) if page.name == "README.md" else ():
+                wrong += check
+                print(f"{name}: {claim} is no claim of experiments/paper.yaml, under `readme`")
             for comment in unread(text):
                 wrong += check
                 print(f"{name}: {comment}: nothing follows it that this tool writes")
