@@ -23,7 +23,7 @@ from specbench.engine.capture.nodes import calls, finished, replace_by_call, val
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.experts import ExpertReads
 from specbench.engine.native.assemble import Assembly, Sizes, laid_out
-from specbench.engine.native.instructions import OF_ROWS, Instruction, Op, encoded, fused
+from specbench.engine.native.instructions import OF_ROWS, DoesNotFit, Instruction, Op, encoded, fused, require_fits
 from specbench.kernels import RawSampling, library
 from specbench.sampling import Choice
 
@@ -250,6 +250,7 @@ class NativeRun:
     def __init__(self, run: Assembly, given: list[Node]) -> None:
         self._forms = [run.stored(node) for node in given]
         self._program = fused(run.program)  # which holds the weights
+        require_fits(self._program, len(run.outside) + len(given), len(run.sizes))
         self.raw, self.floats = encoded(self._program, run.dtype == torch.bfloat16)
         self.dtype, self.widths = run.dtype, [form.width for form in self._forms]
         self._rows_of, self._texts_of, self.prepared, self._sizes_of = (
@@ -287,9 +288,25 @@ class NativeRun:
             ))  # fmt: skip
             made._sizes_of.append((outside + index, 2))
         made._program = [each for one in self._program if one.op != Op.STORE for each in (one, *after.get(one.out, ()))]
+        require_fits(made._program, outside + len(stored) + 1, len(made._sizes_of))
         made.raw, made.floats = encoded(made._program, self.dtype == torch.bfloat16)
         made.widths, made._room = [], torch.empty(0)
         return made
+
+    def require_buffers(self, outside: Sequence[Tensor]) -> None:
+        """Raise DoesNotFit where a cache among the tensors outside has other heads or channels than the program's."""
+        for one in self._program:
+            if one.op in (Op.WRITE, Op.ATTEND) and one.slots != OF_ROWS:
+                heads = one.heads if one.op == Op.WRITE else one.key_heads
+                for number in one.outside[: 1 if one.op == Op.WRITE else 2]:
+                    buffer = outside[number]
+                    fits = (
+                        buffer.shape[1::2] == (heads, one.inner) and buffer.shape[2] == outside[one.outside[0]].shape[2]
+                    )
+                    if not fits or not buffer.is_contiguous() or buffer.dtype != torch.float32:
+                        raise DoesNotFit(
+                            f"a cache {list(buffer.shape)} does not fit {heads} heads of {one.inner} channels"
+                        )
 
     def results(self, texts: int, rows: int) -> list[Tensor]:
         """Room for what a call writes of `rows` rows in all."""
@@ -420,7 +437,9 @@ class WholeStep:
 
     def call(self, inputs: Sequence[Tensor], moved: Sequence[int]) -> Call:
         """A call on these inputs; those numbered `moved` are placed before each run."""
-        return Call(self.run, [inputs[index] for index in self._order], self._read(moved), self.ids)
+        outside = [inputs[index] for index in self._order]
+        self.run.require_buffers(outside)
+        return Call(self.run, outside, self._read(moved), self.ids)
 
     def set_inputs(self, call: Call, inputs: Mapping[int, Tensor]) -> None:
         """Let `call` read these inputs, by number, instead of others of the same sizes."""
@@ -474,7 +493,8 @@ class WholeReading:
         if call is None or any(one is not other for one, other in zip(biases, known, strict=True)):
             if len(self._calls) >= self.MOST_CALLS:
                 self._calls.clear()
-            call = Call(self._run, [*outside, *buffers, torch.arange(size[0])])
+            self._run.require_buffers(given := [*outside, *buffers, torch.arange(size[0])])
+            call = Call(self._run, given)
             del call.held[len(outside) : -1]  # the caches, whose memory the calls of a size must not keep
             self._calls[size] = biases, call
         addresses = call.addresses
