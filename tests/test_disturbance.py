@@ -10,10 +10,10 @@ import pytest
 from calls import called, small_run
 from made_records import make
 
+from specbench.analysis.costs.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.analysis.costs.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible, of_steps
 from specbench.api import DisturbedWarning, Run
 from specbench.cli import main
-from specbench.experiment.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.frame import Records, drawing_folder, keep
@@ -226,11 +226,11 @@ def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:
 def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it was quiet, three times at most; then the least disturbed time is used, and its share returned."""
     loads = [CoreTime(1.0, 1.0), CoreTime(0.96, 0.04), CoreTime(3.0, 1.0), CoreTime(1.0, 1.0), CoreTime(1.0, 2.0)]
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: loads.pop(0))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: loads.pop(0))
     work = iter(range(9))
     assert least_disturbed(lambda: next(work)) == (1, pytest.approx(0.04)) and len(loads) == 3
     assert least_disturbed(lambda: next(work)) == (2, pytest.approx(0.25)) and not loads
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: None)  # a system that does not tell
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: None)  # a system that does not tell
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
@@ -240,8 +240,8 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, short_probes: None, chosen: str
 ) -> None:
     """Before, v of a busy minute chose gamma, and nothing said so."""
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *chosen.split(), kind="gpt2")
     code, _, err, _ = called(argv, tmp_path, capfd)
     assert code == 0 and "its probe was contended, so that another" in err, err
@@ -253,8 +253,8 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
 def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     timed = ["gammas=[1]", "rounds=2"] if verb != "alpha" else ["sampling.temperature=0"]
     argv = [
         *verb.split(), f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",

@@ -1,5 +1,7 @@
 """From raw prompts to numbers: alpha, c, v, speedups, intervals and their cover, and when a speed is withheld."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records import store
 from specbench.sampling import Sampling, standardise
-from specbench.stats import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 TARGET = ToyModel(random_table(1))
 DRAFT = ModelDraft(ToyModel(0.6 * random_table(1) + 0.4 * random_table(2)), VOCABULARY)
@@ -49,11 +51,15 @@ def a_pass(drafted: int, accepted: int, emitted: int | None = None, **times: flo
     return {"drafted": drafted, "accepted": accepted, "emitted": emitted} | seconds
 
 
+NUMBERS = itertools.count()  # so that no two prompts are equal
+
+
 def raw(tokens: int, passes: list[dict], betas: list[float], difference: dict | None = None) -> dict:  # type: ignore[type-arg]
     spent = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
     said = {"tokens": [5] * tokens, "text": "a " * tokens}
     return {
-        "prompt": "b",
+        "prompt": f"b{next(NUMBERS)}",
+        "prompt_tokens": 3,
         "baseline": {**said, "steps_s": [1.0] * tokens, "decode_s": float(tokens), "start_s": 2.0},
         "speculative": {**said, "passes": passes, "decode_s": spent, "start_s": 2.5},
         "beta": betas,
@@ -76,7 +82,7 @@ def summary(  # type: ignore[type-arg]
 ) -> dict:
     return summarise(
         prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64,
-        falls_with_position=falls_with_position, at_once=at_once, resamples=200, seed=0,
+        falls_with_position=falls_with_position, at_once=at_once,
     )  # fmt: skip
 
 
@@ -227,7 +233,7 @@ def test_v_of_passes_with_parents_counts_them_all() -> None:
     passes = [a_pass(3, 1, verify_s=9.0), a_pass(5, 1, verify_s=2.0), a_pass(5, 1, verify_s=2.0)]
     for one, parents in zip(passes, ([-1, 0, -1], [-1, 0, -1, 2, -1], [-1, 0, -1, 2, -1]), strict=True):
         one["parents"], one["path"] = parents, [0]
-    v = verify_cost([raw(6, passes, [1.0] * 6)], 3, 100, 0)
+    v = verify_cost([raw(6, passes, [1.0] * 6)])
     assert v is not None and v.value == 2.0
 
 
@@ -246,10 +252,10 @@ def test_first_difference_and_its_margin() -> None:
 
 def test_ratios_of_totals() -> None:
     columns = [(1, 2, 3, 4), (3, 2, 1, 4)]
-    assert bootstrap(columns, ratio, 100, 0).value == 1.0
-    assert bootstrap(columns, ratio_of_ratios, 100, 0).value == pytest.approx((4 / 4) / (4 / 8))
-    first = bootstrap(np.arange(20).reshape(10, 2) + 1, ratio, 500, 7)
-    assert first == bootstrap(np.arange(20).reshape(10, 2) + 1, ratio, 500, 7)
+    assert over_rows(columns, ratio).value == 1.0
+    assert over_rows(columns, ratio_of_ratios).value == pytest.approx((4 / 4) / (4 / 8))
+    first = over_rows(np.arange(20).reshape(10, 2) + 1, ratio)
+    assert first == over_rows(np.arange(20).reshape(10, 2) + 1, ratio)
     assert first.low <= first.value <= first.high
 
 
@@ -264,7 +270,7 @@ def test_the_intervals_cover_the_truth(prompts: int, least: float) -> None:
         rates = generator.beta(6, 3, size=prompts)  # each prompt has its own acceptance; the truth is 2/3
         lengths = generator.integers(10, 40, size=prompts)
         hits = generator.binomial(lengths, rates)
-        interval = bootstrap(np.stack([hits, lengths], 1), ratio, 400, int(generator.integers(1e9)))
+        interval = over_rows(np.stack([hits, lengths], 1), ratio)
         covered += interval.low <= 2 / 3 <= interval.high
     assert covered / 400 >= least
 
@@ -326,7 +332,7 @@ def both(index: int, slow: float, gain: float, alpha: float, generator: np.rando
     own = np.random.default_rng(index).lognormal(0, 0.8) * tokens * slow
     spent = own / gain * generator.normal(1, 0.05)
     return {
-        "index": index, "prompt": f"p{index}", "beta": betas,
+        "index": index, "prompt": f"p{index}", "prompt_tokens": 3, "beta": betas,
         "baseline": {"tokens": [5] * tokens, "decode_s": own},
         "speculative": {"tokens": [5] * tokens, "decode_s": spent, "passes": [{}] * (tokens // 2)},
     }  # fmt: skip
@@ -339,12 +345,12 @@ def test_runs_are_compared_over_the_prompts_they_share() -> None:
     pairs = shared(a, b)
     assert [one["index"] for one, _ in pairs] == list(range(10, 30))
     assert shared(a, [{**one, "prompt": "other"} for one in b]) == []
-    found = compare(pairs, 300, 0)
+    found = compare(pairs)
     assert found.prompts == 20
     assert found.speedup.value == pytest.approx(1.25, rel=0.05)
     assert found.speedup.low > 1  # told apart, though times spread by a factor of five over prompts
     assert found.alpha.low <= found.alpha.value <= found.alpha.high
-    same = compare(shared(a, a), 300, 0)
+    same = compare(shared(a, a))
     assert same.speedup.low == same.speedup.high == 1 and same.alpha.value == 0
     assert same.faster.value == same.tokens_per_pass.value == 1
 
@@ -356,7 +362,7 @@ def test_paired_intervals_cover_the_truth() -> None:
     covered = np.zeros(2)
     for _ in range(200):
         pairs = [(both(i, 1, 2.0, 0.8, generator), both(i, 1, 1.6, 0.7, generator)) for i in range(30)]
-        found = compare(pairs, 200, int(generator.integers(1e9)))
+        found = compare(pairs)
         covered += (
             found.speedup.low <= 1.25 <= found.speedup.high,
             found.alpha.low <= 0.1 <= found.alpha.high,

@@ -16,6 +16,7 @@ def a_pass(emitted: int) -> dict[str, Any]:
 
 def prompt(tokens: int, context: int, beta: float, category: str | None = None) -> Any:
     made: dict[str, Any] = {
+        "prompt": f"{context}, {tokens}, {beta}, {category}",
         "prompt_tokens": context,
         "beta": [beta] * tokens,
         "baseline": {"tokens": [5] * tokens, "steps_s": [1.0] * tokens, "decode_s": float(tokens)},

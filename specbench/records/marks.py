@@ -5,7 +5,7 @@ Unproved are records made before records held a proof, and runs too small for th
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from specbench.formatting import interval_of
 from specbench.records.schema import Row
@@ -36,6 +36,23 @@ def why_loops(row: Row) -> str | None:
 def remarks_on_loops(rows: Iterable[Row]) -> list[str]:
     """What the marks of runs with many loops mean."""
     return [LOOPING] if any(map(many_loop, rows)) else []
+
+
+# Runs of a contended machine, whose times are left out of tables and figures.
+
+
+AGAIN = "specbench results --again"  # measures them again
+
+
+def contended(run_ids: Sequence[str]) -> list[str]:
+    """Which runs are left out since the machine was contended, and the command that repeats them."""
+    if not run_ids:
+        return []
+    names = ", ".join(run_id.rpartition("-")[2] for run_id in run_ids)
+    return [
+        f"left out, since the machine was contended while they were timed: {names}; `{AGAIN}` measures them again when "
+        "nothing else runs"
+    ]
 
 
 WEAKEST = 0.1  # total variation a token: docs/method.md says why; `certify within=` has the same default

@@ -13,7 +13,7 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rest: unexplained; the product up to here is exactly the measured speedup
 - start: encoder and prefill of both models; with it the product is the speedup end to end
 
-A walltime is a sum, so costs are means over passes. A run's c and v are medians, of full passes, and differ a little.
+A walltime is a sum, so costs are means over passes, as a run's c and v are.
 Pure arithmetic over what a record holds; no torch.
 """
 
@@ -24,14 +24,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain.sample import Sample, sample
 from specbench.analysis.forecast import expected_by_position, passes_to_come
 from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
-from specbench.stats import Interval, percentiles, resampled_totals
+from specbench.stats import Interval, Jackknife, Scale, grouped
 
 Floats = NDArray[np.float64]
 Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
-RESAMPLES = 1000
 TINY = 1e-5
 LEAST_V = 1.0  # a pass over several tokens costs no less than a step
 ROUNDING = 1e-6  # of times that are kept to the microsecond
@@ -105,37 +105,42 @@ class Waterfall:
         }
 
 
-def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> Waterfall:
-    """The waterfall of a record, with 95% intervals; without `resamples` no intervals.
+def waterfall(record: RunRecord, intervals: bool = True) -> Waterfall:
+    """The waterfall of a record, with 95% intervals over prompts, and over the steps and passes within them.
 
-    Intervals resample prompts, and the steps and passes within them. Those of the speedups are the record's where it
-    has several processes or looks.
+    Those of the speedups are the record's, which know of its processes and looks.
     """
     made = sample(record)
     names = list(made.columns)
     rows = np.stack([made.columns[name] for name in names], axis=-1)
     variances = np.stack([made.variances.get(name, np.zeros(len(rows))) for name in names], axis=-1)
-    drawn = resampled_totals(rows, resamples, seed, variances)
+    groups = groups_of(record["prompts"])
+    moved = Jackknife.of(grouped(rows, groups), grouped(variances, groups))
     one = speedup_levels(made, made.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        many = speedup_levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
-    steps, before, before_S = list[Step](), one.ideal, many.ideal
+        many = speedup_levels(made, dict(zip(names, np.moveaxis(moved.totals_PK, -1, 0), strict=True)))
+
+    def interval(value: Floats, values_P: Floats, scale: Scale = "ratio") -> Interval:
+        found = float(value)
+        return moved.interval(found, values_P, scale=scale) if intervals else Interval(found, None, None)
+
+    steps, before, before_P = list[Step](), one.ideal, many.ideal
     for name, level in one.after.items():
-        level_S = many.after[name]
-        added, added_S = one.step_ms * (1 / level - 1 / before), many.step_ms * (1 / level_S - 1 / before_S)
+        level_P = many.after[name]
+        added, added_P = one.step_ms * (1 / level - 1 / before), many.step_ms * (1 / level_P - 1 / before_P)
         steps.append(
             Step(
                 name,
-                percentiles(float(level / before), level_S / before_S),
+                interval(level / before, level_P / before_P),
                 float(level),
-                percentiles(float(added), added_S),
+                interval(added, added_P, "difference"),
                 speedup_without(made, one, name, float(level / before)),
             )
         )
-        before, before_S = level, level_S
-    measured, whole = (percentiles(float(one.after[name]), many.after[name]) for name in ("rest", "start"))
+        before, before_P = level, level_P
+    measured, whole = (Interval(float(one.after[name]), None, None) for name in ("rest", "start"))
     summary = record["summary"]
-    if resamples and ("speedup_by_process" in summary or "level" in summary):  # these know more than prompts
+    if intervals:
         measured = replace(measured, low=summary["speedup_low"], high=summary["speedup_high"])
         whole = replace(whole, low=summary["speedup_end_to_end_low"], high=summary["speedup_end_to_end_high"])
     return Waterfall(float(one.ideal), steps, measured, whole, made, one)
@@ -259,7 +264,7 @@ class Need:
 
 
 def needs(found: Waterfall, speedup: float) -> list[Need]:
-    """The required value of each quantity alone. c and v are means over passes."""
+    """The required value of each quantity alone."""
     made, levels = found.sample, found.levels
     totals, measured = made.totals, float(levels.measured)
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)

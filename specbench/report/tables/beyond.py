@@ -82,7 +82,7 @@ def beyond(records: Records) -> Table:
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
         "along the target's completions. v: verification cost. measured: decoding time per token, target alone over "
-        "speculative. [95% interval, bootstrap over prompts]",
+        "speculative. [95% interval over prompts]",
         "lossy: completions do not have the target's distribution; TV is the mean total variation per token, along the "
         "target's completions. quality: score of the run's completions and its paired difference from the target's; "
         "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
@@ -254,7 +254,7 @@ def trees(records: Records) -> Table:
         "n − 1. predicted: for a tree by teacher forcing along the target's completions, ends included; for a chain "
         "by Eq. 1. v: cost of verifying n tokens, in target steps. calibrated: predicted tokens over the cost of "
         "the passes (a chain by position, as of lookup and heads: in-sample, since its acceptance is of the same "
-        "passes). measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
+        "passes). measured: decoding time per token, target alone over speculative. [95% interval "
         "over prompts]",
         "published: numbers from the cited papers, not measured here; –: not given there",
         *notes.of_records(runs),

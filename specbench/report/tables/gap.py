@@ -189,7 +189,7 @@ def levers(records: Records) -> Table:
     """Table of the factors of the speedup of every run."""
     frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
-    found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
+    found = [(row, waterfall(records.whole(row["run_id"]), intervals=False)) for row in chosen.to_dict("records")]
     under = [
         "factors of the speedup; from the ideal to the unexplained factor they multiply to the measured speedup. "
         "largest loss: the step whose removal would raise the speedup most, and that speedup. "

@@ -128,7 +128,7 @@ def silent(name: str) -> list[str]:
 
 
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
-    """The meaning of remarks in the record column, and which records are left out: too small, or contended."""
+    """The meaning of remarks in the record column, and which records are too small and left out."""
     lines = []
     if any((values[name] > 1).any() for name in ("fitting", "alpha_fitting") if name in values):
         lines.append(
@@ -141,9 +141,6 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
             f"left out: {len(records.left_out)} records of fewer than {records.fewest_prompts} prompts; "
             "`specbench tables --min-prompts 1` shows them"
         )
-    if records.disturbed:
-        names = ", ".join(digest(run_id) for run_id in records.disturbed)
-        lines.append(f"left out, since the machine was contended while it was timed: {names}")
     return lines
 
 

@@ -86,7 +86,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         "the position. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v + overhead in place of "
         "1 (by position: with the cost of the passes, in-sample: acceptance and cost are both of the run's own "
         "passes). EMP: decoding time per token, target alone over speculative; "
-        "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
+        "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval over prompts]",
     ]
     under += notes.of_alpha(sources)
     if sources["lossy"].any():
