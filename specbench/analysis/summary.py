@@ -152,8 +152,7 @@ def summarise(
     elif gamma is None:
         predicted = UNPREDICTED
     elif falls_with_position:
-        lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
-        predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)
+        predicted = by_position(acceptance_when_asked(prompts, gamma), costs, counted)
     elif batch > 1 and not ruled:
         predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:

@@ -365,8 +365,8 @@ def remarks(s: Summary) -> list[str]:
         )
     if (different := s.get("distinct_prompts")) is not None:
         lines.append(
-            f"EQUAL PROMPTS: {s['prompts']} prompts, {different} of them different; equal prompts count as one in every "
-            f"interval{'' if different > 1 else ', and one prompt has none'}"
+            f"EQUAL PROMPTS: {s['prompts']} prompts, {different} of them different; equal prompts count as one in "
+            f"every interval{'' if different > 1 else ', and one prompt has none'}"
         )
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")

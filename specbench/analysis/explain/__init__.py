@@ -6,7 +6,8 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.forecast.passes_to_come`)
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`; where acceptance differs by position, with
+  the room that each pass had)
 - positions: easy and hard stretches, by a walk along the completions with the beta of each token (of Algorithm 1 alone:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: the cost of a pass, in mean steps of the target alone
@@ -163,7 +164,8 @@ def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
         after["shape"] = tokens = expected_by_position(chances)
     if made.gamma is not None:
         needed = passes_of_texts(made.lengths, totals, chances)
-        after["ends"] = tokens = totals["ours_tokens"] / needed
+        tokens = with_their_room(made, totals, chances) if made.falls_with_position else totals["ours_tokens"] / needed
+        after["ends"] = tokens
         if "walked" in totals:
             after["positions"] = tokens = tokens * needed / totals["walked"]
     tokens_per_pass = totals["ours_tokens"] / passes
@@ -231,6 +233,15 @@ def _by_position(made: Sample, totals: dict[str, Floats]) -> Floats:
     reached = np.stack([totals[f"reached {place}"] for place in range(1, made.depth + 1)], axis=-1)
     accepted = np.stack([totals[f"accepted {place}"] for place in range(1, made.depth + 1)], axis=-1)
     return np.divide(accepted, reached, out=np.zeros_like(accepted), where=reached > 0)
+
+
+def with_their_room(made: Sample, totals: dict[str, Floats], chances: Floats) -> Floats:
+    """Tokens a pass with these probabilities at each position, in passes with the room that each had."""
+    rooms = np.stack([totals[f"room for {room}"] for room in range(made.depth + 1)], axis=-1)
+    further = 1 + np.cumsum(np.cumprod(chances, axis=-1), axis=-1)
+    expected = np.concatenate([np.ones((*chances.shape[:-1], 1)), further], axis=-1)
+    found: Floats = (rooms * expected).sum(-1) / rooms.sum(-1)
+    return found
 
 
 def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chances: Floats) -> Floats:
