@@ -179,7 +179,10 @@ def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
         best = records.whole(group.iloc[0]["run_id"])
         rows = []
         for _, row in group.iterrows():
-            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved")}
+            entry = {
+                name: row[name]
+                for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved", "passes_run")
+            }
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = compare(pairs).to_json()
@@ -190,17 +193,19 @@ def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
 
 
 def _draw_groups(groups: list[Row], key: str) -> None:
+    from specbench.records.marks import WHERE
+
     console = wide_console()
     if not groups:
         console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
     for group in groups:
         named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
         console.print(named, style="bold")
-        titles = (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
+        titles = (key, "α", "passes", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
         table = plain_table(titles, left=(key, ""))
         for row in group["rows"]:
             mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
-            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", row["passes_run"], f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:
                 is_fastest = row is group["rows"][0]
@@ -215,3 +220,5 @@ def _draw_groups(groups: list[Row], key: str) -> None:
                 str(against["prompts"]), {"A": "faster on these prompts", "B": "slower"}.get(higher, higher),
             )  # fmt: skip
         console.print(table)
+    if any(len({row["passes_run"] for row in group["rows"]}) > 1 for group in groups):
+        console.print(WHERE)

@@ -5,7 +5,8 @@ Unproved are records made before records held a proof, and runs too small for th
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from specbench.formatting import interval_of
 from specbench.records.schema import Row
@@ -36,6 +37,32 @@ def why_loops(row: Row) -> str | None:
 def remarks_on_loops(rows: Iterable[Row]) -> list[str]:
     """What the marks of runs with many loops mean."""
     return [LOOPING] if any(map(many_loop, rows)) else []
+
+
+# Where the passes of a run went on: in one call of the engine, or in Python after each.
+
+
+IN_C, IN_PYTHON = "in C", "in Python"
+WHERE = (
+    "passes: in C, the engine runs whole passes in one call; in Python, each pass returns to Python, which takes up to a "
+    "few steps of a small model. Speeds of the one kind are not ranked against the other's: they compare loops"
+)
+
+
+def passes_run(row: Row, config: Mapping[str, Any]) -> str:
+    """Where the passes of a record ran (docs/engines.md#captured-steps).
+
+    `native` runs whole passes in one call for a draft model of its own at a constant gamma, one prompt at a time, by
+    Algorithm 1's rule (or any that is the argmax at T = 0), without a tree, a confidence, a window or processed logits.
+    """
+    draft = config.get("draft") or {}
+    plain = (draft.get("kind", "model"), draft.get("confidence"), draft.get("window")) == ("model", None, None)
+    by_rule = row.get("accept", "exact") == "exact"
+    alone = (row.get("batch") or 1) == 1 and not row.get("tree") and isinstance(row.get("gamma"), int)
+    own = not row.get("vocabulary") and not row.get("processing") and not row.get("simulated")
+    learns = row.get("learnt_positions") is not None
+    whole = row.get("engine") == "native" and plain and by_rule and alone and own and not learns
+    return IN_C if whole else IN_PYTHON
 
 
 # Runs of a contended machine, whose times are left out of tables and figures.

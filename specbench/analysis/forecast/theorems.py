@@ -92,7 +92,7 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 
 
 def by_position(asked: Asked, costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for the room that each pass had and the mean number of draft tokens.
+    """The same from the acceptance at each position, for the room of each pass and the mean number of draft tokens.
 
     Calibrated with the measured cost of these passes, since most of them may draft less than gamma. That is in-sample,
     a check of the decomposition and no forecast: `asked`, too, is counted over these passes, for a record has the

@@ -7,7 +7,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.marks import LOOPING, explained, why_loops
+from specbench.records.marks import LOOPING, WHERE, explained, why_loops
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
@@ -65,7 +65,7 @@ def of_records(frame: pd.DataFrame) -> list[str]:
         where += ", acceptance simulated" if group["simulated"].all() else ""
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
-    return [*lines, *of_proof(used)]
+    return [*lines, *of_processes(used), *of_proof(used)]
 
 
 def alpha(row: Row) -> str:
@@ -142,6 +142,22 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
             "`specbench tables --min-prompts 1` shows them"
         )
     return lines
+
+
+def of_passes(used: pd.DataFrame) -> list[str]:
+    """The meaning of the column `passes`, where its rows differ in it."""
+    return [WHERE] if used["passes_run"].nunique() > 1 else []
+
+
+def of_processes(used: pd.DataFrame) -> list[str]:
+    """Of how many records the intervals hold within one process only."""
+    single = int((used["runs"] == 1).sum()) if "runs" in used else 0
+    if not single:
+        return []
+    return [
+        f"{single} of {len(used)} records are of one process: their intervals hold within this process. Between "
+        "processes speedups differ by a few percent more, which the intervals of runs=3 cover"
+    ]
 
 
 def record(run_id: str, simulated: bool = False, remark: str = "") -> str:
