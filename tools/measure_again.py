@@ -1,6 +1,6 @@
 """Measure the kept records again: their configs, with the code as it is now. `make keep` then replaces the copies.
 
-    python tools/measure_again.py [--runs N] [RESULTS]   RESULTS: the folder with kept/ that gets runs/; default: results
+    python tools/measure_again.py [--runs N] [RESULTS]   RESULTS: the folder with kept/ that gets runs/
 
 With `--runs 3` each config is measured in three fresh processes, so that its intervals cover what differs between
 processes. A record of several processes has a name of its own: README and docs, which name some, are changed to it.

@@ -193,7 +193,7 @@ def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
 
 
 def _draw_groups(groups: list[Row], key: str) -> None:
-    from specbench.records.marks import WHERE
+    from specbench.records.marks import PASSES_RUN
 
     console = wide_console()
     if not groups:
@@ -221,4 +221,4 @@ def _draw_groups(groups: list[Row], key: str) -> None:
             )  # fmt: skip
         console.print(table)
     if any(len({row["passes_run"] for row in group["rows"]}) > 1 for group in groups):
-        console.print(WHERE)
+        console.print(PASSES_RUN)

@@ -43,9 +43,9 @@ def remarks_on_loops(rows: Iterable[Row]) -> list[str]:
 
 
 IN_C, IN_PYTHON = "in C", "in Python"
-WHERE = (
-    "passes: in C, the engine runs whole passes in one call; in Python, each pass returns to Python, which takes up to a "
-    "few steps of a small model. Speeds of the one kind are not ranked against the other's: they compare loops"
+PASSES_RUN = (
+    "passes: in C, the engine runs whole passes in one call; in Python, each pass returns to Python, which may take as "
+    "long as steps of a small model. A ranking across the two compares loops, not drafts or rules"
 )
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
-from specbench.records.marks import WHERE
+from specbench.records.marks import PASSES_RUN
 from specbench.records.schema import Row
 from specbench.report.figure import (
     BLUE,
@@ -84,7 +84,7 @@ def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -
         _ends(shown),
         "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ that was "
         f"run, printed beside the mark; {prompts} prompts a run",
-        *([WHERE] if shown["passes_run"].nunique() > 1 else []),
+        *([PASSES_RUN] if shown["passes_run"].nunique() > 1 else []),
         "Hollow: a lossy rule. A draft without a mark was not run at that temperature",
     ]
     wrong = best[best["speedup_measured"].isna()]

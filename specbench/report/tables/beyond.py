@@ -290,7 +290,8 @@ def _our_tree(row: Row) -> Row:
         "tokens/pass": interval_of(row, "tokens_per_pass", "tokens"),
         "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
         "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
-        "passes": row["passes_run"], "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
+        "passes": row["passes_run"],
+        "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
         "record": notes.record(row["run_id"]),
     }  # fmt: skip
 

@@ -48,9 +48,8 @@ def table5(records: Records) -> Table:
         "speed: Theorem 3.8. From the paper's α at its c = 0.015, with γ = 8 at T=0 and the best γ at T=1; "
         "from our α at our own c and the best γ; none for drafts whose acceptance falls with the position, which "
         "Theorem 3.8 does not have: Table 4 predicts their runs by position.",
-        "The speed by our α takes v to be 1 and leaves the loop out; the measured speed has both in it. Where passes run "
-        "in Python, which takes up to a few steps of a small model, the two differ by more than lenience does: they are "
-        "not a test of one another.",
+        "The speed by our α takes v to be 1 and leaves the loop out; the measured speed has both in it. Where passes "
+        "run in Python it may be less than half of the other, and neither tests the other.",
         *notes.of_passes(used),
         "measured: decoding time per token, target alone over a run with accept=lenient (l = 1: Algorithm 1), at the γ "
         "given; lossy where l < 1. quality: scores of the target's completions and of the run's. identical: share of "

@@ -7,7 +7,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.marks import LOOPING, WHERE, explained, why_loops
+from specbench.records.marks import LOOPING, PASSES_RUN, explained, why_loops
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
@@ -146,7 +146,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
 
 def of_passes(used: pd.DataFrame) -> list[str]:
     """The meaning of the column `passes`, where its rows differ in it."""
-    return [WHERE] if used["passes_run"].nunique() > 1 else []
+    return [PASSES_RUN] if used["passes_run"].nunique() > 1 else []
 
 
 def of_processes(used: pd.DataFrame) -> list[str]:

@@ -21,7 +21,8 @@ from specbench.report.tables import notes
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 KEPT = (
-    "lossy", "lossless", "simulated", "run_id", "hardware", "fitting", "chosen_for", "own_weights", "unproved", "passes_run",
+    "lossy", "lossless", "simulated", "run_id", "hardware", "fitting", "chosen_for", "own_weights", "unproved",
+    "passes_run",
 )  # fmt: skip
 SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "passes", "EMP", "end to end",
