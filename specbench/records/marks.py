@@ -57,7 +57,8 @@ def passes_run(row: Row, config: Mapping[str, Any]) -> str:
     """
     draft = config.get("draft") or {}
     plain = (draft.get("kind", "model"), draft.get("confidence"), draft.get("window")) == ("model", None, None)
-    by_rule = row.get("accept", "exact") == "exact"
+    by_argmax = row.get("temperature") == 0 and row.get("accept") in ("block", "match")
+    by_rule = row.get("accept", "exact") == "exact" or by_argmax
     alone = (row.get("batch") or 1) == 1 and not row.get("tree") and isinstance(row.get("gamma"), int)
     own = not row.get("vocabulary") and not row.get("processing") and not row.get("simulated")
     learns = row.get("learnt_positions") is not None

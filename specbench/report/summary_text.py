@@ -149,7 +149,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
 def _result(s: Summary) -> list[tuple[str, str, str]]:
     """The speedup, and whether the completions are the target's."""
     contended = "CONTENDED: unreliable" if s.get("disturbed") else None
-    said = "; ".join(filter(None, ["decoding", contended, why_unproved(dict(s)), why_loops(dict(s))]))
+    said = "; ".join(filter(None, ["decoding" + _within(s), contended, why_unproved(dict(s)), why_loops(dict(s))]))
     table = [
         ("speedup measured", interval_of(s, "speedup_measured", "speedup"), said),
         ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
