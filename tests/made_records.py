@@ -40,7 +40,7 @@ def make(
     `summary` what the summary says."""
     draw = np.random.default_rng([seed + 1000 * again, gamma, int(10 * temperature)])
     rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
-    settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64, "resamples": 200, "seed": 0}
+    settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64}
     measured = summarise(rows, greedy=temperature == 0, falls_with_position=falls, **settings)
     names = {"target": target, "draft": draft, "task": task, "temperature": temperature, "gamma": gamma}
     run_id = f"{target}-{draft}-{task}-T{temperature:g}-g{gamma}-{draw.integers(2**32):08x}"

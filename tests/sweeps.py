@@ -89,5 +89,5 @@ def _listed(values: tuple[object, ...]) -> str:
 def quieten(patch: pytest.MonkeyPatch) -> None:
     """Let no record say that it was disturbed: fixtures that run before `quiet_machine` call it themselves."""
     patch.setattr("specbench.analysis.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
-    patch.setattr("specbench.experiment.core_time.of_steps", lambda waited, steps_s: Disturbance(waited, None))
-    patch.setattr("specbench.experiment.core_time.between", lambda before, after: None)
+    patch.setattr("specbench.analysis.costs.core_time.of_steps", lambda waited, steps_s: Disturbance(waited, None))
+    patch.setattr("specbench.analysis.costs.core_time.between", lambda before, after: None)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 from networks import network
 from toy import EOS, VOCABULARY, ToyModel
 
+from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.bench.bench import Bench, Row, _row, bench, table, write
 from specbench.bench.parts import take_apart
@@ -152,3 +154,20 @@ def test_a_fault_of_ours_is_not_said_to_be_of_transformers(monkeypatch: pytest.M
     assert row.note == "their decoding fails: no such shape"
     with pytest.raises(RuntimeError, match="no such shape"):
         _row("a", "what", setup, (raises, works))  # type: ignore[arg-type]
+
+
+def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short parts are repeated until nothing else runs, three times at most; long ones are marked at once."""
+    shares, timed = [0.5, 0.01, 0.5, 0.5, 0.5, 0.5], list[str]()
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1 - (s := shares.pop(0)), s))
+    parts = {letter: (letter, partial(_one_row, timed, letter)) for letter in "fad"}
+    monkeypatch.setattr("specbench.bench.bench.PARTS", parts)
+    rows = bench(replace(setup, parts="fad"), lambda _: None)
+    assert timed == ["f", "f", "a", "d", "d", "d"]
+    assert [row.disturbed_by for row in rows] == [None, *["it waited for a core 50% of its time"] * 2]
+    assert table(rows).count("CONTENDED: it waited for a core 50%") == 2
+
+
+def _one_row(timed: list[str], letter: str, setup: Bench) -> list[Row]:
+    timed.append(letter)
+    return [Row(letter, "a row", 1.0)]

@@ -1,5 +1,6 @@
 """`context=`: prompts of a given length from whole rows of the task, and what costs say of other lengths."""
 
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -126,7 +127,8 @@ def test_words_for_a_length_and_ids():
 
 def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
     rows = tmp_path / "rows.txt"
-    rows.write_text("the old dog sees a tree\n" * 30)
+    orders = itertools.islice(itertools.permutations(["the", "old", "dog", "sees", "a", "tree"]), 30)
+    rows.write_text("".join(f"{' '.join(one)}\n" for one in orders))
     words = [f"target={folders['llama']}", f"draft={folders['llama-draft']}", f"task={rows}", "limit=4", "warmup=0"]
     more = ["dtype=float32", "engine=eager", "max_new_tokens=12", "resamples=100", f"results={tmp_path}"]
     assert main(["run", *words, *more, "context=16,32,48"]) == 0

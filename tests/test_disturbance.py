@@ -10,14 +10,15 @@ import pytest
 from calls import called, small_run
 from made_records import make
 
+from specbench.analysis.costs.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.analysis.costs.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible, of_steps
 from specbench.api import DisturbedWarning, Run
 from specbench.cli import main
-from specbench.experiment.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.frame import Records, drawing_folder, keep
-from specbench.report.tables import TABLES
+from specbench.report import figures, tables
+from specbench.report.summary_text import largest_loss, remarks
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -153,7 +154,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
     records = Records(tmp_path)
     assert records.paper_runs.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
-    assert any("contended while it was timed" in note for note in TABLES["table2"](records).notes)
+    assert any("contended while they were timed" in note for note in tables.build(["table2"], records)[0].notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
     assert any("  contended" in line for line in out.splitlines()[1:]) and "docs/method.md" in out
@@ -226,11 +227,11 @@ def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:
 def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it was quiet, three times at most; then the least disturbed time is used, and its share returned."""
     loads = [CoreTime(1.0, 1.0), CoreTime(0.96, 0.04), CoreTime(3.0, 1.0), CoreTime(1.0, 1.0), CoreTime(1.0, 2.0)]
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: loads.pop(0))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: loads.pop(0))
     work = iter(range(9))
     assert least_disturbed(lambda: next(work)) == (1, pytest.approx(0.04)) and len(loads) == 3
     assert least_disturbed(lambda: next(work)) == (2, pytest.approx(0.25)) and not loads
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: None)  # a system that does not tell
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: None)  # a system that does not tell
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
@@ -240,8 +241,8 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, short_probes: None, chosen: str
 ) -> None:
     """Before, v of a busy minute chose gamma, and nothing said so."""
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *chosen.split(), kind="gpt2")
     code, _, err, _ = called(argv, tmp_path, capfd)
     assert code == 0 and "its probe was contended, so that another" in err, err
@@ -253,8 +254,8 @@ def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
 def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     timed = ["gammas=[1]", "rounds=2"] if verb != "alpha" else ["sampling.temperature=0"]
     argv = [
         *verb.split(), f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
@@ -291,3 +292,41 @@ def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd:
 def test_a_step_draws_its_token_and_so_v_is_judged_with_what_accepting_costs() -> None:
     fast = FINE | {"speedup_measured": 2.8, "verify_cost": 0.85}
     assert impossible(fast) == [] and len(impossible(fast | {"overhead": 0.2})) == 1
+
+
+def test_left_out_runs_are_named_with_the_command_that_repeats_them(tmp_path: Path, capsys: Capture) -> None:
+    """In every table and figure, and under groups, with which they would be compared."""
+    for gamma in (3, 5):
+        make(tmp_path, gamma=gamma)
+    contended = make(tmp_path, gamma=7, disturbed=True, disturbed_by=SIGNS)
+    said = f"{contended.rpartition('-')[2]}; `specbench results --again`"
+    records = Records(tmp_path)
+    for table in tables.build([], records):
+        assert any(said in note for note in table.notes), table.name
+    for drawn in figures.build(["gamma", "beyond", "figure2"], records):
+        assert any(said in note for note in drawn.notes), drawn.name
+    assert main(["results", "--group-by", "gamma", f"--results={tmp_path}"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert said in out and "fastest" in out
+
+
+def test_contended_records_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    quiet, contended = make(tmp_path), make(tmp_path, gamma=5, disturbed=True, disturbed_by=SIGNS)
+    again: list[str] = []
+    monkeypatch.setattr("specbench.cli.regression.repeat", lambda catalog, results, names: again.extend(names))
+    assert main(["results", "--again", f"--results={tmp_path}"]) == 0
+    assert again == [contended] and quiet not in again
+    assert f"1 measured again, contended again: {contended.rpartition('-')[2]}" in capsys.readouterr().out
+
+
+def test_nothing_is_concluded_from_a_contended_run(tmp_path: Path) -> None:
+    """A slow run says that it is slower than the target, and what its largest loss is; a contended one does not."""
+    for disturbed in (False, True):
+        more = {"disturbed": disturbed, "disturbed_by": SIGNS if disturbed else None}
+        run_id = make(tmp_path, alpha=0.1, c=0.9, seed=int(disturbed), **more)
+        record = store.read(store.record_file(tmp_path, run_id))
+        assert (record["summary"]["speedup_measured"] or 1) < 0.9
+        lines = remarks(record["summary"])
+        assert any(line.startswith("slower than the target alone") for line in lines) != disturbed
+        assert any("nothing is concluded" in line for line in lines) == disturbed
+        assert (largest_loss({**record, "explanation": {}}) is None) == disturbed  # type: ignore[typeddict-item]

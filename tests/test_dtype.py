@@ -11,12 +11,12 @@ from calls import called
 from captured import fastest_on_a_cpu
 from networks import network
 
+from specbench.analysis.costs.core_time import CoreTime
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig
 from specbench.engine.weights import dtype_probe
 from specbench.experiment import dtype
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import CoreTime
 from specbench.experiment.identity import identify
 
 Folders = dict[str, Path]
@@ -93,7 +93,7 @@ def test_a_probe_that_waited_for_a_core_is_repeated_and_not_cached(
     folders: Folders, times: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     waited = [0.5, 0.4, 0.6]
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1 - waited[0], waited.pop(0)))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1 - waited[0], waited.pop(0)))
     times += [(1e-3, 2e-3), (2e-3, 1e-3), (1e-3, 2e-3)]
     notes: list[str] = []
     assert resolve(config(folders), notes.append).dtype == "float32"  # of the least disturbed

@@ -22,7 +22,7 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.stats import Interval, over_rows, ratio
 
 
 class Endless(ToyModel):
@@ -45,7 +45,7 @@ def along_and_decoded(
     found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
     keys |= {"gamma": gamma, "accept": accept, "greedy_draft": greedy_draft}
     traces = [speculative(target, draft, PROMPT, **keys) for _ in range(count)]
-    return found, bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    return found, over_rows([(len(t.tokens), len(t.passes)) for t in traces], ratio)
 
 
 def within_4_errors(one: Interval, other: Interval) -> bool:
@@ -125,7 +125,7 @@ def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> 
     most = 12
     found, decoded = along_and_decoded(ToyModel, gamma, most, 1500)
     right, wrong = (
-        bootstrap(
+        over_rows(
             [(len(getattr(a, way)), walk(getattr(a, way), gamma, most).passes.sum()) for a in found], ratio, 400, 0
         )
         for way in ("ratio", "beta")
@@ -149,7 +149,7 @@ def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     most = 30
     found, decoded = along_and_decoded(Endless, gamma, most, 600, accept_block)
     block, alone = (
-        bootstrap([(most, walk(a.ratio, gamma, most, whole=whole).passes.sum()) for a in found], ratio, 400, 0)
+        over_rows([(most, walk(a.ratio, gamma, most, whole=whole).passes.sum()) for a in found], ratio)
         for whole in (True, False)
     )
     assert within_4_errors(block, decoded)
@@ -165,7 +165,7 @@ def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: st
     accept = accept_match if rule == "match" else accept_exact
     found, decoded = along_and_decoded(Endless, gamma, most, 600, accept, rule == "onehot")
     own, algorithm_1 = (
-        bootstrap([(most, walk(a.ratio, gamma, most).passes.sum()) for a in each], ratio, 400, 0)
+        over_rows([(most, walk(a.ratio, gamma, most).passes.sum()) for a in each], ratio)
         for each in ([a.at(rule) for a in found], found)
     )
     assert within_4_errors(own, decoded)

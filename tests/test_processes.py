@@ -22,7 +22,7 @@ from specbench.experiment import processes
 from specbench.experiment.identity import identify
 from specbench.experiment.runner import execute
 from specbench.records import store
-from specbench.stats import Interval, bootstrap, ratio_of_ratios
+from specbench.stats import Interval, over_rows, ratio_of_ratios
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]
@@ -46,8 +46,8 @@ def coverage(between: float) -> tuple[float, float]:
             alone, drafted = np.exp(0.03 * draw.standard_normal((2, PROMPTS)))
             runs.append(np.stack([tokens * alone, tokens, tokens / speed * slower * drafted, tokens], axis=-1))
         measured = [float(ratio_of_ratios(run.sum(0))) for run in runs]
-        ours += covers(bootstrap(np.mean(runs, axis=0), ratio_of_ratios, 200, 0, by_process=measured))
-        own += covers(bootstrap(runs[0], ratio_of_ratios, 200, 0))
+        ours += covers(over_rows(np.mean(runs, axis=0), ratio_of_ratios, by_process=measured))
+        own += covers(over_rows(runs[0], ratio_of_ratios))
     return ours / TRIALS, own / TRIALS
 
 
@@ -81,7 +81,7 @@ def test_times_are_means_and_each_process_is_held(runs: list[list[Any]]) -> None
             assert [prompt[mode] for prompt in held] == [prompt[mode] for prompt in own]  # type: ignore[literal-required]
     measured = by_process(prompts, ("decode_s",))
     assert measured[0] == pytest.approx(2 * measured[1]) and measured[0] == pytest.approx(measured[2])
-    over, own = speedups(prompts, resamples=300, seed=0), speedups(runs[0], resamples=300, seed=0)
+    over, own = speedups(prompts), speedups(runs[0])
     assert over["speedup_low"] is not None and own["speedup_low"] is not None
     assert over["speedup_low"] < 0.7 * own["speedup_low"]
     assert of_processes(runs[0]) == [runs[0]] and by_process(runs[0], ("decode_s",)) == []
@@ -93,7 +93,7 @@ def test_one_disturbed_process_marks_the_record(runs: list[list[Any]], monkeypat
         for prompt in prompts:
             prompt["load"] = {"ran_s": 1.0, "waited_s": 0.1 if place == 1 else 0.0}
     prompts = merged(runs)
-    settings: dict[str, Any] = {"gamma": 3, "c_hat": 0.1, "max_new_tokens": 64, "resamples": 100, "seed": 0}
+    settings: dict[str, Any] = {"gamma": 3, "c_hat": 0.1, "max_new_tokens": 64}
     summary = summarise(prompts, greedy=True, falls_with_position=False, **settings)
     assert disturbance(prompts, {}).signs == [] and summary["disturbed"] and "9% of its time" in str(summary)
     assert summary["speedup_between"] == pytest.approx(np.log(2) / np.sqrt(3))

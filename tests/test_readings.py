@@ -367,7 +367,7 @@ def test_drafts_that_llamacpp_counts_are_passes(tmp_path: Path) -> None:
 
 
 def test_below_ten_requests_the_interval_is_no_narrower_than_that_of_one() -> None:
-    """Two requests alike give a bootstrap next to no width."""
+    """Two requests alike give an interval over them next to no width."""
     passes = [(4, n) for n in (4, 2, 0, 4, 1, 3, 4, 0, 2, 4)]
     one = Tally.of_passes(passes, "file")
     alone = estimate(Reading([], [one], by_request=True))
@@ -379,7 +379,7 @@ def test_below_ten_requests_the_interval_is_no_narrower_than_that_of_one() -> No
         assert result.low is not None and result.high is not None and result.high - result.low > 0.1
         assert result.interval is not None and "fewer than 10" in result.interval
     many = estimate(Reading([], [one] * 10, by_request=True))
-    assert many is not None and many.interval == "bootstrap over 10 requests" and many.low == many.high
+    assert many is not None and many.interval == "over 10 requests" and many.low == many.high
 
 
 def test_two_readings_of_counters_are_subtracted(tmp_path: Path, capfd: Capture) -> None:

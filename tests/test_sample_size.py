@@ -14,7 +14,7 @@ from specbench.analysis.summary import PARTS, speedups
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.documents import write_document
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.stats import Interval, over_rows, ratio
 
 DECODING = PARTS[0]
 Capture = pytest.CaptureFixture[str]
@@ -30,9 +30,9 @@ def resampled(prompts: list[Any], count: int, subsets: int = 40) -> tuple[float,
     draw, alphas, speeds = np.random.default_rng(7), [], []
     for _ in range(subsets):
         some = [prompts[index] for index in draw.integers(len(prompts), size=count)]
-        one = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in some], ratio, 400, 0)
+        one = over_rows([(sum(p["beta"]), len(p["beta"])) for p in some], ratio)
         alphas.append(half(one.low, one.high, one.value))
-        measured = speedups(some, resamples=400, seed=0)
+        measured = speedups(some)
         assert measured["speedup_measured"] is not None
         speeds.append(half(measured["speedup_low"], measured["speedup_high"], measured["speedup_measured"]))
     return float(np.mean(alphas)), float(np.mean(speeds))
@@ -94,7 +94,7 @@ def test_a_detectable_difference_shows_nine_times_in_ten() -> None:
     difference = (1.959964 + 1.281552) * deviation / pairs**0.5
     for _ in range(400):
         sample = draw.normal(difference, deviation, pairs)
-        one = bootstrap(np.stack([sample, np.ones(pairs)], axis=-1), ratio, 400, int(draw.integers(2**31)))
+        one = over_rows(np.stack([sample, np.ones(pairs)], axis=-1), ratio, scale="difference")
         assert one.low is not None
         shown.append(one.low > 0)
         if len(shown) == 1:

@@ -25,7 +25,7 @@ from specbench.compose.grid import split
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.stats import bootstrap, ratio
+from specbench.stats import over_rows, ratio
 from specbench.theory.trees import ROOT, ByConfidence, TreeShape
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
@@ -81,8 +81,8 @@ def test_sampled_passes_are_those_of_decoding_in_the_mean(shape: str, children: 
     counted = [tree_passes(one.given_for(children), SHAPES[shape], 12).sum() for one in ranks]
     tree = TreeDraft(DRAFT, SHAPES[shape], children, frozenset({EOS}))
     traces = [speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys) for _ in range(count)]
-    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
-    estimated = bootstrap([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio, 400, 0)
+    decoded = over_rows([(len(t.tokens), len(t.passes)) for t in traces], ratio)
+    estimated = over_rows([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio)
     assert within_4_errors(estimated, decoded), (estimated, decoded)
 
 

@@ -59,8 +59,18 @@ def planted(
             "passes": rows,
             "start_s": STEP_S * (1 + start),
         }
-        prompts.append({"index": index, "baseline": baseline, "speculative": ours, "beta": along})
+        prompts.append(
+            {
+                "index": index,
+                "prompt": f"p{index}",
+                "prompt_tokens": 3,
+                "baseline": baseline,
+                "speculative": ours,
+                "beta": along,
+            }
+        )
     summary = {"gamma": gamma, "temperature": 0.0, "simulated": False, "accept": "exact"}
+    summary |= {f"speedup{part}_{end}": None for part in ("", "_end_to_end") for end in ("low", "high")}
     return {"summary": summary, "config": {"draft": {"kind": "model"}, "max_new_tokens": 10_000}, "prompts": prompts}
 
 
@@ -71,7 +81,7 @@ def product(found: Waterfall) -> float:
 @pytest.mark.parametrize("head", KEPT, ids=lambda head: head.run_id)
 def test_factors_of_kept_records_multiply_to_the_measured_speedup(head: Head) -> None:
     record = store.read(head.file)
-    found, summary = waterfall(record, resamples=20), record["summary"]
+    found, summary = waterfall(record), record["summary"]
     assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
     assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-9)
     assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-9)
@@ -87,7 +97,7 @@ def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
     """At T = 0 the walk along a text needs the passes of decoding, but where rounding parted the texts."""
     rests = []
     for head in kept(**CHAIN, draft="t5-nano", temperature=0):
-        found = waterfall(store.read(head.file), resamples=0)
+        found = waterfall(store.read(head.file), intervals=False)
         rests += [step.factor.value for step in found.steps if step.name == "rest" and found.sample.gamma]
     assert len(rests) >= 5 and rests == pytest.approx([1.0] * len(rests), abs=0.005)
 
@@ -105,7 +115,7 @@ CAUSES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("cause", [name for name in CAUSES if name != "positions"])
 def test_a_planted_cause_is_the_first_lever(cause: str) -> None:
-    found = waterfall(planted(**CAUSES[cause]), resamples=50)
+    found = waterfall(planted(**CAUSES[cause]))
     assert found.levers[0].name == cause
     assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
     others = [step.factor.value for step in found.steps if step.name not in (cause, "start")]
@@ -115,14 +125,14 @@ def test_a_planted_cause_is_the_first_lever(cause: str) -> None:
 
 
 def test_stretches_of_agreement_are_positions_that_are_not_independent() -> None:
-    found = waterfall(planted(**CAUSES["positions"]), resamples=0)
+    found = waterfall(planted(**CAUSES["positions"]), intervals=False)
     steps = {step.name: step for step in found.steps}
     assert steps["positions"].factor.value == pytest.approx(150 / 70 / theory.expected_tokens(2 / 3, 4), rel=0.05)
     assert steps["rest"].factor.value == pytest.approx(1.0)
 
 
 def test_encoder_and_prefill_come_after_the_measured_speedup() -> None:
-    found = waterfall(planted(lengths=[20] * 10, start=30.0), resamples=0)
+    found = waterfall(planted(lengths=[20] * 10, start=30.0), intervals=False)
     assert found.steps[-1].name == "start" and found.steps[-1].factor.value < 0.5
     assert "start" not in [step.name for step in found.levers]
     assert "encoder and prefill" in sentences(found)[-1]
@@ -144,7 +154,7 @@ def test_a_tree_goes_level_by_level() -> None:
             done += emitted
         prompt["speculative"] |= {"passes": passes, "decode_s": len(passes) * STEP_S}
         prompt["beta"] = [0.5] * 100
-    found = waterfall(record, resamples=50)
+    found = waterfall(record)
     steps = {step.name: step for step in found.steps}
     assert found.ideal == 3 and list(steps)[:3] == ["rejections", "shape", "ends"] and "positions" not in steps
     assert steps["rejections"].speedup == pytest.approx(1.75) and steps["shape"].factor.value > 1.2
@@ -166,12 +176,12 @@ def test_a_table_of_ends_counts_the_passes_of_a_walk() -> None:
 def test_needs_give_the_speedup_when_they_are_met() -> None:
     """What is said to be needed is planted, and the speedup comes out."""
     before = {"lengths": [60] * 20, "beta": (1.0, 1.0, 1.0, 0.0), "c": 0.2, "v": 1.3, "accept": 0.1}
-    found = waterfall(planted(**before), resamples=0)
+    found = waterfall(planted(**before), intervals=False)
     wanted = 1.1 * found.measured.value
     by = {one.quantity: one for one in needs(found, wanted)}
     assert by["c"].now == pytest.approx(0.2) and by["verify_cost"].now == pytest.approx(1.3)
     for key, quantity in (("c", "c"), ("v", "verify_cost")):
-        changed = waterfall(planted(**before | {key: by[quantity].needed}), resamples=0)
+        changed = waterfall(planted(**before | {key: by[quantity].needed}), intervals=False)
         assert changed.measured.value == pytest.approx(wanted, rel=1e-6)
     assert by["alpha"].now == pytest.approx(0.75) and 0.75 < (by["alpha"].needed or 0) < 1
     impossible = {one.quantity: one for one in needs(found, 4.9)}
@@ -183,7 +193,7 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
 
 
 def test_ends_are_told_with_longer_texts() -> None:
-    found = waterfall(planted(lengths=[9] * 30, gamma=7), resamples=0)
+    found = waterfall(planted(lengths=[9] * 30, gamma=7), intervals=False)
     assert str(largest(found)).startswith("ends of completions; completions without an end would give 8.00×")
     said = sentences(found)[0]
     assert said.startswith("completions of 9 tokens end inside passes: 4.50 tokens a pass instead of 8.00")
@@ -193,15 +203,15 @@ def test_ends_are_told_with_longer_texts() -> None:
 @pytest.mark.parametrize(("multiplying_ms", "said"), [(0.1, "from Ω = 3.0 tokens on"), (0.01, "up to Ω = 30.0 tokens")])
 def test_verification_names_what_binds_it(multiplying_ms: float, said: str) -> None:
     record = planted(lengths=[60] * 20, gamma=7, v=2.0)
-    assert not any("Ω" in line for line in sentences(waterfall(record, resamples=0)))  # an older record
+    assert not any("Ω" in line for line in sentences(waterfall(record, intervals=False)))  # an older record
     record["summary"] |= {"reading_ms": 0.3, "multiplying_ms": multiplying_ms}
-    found = waterfall(record, resamples=0)
+    found = waterfall(record, intervals=False)
     (verifying,) = [line for line in sentences(found) if line.startswith("verifying")]
     (line,) = [line for line in sentences(found) if "Ω" in line]
     least = max(0.3, float(verifying.split()[1]) * multiplying_ms)
     assert said in line and f"a step takes 0.30 ms at least, these tokens {least:.2f} ms" in line
     record["summary"]["reading_ms"] = 1.1 * float(found.levels.step_ms)  # a step that is faster than its bound
-    assert not any("Ω" in line for line in sentences(waterfall(record, resamples=0)))
+    assert not any("Ω" in line for line in sentences(waterfall(record, intervals=False)))
 
 
 def test_explain_shows_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,10 +31,8 @@ def half_width(found: Speedups) -> float:
 
 def row(record: RunRecord) -> dict[str, object]:
     """One pair."""
-    summary, config = record["summary"], record["config"]
-    runs = [
-        speedups(one, resamples=config["resamples"], seed=config["seed"]) for one in of_processes(record["prompts"])
-    ]
+    summary = record["summary"]
+    runs = [speedups(one) for one in of_processes(record["prompts"])]
     own, over = sum(map(half_width, runs)) / len(runs), half_width(summary)
     return {
         "pair": f"{summary['target']} + {summary['draft']}",

@@ -7,8 +7,7 @@ with 95%, whichever look ends the run. This is α-spending (Lan and DeMets 1983,
 clinical trials) in equal parts. It holds for all estimates of the run, also for those that it does not stop at. A
 confidence sequence would allow a look after every prompt, for an interval that is wider at each.
 
-Each look's interval is `stats.student`'s, since percentiles of few prompts are too narrow far out in the tails. It
-takes the prompts as drawn at random from all that could be asked: an ordered task needs `task.shuffle`.
+It takes the prompts as drawn at random from all that could be asked: an ordered task needs `task.shuffle`.
 """
 
 from collections.abc import Sequence
@@ -37,19 +36,18 @@ def sizes_of_looks(prompts: int, group: int = 1) -> list[int]:
 class Looks:
     """The looks of a run at the interval of its speedup, as decoded."""
 
-    def __init__(self, within: float, prompts: int, group: int, resamples: int, seed: int) -> None:
+    def __init__(self, within: float, prompts: int, group: int) -> None:
         """`within`: the half width, as a share of the speedup; `group`: prompts that are decoded together."""
         self.within, self.sizes = within, sizes_of_looks(prompts, group)
         self.level = 1 - (1 - LEVEL) / len(self.sizes)
         self.half_widths: list[float] = []  # one a look, as a share of the speedup
-        self._resamples, self._seed = resamples, seed
 
     @staticmethod
     def of(config: RunConfig, prompts: int) -> "Looks | None":
         """Those of a run over so many prompts; None without `until`. Prompts of a batch are decoded in groups."""
         within = None if config.until is None else as_share(config.until)
         group = 1 if config.batch == 1 else BATCHES * config.batch
-        return None if within is None else Looks(within, prompts, group, config.resamples, config.seed)
+        return None if within is None else Looks(within, prompts, group)
 
     def see(self, prompts: Sequence[PromptRecord]) -> bool:
         """Take the looks that are due after these first prompts of the task; whether the run ends, at `prompts`.
@@ -93,6 +91,6 @@ class Looks:
         }
 
     def _half_width(self, prompts: Sequence[PromptRecord]) -> float:
-        found = speedups(prompts, resamples=self._resamples, seed=self._seed, level=self.level)
+        found = speedups(prompts, level=self.level)
         value, low, high = (found[key] for key in ("speedup_measured", "speedup_low", "speedup_high"))
         return inf if value is None or low is None or high is None else (high - low) / (2 * value)

@@ -5,7 +5,7 @@ than two separate intervals suggest.
 
 Every estimate is a function of totals over prompts, so its variance over N prompts is that of a mean of N contributions
 (the delta method): a prompt's contribution is the relative change of the estimate if it counted more. The interval of a
-run resamples prompts, and for times the steps and passes within them (`stats.bootstrap`); both are in
+run is over prompts, and for times over the steps and passes within them (`stats.over_rows`); both are in
 `Spread.deviation`. Half the width falls with the root of N.
 """
 
@@ -18,17 +18,21 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench.analysis.distinct import groups_of
 from specbench.analysis.summary import Part, times_of, variances_of
 from specbench.records.schema import PromptRecord
 from specbench.stats import (
     LEVEL,
     Interval,
     IntervalRecord,
-    bootstrap,
+    Jackknife,
+    Scale,
     draw_weights,
-    percentiles,
+    of_resamples,
+    over_rows,
     ratio,
     ratio_of_ratios,
+    t_quantile,
 )
 
 REACH = NormalDist().inv_cdf((1 + LEVEL) / 2)  # standard errors on either side of a 95% interval
@@ -47,6 +51,7 @@ class Spread:
         low: the lower bound of `deviation`'s own 95% interval; None for fewer than two prompts.
         high: the upper bound.
         prompts: how many prompts it is estimated from.
+        weight: the effective number of prompts over their number (`stats`).
     """
 
     value: float
@@ -54,15 +59,30 @@ class Spread:
     low: float | None
     high: float | None
     prompts: int
+    weight: float = 1.0
 
     def within(self, prompts: int) -> float:
         """Half the width of a 95% interval over so many prompts, relative to the value."""
-        return REACH * self.deviation / sqrt(prompts)
+        return self._reach(prompts) * self.deviation / sqrt(prompts)
 
     def needed(self, within: float) -> Interval:
         """Prompts for a 95% interval that reaches no more than `within` of the value to either side."""
-        low, high = (None if one is None else float(_needed(one, within)) for one in (self.low, self.high))
-        return Interval(float(_needed(self.deviation, within)), low, high)
+        low, high = (None if one is None else float(self._needed(one, within)) for one in (self.low, self.high))
+        return Interval(float(self._needed(self.deviation, within)), low, high)
+
+    def _reach(self, prompts: int) -> float:
+        """Standard errors on either side of the interval."""
+        return t_quantile((1 + LEVEL) / 2, max(1.0, self.weight * prompts - 1))
+
+    def _needed(self, deviation: float, within: float) -> int:
+        """The fewest prompts: between those by the normal distribution and those by t at these."""
+        low = max(2, ceil((REACH * deviation / within) ** 2))
+        high = max(low, ceil((self._reach(low) * deviation / within) ** 2))
+        while low < high:
+            middle = (low + high) // 2
+            enough = self._reach(middle) * deviation <= within * sqrt(middle)
+            low, high = (low, middle) if enough else (middle + 1, high)
+        return low
 
 
 def alpha_spread(sums: Sequence[tuple[float, int]]) -> Spread:
@@ -89,10 +109,6 @@ def detectable(difference: Interval) -> float | None:
     return (REACH + NormalDist().inv_cdf(POWER)) * error
 
 
-def _needed(deviation: float, within: float) -> int:
-    return max(2, ceil((REACH * deviation / within) ** 2))
-
-
 def _spread(columns: Floats, powers: Floats, variances: Floats) -> Spread:
     """Of the product of column totals to these powers: `columns` [N, K], `variances` within each entry [N, K]."""
     count, totals = len(columns), columns.sum(0)
@@ -104,8 +120,9 @@ def _spread(columns: Floats, powers: Floats, variances: Floats) -> Spread:
         return Spread(value, 0.0, None, None, count)
     deviation = float(np.sqrt(squares_N.sum() / (count - 1)))
     weights_SN = draw_weights(count, RESAMPLES, np.random.default_rng(0))
-    resampled = percentiles(deviation, np.sqrt(weights_SN @ squares_N / (count - 1)))
-    return Spread(value, deviation, resampled.low, resampled.high, count)
+    resampled = of_resamples(deviation, np.sqrt(weights_SN @ squares_N / (count - 1)), count)
+    weight = (Jackknife.of(columns).freedom + 1) / count
+    return Spread(value, deviation, resampled.low, resampled.high, count, weight)
 
 
 Pairs = list[tuple[PromptRecord, PromptRecord]]
@@ -157,11 +174,12 @@ def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
     return [(prompt, there[key]) for prompt in a if (key := (prompt["index"], prompt["prompt"])) in there]
 
 
-def compare(pairs: Pairs, resamples: int, seed: int) -> Paired:
-    """Totals over the shared prompts, with intervals that resample prompts."""
+def compare(pairs: Pairs) -> Paired:
+    """Totals over the shared prompts, with intervals over prompts."""
+    groups = groups_of([a for a, _ in pairs])
 
-    def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats]) -> Interval:
-        return bootstrap(columns, statistic, resamples, seed)
+    def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats], scale: Scale = "ratio") -> Interval:
+        return over_rows(columns, statistic, scale=scale, groups=groups)
 
     times = [(*times_of(a, ("decode_s",)), *times_of(b, ("decode_s",))) for a, b in pairs]
     betas = [(sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])) for a, b in pairs]
@@ -171,6 +189,6 @@ def compare(pairs: Pairs, resamples: int, seed: int) -> Paired:
         len(pairs),
         faster=interval([[*ours[6:], *ours[2:4]] for ours in times], ratio_of_ratios),
         speedup=interval(times, lambda t: ratio_of_ratios(t[..., :4]) / ratio_of_ratios(t[..., 4:])),
-        alpha=interval(betas, lambda t: ratio(t[..., :2]) - ratio(t[..., 2:])),
+        alpha=interval(betas, lambda t: ratio(t[..., :2]) - ratio(t[..., 2:]), "difference"),
         tokens_per_pass=interval(tokens, ratio_of_ratios),
     )

@@ -8,7 +8,7 @@ from operator import add
 import numpy as np
 
 from specbench.analysis.acceptance.by_position import levels, rank_counts, reached_and_accepted
-from specbench.analysis.acceptance.strata import RESAMPLES, SEED, Range, added_by_range, range_of
+from specbench.analysis.acceptance.strata import Range, added_by_range, range_of
 from specbench.errors import UserError
 from specbench.records.documents import (
     FORMAT,
@@ -24,7 +24,7 @@ from specbench.records.documents import (
     TaskProfile,
 )
 from specbench.records.schema import PromptRecord, Row, RunRecord, Summary
-from specbench.stats import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths
 # What all records of a profile have in common.
@@ -66,7 +66,7 @@ def _speeds(record: RunRecord, gamma: int) -> dict[Range, GammaSpeed]:
         rows = [prompt[lengths][4:] for prompt in prompts if lengths in prompt and any(prompt[lengths][4:])]
         base, ours = sum(row[1] for row in rows), sum(row[3] for row in rows)
         if base and ours:
-            speedup = bootstrap(rows, ratio_of_ratios, RESAMPLES, SEED)
+            speedup = over_rows(rows, ratio_of_ratios)
             made[lengths] = {
                 "gamma": gamma, "speedup": speedup.to_json(), "tokens": int(ours), "run_id": record["run_id"],
             }  # fmt: skip
@@ -192,5 +192,5 @@ def _by_range(prompts: Sequence[tuple[int, Sequence[float]]]) -> list[RangeShare
 
 def _share(sums: Sequence[tuple[float, float]]) -> Share:
     """A ratio of totals over prompts, with its interval."""
-    found = bootstrap(sums, ratio, RESAMPLES, SEED)
+    found = over_rows(sums, ratio, scale="probability")
     return {**found.to_json(), "prompts": len(sums), "tokens": int(sum(count for _, count in sums))}

@@ -1,7 +1,7 @@
 """What moved since an earlier measurement of the same config on the same machine, by how much, and how certainly.
 
 Two measurements of one config decode the same prompts, so the effects of a prompt are in both and cancel. Each quantity
-is a function of totals (or medians) over prompts; a prompt's contribution to it is the relative change of the value if
+is a function of totals over prompts; a prompt's contribution to it is the relative change of the value if
 that prompt counted more (`Measurement.by_prompt`). The log of the ratio of two values is compared with the standard
 error of the differences of contributions, prompt by prompt, by Student's t. Measurements of other prompts are compared
 by the two errors together.
@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.contradictions import contradictions
-from specbench.analysis.costs import full_passes, medians
+from specbench.analysis.costs import POWERS_OF_C, POWERS_OF_V, columns_of_c, columns_of_part
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
@@ -107,14 +106,9 @@ def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, F
         return found
     if summary["speedup_measured"] is not None:
         found["speedup"] = _ratio([times_of(p, ("decode_s",)) for p in prompts], [1, -1, -1, 1])
-    steps = [p["baseline"]["steps_s"] for p in prompts]
-    passes = [p["speculative"]["passes"] for p in prompts]
     if summary["c"]:
-        found["c"] = _medians(
-            [[one["draft_s"] / levels(one) for one in some if one["drafted"]] for some in passes], steps
-        )
-    if summary["verify_cost"]:
-        found["v"] = _medians(full_passes(prompts, summary["gamma"]), steps)
+        found["c"] = _ratio([columns_of_c(p) for p in prompts], POWERS_OF_C)
+    found["v"] = _ratio([columns_of_part(p, "verify_s") for p in prompts], POWERS_OF_V)
     return {name: one for name, one in found.items() if one[0] > 0 or name == "alpha"}
 
 
@@ -130,19 +124,6 @@ def _ratio(columns: Sequence[Sequence[float]], powers: Sequence[int]) -> tuple[f
     if (totals <= 0).any():
         return 0.0, np.zeros(len(columns_NK))
     return float(np.prod(totals**powers_K)), len(columns_NK) * (columns_NK / totals * powers_K).sum(-1)
-
-
-def _medians(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> tuple[float, Floats]:
-    """The ratio of two medians over all prompts, and each prompt's contribution by the jackknife: one prompt left out.
-
-    A prompt has many steps, so that leaving one out is the jackknife of blocks, which is valid for medians.
-    """
-    count = len(above)
-    weights_SN = np.vstack([np.ones(count, int), 1 - np.eye(count, dtype=int)])
-    ratios = medians(above, weights_SN) / medians(below, weights_SN)
-    logs = np.log(np.where(ratios > 0, ratios, np.nan))  # none where the prompt left out was the only one with passes
-    apart = np.nan_to_num(logs[1:] - np.nanmean(logs[1:])) if count > 1 else np.zeros(count)
-    return float(ratios[0]), -(count - 1) * apart
 
 
 def _estimate(value: float, shares: Floats) -> Estimate:

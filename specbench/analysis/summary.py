@@ -6,9 +6,7 @@ Each quantity that is commonly called 'acceptance rate' has its own name here: `
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import Literal, cast
 
 import numpy as np
@@ -20,9 +18,21 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
-from specbench.analysis.costs import experts_read, operations, pass_costs, rows_of, seconds_of, throughput, verify_cost
+from specbench.analysis.costs import (
+    accept_cost,
+    draft_cost,
+    experts_read,
+    mean_step_s,
+    operations,
+    pass_costs,
+    rows_of,
+    seconds_of,
+    throughput,
+    verify_cost,
+)
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
 from specbench.analysis.degenerate import degenerate
+from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -52,7 +62,7 @@ from specbench.records.schema import (
     UnderLenience,
     UnderRule,
 )
-from specbench.stats import Interval, bootstrap, ratio, ratio_of_ratios
+from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
@@ -68,8 +78,6 @@ def summarise(
     max_new_tokens: int,
     falls_with_position: bool,
     at_once: bool = False,
-    resamples: int,
-    seed: int,
     batch: int = 1,
     level: float | None = None,
 ) -> Measured:
@@ -86,17 +94,14 @@ def summarise(
     `level` is that of all intervals of a run that looked at them more than once (`analysis.looks`). Of a run in several
     processes (`analysis.processes`) the intervals of times cover the differences between these.
     """
-    steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
-    alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], resamples, seed, level)
+    alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], groups_of(prompts), level)
     lossy = is_lossy(prompts)
-    ruled = under_rule(prompts, resamples, seed, level)
-    step_s = median(steps_s)
-    drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
+    ruled = under_rule(prompts, level)
     drafted = sum(a_pass["drafted"] for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
-    v = verify_cost(prompts, gamma, resamples, seed, level)
+    c, v, step_s = draft_cost(prompts, level), verify_cost(prompts, level), mean_step_s(prompts)
     proof = prove(prompts)
     differing = [p["difference"] for p in prompts if p["difference"] is not None]
     wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
@@ -109,11 +114,13 @@ def summarise(
         "alpha_high": alpha.high,
         "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
-        "c": median(drafting) / step_s if drafting else None,
-        "verify_cost": None if v is None else v.value,
-        "verify_cost_low": None if v is None else v.low,
-        "verify_cost_high": None if v is None else v.high,
-        "overhead": median(a_pass["accept_s"] for a_pass in passes) / step_s,
+        "c": None if c is None else c.value,
+        "c_low": None if c is None else c.low,
+        "c_high": None if c is None else c.high,
+        "verify_cost": v.value,
+        "verify_cost_low": v.low,
+        "verify_cost_high": v.high,
+        "overhead": accept_cost(prompts),
         "target_step_s": step_s,
         # What the mean pass takes, in mean target steps.
         "drafting_per_pass": costs.drafting,
@@ -130,11 +137,13 @@ def summarise(
             str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
         },
     }
+    if (different := len(set(groups_of(prompts)))) < len(prompts):
+        counted["distinct_prompts"] = different
     if (read := experts_read(prompts, gamma)) is not None:
         counted["experts_read"] = read
     rates = throughput(prompts, batch, wrong)
-    if at_once and drafting:
-        counted["c_step"] = median(a_pass["draft_s"] for a_pass in passes if a_pass["drafted"]) / step_s
+    if at_once and c is not None:  # a draft step for each proposal
+        counted["c_step"] = c.value * sum(map(levels, passes)) / sum(one["drafted"] > 0 for one in passes)
     trees = of_trees(passes)
     if trees:
         trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
@@ -143,19 +152,18 @@ def summarise(
     elif gamma is None:
         predicted = UNPREDICTED
     elif falls_with_position:
-        lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
-        predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)
+        predicted = by_position(acceptance_when_asked(prompts, gamma), costs, counted)
     elif batch > 1 and not ruled:
         predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:
         predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
-    measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed, level=level)
+    measured = NO_SPEED if wrong else speedups(prompts, level=level)
     spread: Repeated = {} if wrong else repeated(prompts)
     lenient: UnderLenience = {}
     if all("lenient" in prompt for prompt in prompts):
-        lenient = {"lenience": under_lenience(prompts, resamples, seed, level)}
+        lenient = {"lenience": under_lenience(prompts, level)}
     proved = UNPROVED if proof is None else proof.columns()
-    repeats = degenerate(prompts, None if wrong else partial(speedups, resamples=resamples, seed=seed, level=level))
+    repeats = degenerate(prompts, None if wrong else partial(speedups, level=level))
     disturbed = _worst([disturbance(one, {**counted, **measured}) for one in of_processes(prompts)]).columns()
     taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
     grown: Grown = {"grown": max(taken_in)} if taken_in else {}
@@ -211,10 +219,9 @@ def energy(prompts: Sequence[PromptRecord]) -> Energy:
     return {"joules_per_token": per_token["speculative"], "joules_per_token_baseline": per_token["baseline"]}
 
 
-def _probability(sums: Sequence[tuple[float, int]], resamples: int, seed: int, level: float | None = None) -> Interval:
-    """A mean probability from its sum and the number of tokens of each prompt; at a `level` t may reach beyond 1."""
-    found = bootstrap(sums, ratio, resamples, seed, level=level)
-    return found if found.high is None else replace(found, high=min(1.0, found.high))
+def _probability(sums: Sequence[tuple[float, int]], groups: Sequence[int], level: float | None = None) -> Interval:
+    """A mean probability from its sum and the number of tokens of each prompt."""
+    return over_rows(sums, ratio, scale="probability", level=level, groups=groups)
 
 
 def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
@@ -222,7 +229,7 @@ def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
     return all("total_variation" in prompt.get("rule", {}) for prompt in prompts)
 
 
-def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int, level: float | None = None) -> UnderRule:
+def under_rule(prompts: Sequence[PromptRecord], level: float | None = None) -> UnderRule:
     """The acceptance probability of a rule with an alpha of its own, and its interval.
 
     For a lossy rule also the mean total variation between the emitted token and the target's own.
@@ -230,7 +237,7 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int, level
     if not all("rule" in prompt for prompt in prompts):
         return {}
     sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
-    accepted = _probability(sums, resamples, seed, level)
+    accepted = _probability(sums, groups_of(prompts), level)
     found: UnderRule = {
         "alpha_rule": accepted.value,
         "alpha_rule_low": accepted.low,
@@ -242,16 +249,14 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int, level
     return found
 
 
-def under_lenience(
-    prompts: Sequence[PromptRecord], resamples: int, seed: int, level: float | None = None
-) -> list[LenienceRow]:
+def under_lenience(prompts: Sequence[PromptRecord], level: float | None = None) -> list[LenienceRow]:
     """alpha(l) with its interval for each lenience of the prompts, 1 first, and the mean total variation of each."""
     tokens = sum(len(prompt["beta"]) for prompt in prompts)
     rows: list[LenienceRow] = []
     for key in ("1", *prompts[0]["lenient"]):
         sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
         columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
-        alpha = _probability(columns, resamples, seed, level)
+        alpha = _probability(columns, groups_of(prompts), level)
         varied = 0.0 if key == "1" else sum(prompt["total_variation"][key] for prompt in prompts) / tokens
         rows.append({
             "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
@@ -260,19 +265,19 @@ def under_lenience(
     return rows
 
 
-def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int, level: float | None = None) -> Speedups:
+def speedups(prompts: Sequence[PromptRecord], *, level: float | None = None) -> Speedups:
     """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts.
 
     At T = 0, where completions are equal, that is the ratio of the times; at T > 0, where lengths differ, it is still
-    fair. The intervals resample prompts, and within each prompt its steps and its passes, and cover the differences
+    fair. The intervals cover how prompts differ, and within each prompt its steps and its passes, and the differences
     between processes where there are several. They cover a machine that was slower for minutes only as far as it was
-    slower on some prompts or in some processes and not in others.
+    slower on some prompts or in some processes and not in others: those of one process hold within this process.
     """
     variances = [variances_of(prompt) for prompt in prompts]
     decode, whole = (
-        bootstrap(
-            [times_of(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances, level,
-            by_process(prompts, parts),
+        over_rows(
+            [times_of(p, parts) for p in prompts], ratio_of_ratios, variances, level=level,
+            by_process=by_process(prompts, parts), groups=groups_of(prompts),
         )
         for parts in PARTS
     )  # fmt: skip
@@ -334,7 +339,7 @@ def explained(record: RunRecord) -> RunRecord:
     """A record with the explanation of its speedup."""
     config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
     has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
-    found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
+    found = waterfall(record).to_json() if has_speed else None
     return {**record, "explanation": found}
 
 
@@ -355,8 +360,6 @@ def resummarised(record: RunRecord) -> RunRecord:
         max_new_tokens=config["max_new_tokens"],
         falls_with_position=kind.falls_with_position and not summary["simulated"],
         at_once=kind.at_once,
-        resamples=config["resamples"],
-        seed=config["seed"],
         batch=config.get("batch", 1),
         level=summary.get("level"),
     )
@@ -365,9 +368,9 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 def completed(record: RunRecord) -> RunRecord:
     """A record whose summary says how many completions loop, also if it is older than these columns."""
-    summary, config = record["summary"], record["config"]
+    summary = record["summary"]
     if "looping" in summary:
         return record
     timed = summary["speedup_measured"] is not None
-    speed = partial(speedups, resamples=config["resamples"], seed=config["seed"]) if timed else None
+    speed = speedups if timed else None
     return {**record, "summary": {**summary, **degenerate(record["prompts"], speed)}}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 
-from specbench.stats import Interval, bootstrap, ratio_of_ratios
+from specbench.stats import Interval, over_rows, ratio_of_ratios
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def in_turn(decoders: dict[K, Decoder], prompts: int, repeats: int) -> dict[K, l
     return found
 
 
-def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing], seed: int = 0) -> Interval:
+def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing]) -> Interval:
     """Their time per token over ours, with its interval over prompts."""
     columns = [(a.seconds, len(a.tokens), b.seconds, len(b.tokens)) for a, b in zip(theirs, ours, strict=True)]
-    return bootstrap(columns, ratio_of_ratios, resamples=2000, seed=seed)
+    return over_rows(columns, ratio_of_ratios)
 
 
 def medians(calls: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:

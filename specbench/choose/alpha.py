@@ -20,6 +20,7 @@ from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
+from specbench.analysis.costs.core_time import core_times, waited_share
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.forecast.hindsight import Option, least_cost
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
@@ -36,7 +37,6 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import build_each, resolve
-from specbench.experiment.core_time import core_times, waited_share
 from specbench.experiment.gamma import plan_of
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for
@@ -50,7 +50,7 @@ from specbench.methods.model.draft import TextDraft
 from specbench.methods.router.config import RouterConfig
 from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
-from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
+from specbench.stats import Interval, IntervalRecord, over_rows, ratio
 from specbench.tasks import Task
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
@@ -320,7 +320,7 @@ def _alpha(config: ChooseConfig, texts: Sequence[Agreement]) -> Interval:
 
 
 def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interval:
-    return bootstrap(columns, ratio, config.resamples, config.seed)
+    return over_rows(columns, ratio, scale="probability")
 
 
 def of_top_tokens(scored: Scored) -> dict[str, float]:

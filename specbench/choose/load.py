@@ -22,6 +22,7 @@ from specbench.algorithm.batching import Arrivals, Turn, together
 from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
 from specbench.algorithm.draft import Draft, in_batch
 from specbench.algorithm.gamma import Constant
+from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.load import (
     Costs,
@@ -48,7 +49,6 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, require_memory, translated_errors

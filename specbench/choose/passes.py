@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from specbench import theory
+from specbench.analysis.costs.core_time import undisturbed
 from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows, text_of
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import prepare, score
 from specbench.choose.candidates import Scored
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.verbs import ChooseConfig
-from specbench.experiment.core_time import undisturbed
 from specbench.experiment.runner import Progress
 from specbench.methods.cascade.config import CascadeConfig
 from specbench.records.documents import RoundRecord

@@ -15,6 +15,7 @@ import numpy as np
 
 from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
+from specbench.analysis.costs.core_time import core_times, disturbed_by, waited_share
 from specbench.analysis.costs.probe import Round, already_collected
 from specbench.choose.alpha import alpha_rows, prepare, score
 from specbench.choose.candidates import LoadedCandidate, Scored
@@ -26,14 +27,13 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
 from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.stats import IntervalRecord, bootstrap, ratio, ratio_of_ratios
+from specbench.stats import IntervalRecord, over_rows, ratio, ratio_of_ratios
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
@@ -240,12 +240,12 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
     Candidates in `wrong` are not lossless and get no speedup; lossy candidates are marked, and their completions are
     not compared.
     """
-    config, table, rows = scored.config, predictions(scored, rounds), list[ErrorRow]()
+    table, rows = predictions(scored, rounds), list[ErrorRow]()
     by_name = {candidate.name: candidate for candidate in scored.candidates}
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
         candidate, did = by_name[one.draft], decoded[one.draft, one.gamma]
         times = _times(decoded[BASELINE], did)
-        measured = bootstrap(times, ratio_of_ratios, config.resamples, config.seed)
+        measured = over_rows(times, ratio_of_ratios)
         rows.append(
             {
                 **one.to_json(),
@@ -267,21 +267,19 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
     """
     if candidate.rule != "exact" or candidate.config.draft.falls_with_position:
         return None
-    config = candidate.config
     counts = list(zip(did.accepted, did.tested, strict=True))
-    return bootstrap(counts, ratio, config.resamples, config.seed).to_json()
+    return over_rows(counts, ratio, scale="probability").to_json()
 
 
 def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name]) -> list[PolicyRow]:
     """The time per token of the fastest fixed gamma over that of each policy and other gamma, on the same prompts."""
-    config = candidate.config
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])
     rows = list[PolicyRow]()
     for gamma, one in own.items():
-        faster = bootstrap(_times(own[best], one), ratio_of_ratios, config.resamples, config.seed)
-        measured = bootstrap(_times(decoded[BASELINE], one), ratio_of_ratios, config.resamples, config.seed)
+        faster = over_rows(_times(own[best], one), ratio_of_ratios)
+        measured = over_rows(_times(decoded[BASELINE], one), ratio_of_ratios)
         rows.append({
             "candidate": candidate.name, "gamma": gamma, "measured": measured.to_json(), "best": best,
             "against_best": faster.to_json(), "lossless": (candidate.name, gamma) not in wrong,

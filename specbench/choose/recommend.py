@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast
 
+from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.forecast.predict import Prediction, Predictions
@@ -27,7 +28,6 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.memory import total
 from specbench.experiment.runner import Progress, execute, translated_errors

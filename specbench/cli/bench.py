@@ -151,6 +151,12 @@ def job(form: str, config: BenchConfig) -> None:
     short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
     files = write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
     print_rows(form, document["rows"], lambda: print(table(rows)))
+    if contended := sum(row.disturbed_by is not None for row in rows):
+        print(
+            f"CONTENDED: the times of {contended} of {len(rows)} rows are unreliable; run it again when nothing else "
+            "runs",
+            file=aside(form),
+        )
     print(f"written: {files[0]}, {files[1]}", file=aside(form))
 
 
@@ -169,6 +175,8 @@ def beam_job(form: str, config: BeamConfig) -> None:
     check_beam(config)
     folder, run, parts = prepared(beam_run(config), "beam")
     from specbench.algorithm.beam import BeamSettings
+    from specbench.analysis.costs.core_time import core_times, waited_share
+    from specbench.analysis.costs.disturbance import of_steps
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.bench import write
     from specbench.config.model import name_of
@@ -186,9 +194,11 @@ def beam_job(form: str, config: BeamConfig) -> None:
     )
     us = config.u or [config.width, 2 * config.width]
     with translated_errors(run):
+        before = core_times()
         rows, theirs_s = compare_beams(
             BeamBench(parts.target, draft, parts.prompts, settings, us, config.gamma), to_stderr
         )
+        signs = of_steps(waited_share(before), ()).all_signs
     surroundings = environment()
     names = name_of(config.target), config.draft.label(), config.task.name
     document: BeamDocument = {
@@ -204,6 +214,7 @@ def beam_job(form: str, config: BeamConfig) -> None:
         "texts": len(parts.prompts),
         "dtype": run.dtype,
         "hardware": hardware(surroundings, run.device),
+        "disturbed_by": signs,
         "transformers_s_per_text": round(theirs_s, 3),
         "environment": surroundings,
         "rows": [cast(BeamRecord, asdict(row)) for row in rows],
@@ -211,4 +222,6 @@ def beam_job(form: str, config: BeamConfig) -> None:
     files = write(folder, file_name(f"beam-{'-'.join(names)}", f"-w{config.width}"), document, beam_table(rows))
     print_rows(form, document["rows"], lambda: print(beam_table(rows)))
     print(f"transformers' beam search: {theirs_s:.2f} s a prompt", file=aside(form))
+    if signs is not None:
+        print(f"CONTENDED: {signs}; the times are unreliable: run it again when nothing else runs", file=aside(form))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

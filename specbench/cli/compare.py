@@ -1,9 +1,9 @@
 """Runs against each other: `specbench compare RUN RUN`, and `specbench results --group-by`."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import plain, print_rows
+from specbench.cli.formats import aside, plain, print_rows
 from specbench.cli.options import RUN, options
 from specbench.cli.regression import add_regression, check_regression, require_regression
 from specbench.errors import UserError, closest_first
@@ -13,10 +13,11 @@ from specbench.records.catalog import Catalog
 from specbench.records.schema import Row, RunRecord
 from specbench.report.console import plain_table, wide_console
 
+if TYPE_CHECKING:
+    from specbench.records.frame import Records
+
 Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
-RESAMPLES = 2000
-SEED = 0
 # The quantities compared: attribute, title, value of no difference, unit, remark.
 Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
 LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
-    paired = compare(pairs, RESAMPLES, SEED).to_json()
+    paired = compare(pairs).to_json()
     others = differing(first, second)
     runs = [(_ran(one), "; ".join(disturbance(one["prompts"], one["summary"]).signs)) for one in (first, second)]
     rows = [
@@ -142,24 +143,31 @@ GROUP_NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamm
 def grouped(results: str, key: str, form: str, chosen: Catalog) -> None:
     """Print every group of two runs or more of `chosen` that differ only in `key`, as tables, CSV or JSON.
 
+    Runs of a contended machine are in none, and are named.
+
     Raises UserError if `key` is not among KEYS.
     """
     if key not in KEYS:
         raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")
-    groups = _groups_of(results, key, {head.run_id for head in chosen.heads})
+    from specbench.records.frame import Records
+    from specbench.records.marks import contended
+
+    records = Records(results)
+    groups = _groups_of(records, key, {head.run_id for head in chosen.heads})
     rows = [group["group"] | row for group in groups for row in group["rows"]]
     print_rows(form, rows, lambda: _draw_groups(groups, key), document=groups)
+    for line in contended(records.disturbed):
+        print(line, file=aside(form))
 
 
-def _groups_of(results: str, key: str, chosen: set[str]) -> list[Row]:
+def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
     """The groups, each with what its runs have in common and a row for each run, the fastest first."""
     import pandas as pd
 
     from specbench.analysis.paired import compare, shared
-    from specbench.records.frame import MACHINE, Records
+    from specbench.records.frame import MACHINE
     from specbench.records.store import config_digest
 
-    records = Records(results)
     frame = pd.concat([records.chains, records.learning], ignore_index=True)
     frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna() & frame["run_id"].isin(chosen)]
     rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
@@ -171,10 +179,13 @@ def _groups_of(results: str, key: str, chosen: set[str]) -> list[Row]:
         best = records.whole(group.iloc[0]["run_id"])
         rows = []
         for _, row in group.iterrows():
-            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved")}
+            entry = {
+                name: row[name]
+                for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved", "passes_run")
+            }
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
-                entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
+                entry["against_best"] = compare(pairs).to_json()
             rows.append({name: plain(value) for name, value in entry.items()})
         common = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
         made.append({"group": {name: plain(value) for name, value in common.items() if value == value}, "rows": rows})
@@ -182,17 +193,19 @@ def _groups_of(results: str, key: str, chosen: set[str]) -> list[Row]:
 
 
 def _draw_groups(groups: list[Row], key: str) -> None:
+    from specbench.records.marks import PASSES_RUN
+
     console = wide_console()
     if not groups:
         console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
     for group in groups:
         named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
         console.print(named, style="bold")
-        titles = (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
+        titles = (key, "α", "passes", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
         table = plain_table(titles, left=(key, ""))
         for row in group["rows"]:
             mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
-            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", row["passes_run"], f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:
                 is_fastest = row is group["rows"][0]
@@ -207,3 +220,5 @@ def _draw_groups(groups: list[Row], key: str) -> None:
                 str(against["prompts"]), {"A": "faster on these prompts", "B": "slower"}.get(higher, higher),
             )  # fmt: skip
         console.print(table)
+    if any(len({row["passes_run"] for row in group["rows"]}) > 1 for group in groups):
+        console.print(PASSES_RUN)

@@ -104,7 +104,8 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         )  # fmt: skip
     table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
     console.print(table)
-    for line in (*sentences(found), *([further] if further else [])):
+    said = [] if record["summary"].get("disturbed") else sentences(found)  # of a contended run nothing is concluded
+    for line in (*said, *([further] if further else [])):
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)

@@ -106,10 +106,15 @@ def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[
     disturbed = [row["run_id"] for row in rows if row["disturbed_by"]]
     if not disturbed:
         return list(rows)
+    repeat(Catalog(results, kept), results, disturbed)
+    return measured(results, kept)
+
+
+def repeat(catalog: Catalog, results: str, disturbed: "Sequence[str]") -> None:
+    """Run the configs of these records of a contended machine again."""
     from specbench.compose.hydra_app import config_of_record
     from specbench.loading.model_loader import SharedModels
 
-    catalog = Catalog(results, kept)
     models = SharedModels()
     try:
         for run_id in disturbed:
@@ -118,7 +123,6 @@ def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[
             api.decode(replace(config, results=results, force=True), sys.stderr, models)
     finally:
         models.close()
-    return measured(results, kept)
 
 
 def against_baseline(arguments: Namespace) -> int:

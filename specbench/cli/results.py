@@ -77,6 +77,9 @@ def main(argv: list[str]) -> int:
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
     )
     parser.add_argument(
+        "--again", action="store_true", help="measure the records of a contended machine again (force=true)"
+    )
+    parser.add_argument(
         "--schema", nargs="?", const="run", metavar="KIND",
         help=f"print the JSON Schema of a record: run (default), profile, {', '.join(DOCUMENTS)}",
     )  # fmt: skip
@@ -97,7 +100,7 @@ def main(argv: list[str]) -> int:
     add_export(parser)
     arguments = parser.read(argv)
     if arguments.kind is not None:
-        views = ("forget", "schema", "group_by", "by", "run")
+        views = ("forget", "again", "schema", "group_by", "by", "run")
         if other := [name for name in views if getattr(arguments, name)] + ["format"] * (arguments.format != "table"):
             raise UserError(f"--{other[0].replace('_', '-')}: does not go with --as {arguments.kind}")
         export(arguments)
@@ -105,7 +108,7 @@ def main(argv: list[str]) -> int:
     if other := [name for name in ("draft", "temperature", "output") if getattr(arguments, name) is not None]:
         raise UserError(f"--{other[0]}: requires --as profile")
     if arguments.runs:
-        if other := [name for name in ("forget", "schema", "group_by", "by") if getattr(arguments, name)]:
+        if other := [name for name in ("forget", "again", "schema", "group_by", "by") if getattr(arguments, name)]:
             raise UserError(
                 f"--{other[0].replace('_', '-')}: is of all records; leave {arguments.runs[0]} out"
                 + (f", or give --run {arguments.runs[0]}" if other[0] == "by" else "")
@@ -138,6 +141,9 @@ def main(argv: list[str]) -> int:
         forgotten = Catalog(arguments.results).forget_failed()
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
+    if arguments.again:
+        measure_again(arguments.results)
+        return 0
     _list_records(arguments.results, arguments.kept, arguments.format)
     return 0
 
@@ -162,6 +168,22 @@ def _list_records(results: str, kept: bool, form: str) -> None:
         print(f"no record of your own in {runs_folder(results)}; 'specbench run' makes one")
     if others and not kept:
         print(f"{len(others)} kept records are not shown: specbench results --kept", file=aside(form))
+
+
+def measure_again(results: str) -> None:
+    """Measure the records of a contended machine again, and name those that were contended again."""
+    from specbench.cli.regression import repeat
+    from specbench.records.frame import Records
+
+    found = Records(results)
+    if not found.disturbed:
+        print("no record of a contended machine")
+        return
+    repeat(found.catalog, results, found.disturbed)
+    left = Records(results).disturbed
+    print(
+        f"{len(found.disturbed)} measured again{', contended again: ' + ', '.join(map(digest, left)) if left else ''}"
+    )
 
 
 def show_runs(results: str, names: list[str], form: str) -> None:

@@ -221,7 +221,7 @@ class RunConfig:
         between(1, 100),
         MEASURES,
     )
-    seed: int = key(0, "seed of sampling and bootstrap", at_least(0))
+    seed: int = key(0, "seed of sampling", at_least(0))
     dtype: str = key(
         "auto",
         "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU bfloat16, or "
@@ -243,7 +243,7 @@ class RunConfig:
     )
     threads: int | None = key(None, THREADS, at_least(1, ", or null"))
     warmup: int = key(2, "prompts decoded before timing starts", at_least(0))
-    resamples: int = key(2000, "bootstrap resamples over prompts", at_least(100))
+    resamples: int = key(2000, "resamples of prompts and rounds, for intervals of predictions", at_least(100))
     results: str = key("results", "the folder of the records")
     force: bool = key(False, "run even if a record of this config exists")
 

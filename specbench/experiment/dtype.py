@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from specbench.analysis.costs.core_time import least_disturbed
 from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.config.schema import RunConfig
 from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
-from specbench.experiment.core_time import least_disturbed
 from specbench.files import json_digest, user_cache
 from specbench.kernels import is_available
 

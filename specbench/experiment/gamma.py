@@ -24,6 +24,7 @@ from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
+from specbench.analysis.costs.core_time import disturbed_by, least_disturbed, undisturbed
 from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.analysis.costs.probe import STEPS, Candidate, Round, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
@@ -31,7 +32,6 @@ from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
 from specbench.engine.session import Model, Prompt, captured_first, get_ready
 from specbench.experiment.build import Parts
-from specbench.experiment.core_time import disturbed_by, least_disturbed, undisturbed
 from specbench.experiment.measure import generator_for
 from specbench.loading.model_loader import Say, agree
 from specbench.records.schema import AcceptanceByRank

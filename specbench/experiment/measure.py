@@ -23,6 +23,7 @@ from specbench.algorithm.draft import Draft, growing, in_batch
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
+from specbench.analysis.costs.core_time import CoreTime, between, core_times
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
 from specbench.analysis.looks import BATCHES
 from specbench.analysis.proof.departures import Difference, difference
@@ -31,7 +32,6 @@ from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError
 from specbench.experiment.build import Parts, build_verification
-from specbench.experiment.core_time import CoreTime, between, core_times
 from specbench.experiment.machine import machine_of
 from specbench.experiment.meter import meter_of
 from specbench.records.schema import PromptRecord, StateRecord, TraceRecord, TreeForecast, UsedRecord

@@ -63,8 +63,6 @@ def make_record(
         max_new_tokens=config.max_new_tokens,
         falls_with_position=config.draft.falls_with_position and config.simulate.alpha is None,
         at_once=config.draft.at_once,
-        resamples=config.resamples,
-        seed=config.seed,
         batch=config.batch,
         level=None if looks is None else looks.level,
     )

@@ -3,7 +3,7 @@
 `evaluate` takes seconds to import, and `evaluate.load("sacrebleu")` fetches a script from the hub; `quality.metrics`
 has the same scores as modules of `evaluate`.
 
-Scores are functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004).
+Scores are functions of totals over rows, so that leaving each row out gives them intervals (`stats`).
 """
 
 import re
@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.stats import Interval, bootstrap
-
-RESAMPLES = 1000
+from specbench.stats import Interval, over_rows
 
 
 def quality(metric: str | None, predictions: Sequence[str], references: Sequence[str]) -> float | None:
@@ -28,18 +26,18 @@ def quality(metric: str | None, predictions: Sequence[str], references: Sequence
 
 def quality_interval(metric: str, predictions: Sequence[str], references: Sequence[str]) -> Interval:
     """The score with its interval over rows."""
-    return bootstrap(columns_of(metric, predictions, references), ROW_SCORES[metric].score, RESAMPLES, seed=0)
+    return over_rows(columns_of(metric, predictions, references), ROW_SCORES[metric].score, scale="difference")
 
 
 def quality_difference(
     metric: str, predictions: Sequence[str], others: Sequence[str], references: Sequence[str]
 ) -> Interval:
-    """The score of `predictions` less that of `others`, with its interval over rows: each row is drawn for both."""
+    """The score of `predictions` less that of `others`, with its interval over rows: each row is left out of both."""
     score = ROW_SCORES[metric].score
     pair = [columns_of(metric, texts, references) for texts in (predictions, others)]
     columns_NK = np.concatenate(pair, axis=1)
     half = pair[0].shape[1]
-    return bootstrap(columns_NK, lambda t: score(t[..., :half]) - score(t[..., half:]), RESAMPLES, seed=0)
+    return over_rows(columns_NK, lambda t: score(t[..., :half]) - score(t[..., half:]), scale="difference")
 
 
 ORDERS = 4  # n-grams that BLEU counts

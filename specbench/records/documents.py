@@ -409,6 +409,7 @@ class BenchRecord(TypedDict):
     low: float | None
     high: float | None
     note: str
+    disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
     more: dict[str, float]
 
 
@@ -446,6 +447,7 @@ class BeamDocument(TimedDocument):
     length_penalty: float
     early_stopping: bool | str
     texts: int
+    disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
     transformers_s_per_text: Seconds
     rows: list[BeamRecord]
 

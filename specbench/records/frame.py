@@ -16,13 +16,13 @@ from specbench.files import with_floats, write_atomically
 from specbench.records import store
 from specbench.records.catalog import Catalog, kept_folder
 from specbench.records.documents import read_document, write_document
-from specbench.records.marks import is_unproved, prompts_for_proof
+from specbench.records.marks import is_unproved, passes_run, prompts_for_proof
 from specbench.records.schema import Config, Row, RunRecord
 from specbench.records.store import Head, config_digest
 
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
-CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; the newest stands for them
+CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; one stands for them (`_newest`)
 EXPECTED = [
     *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting", "own_weights",
     "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
@@ -31,6 +31,7 @@ EXPECTED = [
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "proof_tokens", "proof_power", "disturbed", "created", "batch",
     "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls", "processing", "context",
+    "passes_run", "runs",
 ]  # fmt: skip
 
 
@@ -46,7 +47,8 @@ class Records:
     power), `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first
     token, predicts no speed.
 
-    Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
+    Left out are records that a newer record of the same config on the same machine replaces (in as many processes:
+    `runs`), records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
     """
 
@@ -136,9 +138,12 @@ def date(created: object) -> str:
 
 
 def _row(head: Head) -> Row:
-    digests = {"config": config_digest(head.config), "setting": config_digest(head.config, "gamma")}
+    # In how many processes it was measured is no part of what was measured.
+    digests = {"config": config_digest(head.config, "runs"), "setting": config_digest(head.config, "gamma", "runs")}
     # A record without a config stands for no other.
-    own = {"own_weights": own_weights(head.config), "falls": _falls(head)}
+    passes = passes_run(head.row, head.config)
+    runs = head.config.get("runs", 1)
+    own = {"own_weights": own_weights(head.config), "falls": _falls(head), "passes_run": passes, "runs": runs}
     return head.row | own | (digests if head.config else dict.fromkeys(digests, head.run_id))
 
 
@@ -184,8 +189,8 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each config and machine the newest record."""
-    frame = frame.sort_values("created", kind="stable").drop_duplicates(CONFIG, keep="last")
+    """Of each config and machine the record of the most processes, and of these the newest."""
+    frame = frame.sort_values(["runs", "created"], kind="stable").drop_duplicates(CONFIG, keep="last")
     frame["where"] = _where(frame)
     return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)
 

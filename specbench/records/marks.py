@@ -5,7 +5,8 @@ Unproved are records made before records held a proof, and runs too small for th
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from specbench.formatting import interval_of
 from specbench.records.schema import Row
@@ -36,6 +37,50 @@ def why_loops(row: Row) -> str | None:
 def remarks_on_loops(rows: Iterable[Row]) -> list[str]:
     """What the marks of runs with many loops mean."""
     return [LOOPING] if any(map(many_loop, rows)) else []
+
+
+# Where the passes of a run went on: in one call of the engine, or in Python after each.
+
+
+IN_C, IN_PYTHON = "in C", "in Python"
+PASSES_RUN = (
+    "passes: in C, the engine runs whole passes in one call; in Python, each pass returns to Python, which may take as "
+    "long as steps of a small model. A ranking across the two compares loops, not drafts or rules"
+)
+
+
+def passes_run(row: Row, config: Mapping[str, Any]) -> str:
+    """Where the passes of a record ran (docs/engines.md#captured-steps).
+
+    `native` runs whole passes in one call for a draft model of its own at a constant gamma, one prompt at a time, by
+    Algorithm 1's rule (or any that is the argmax at T = 0), without a tree, a confidence, a window or processed logits.
+    """
+    draft = config.get("draft") or {}
+    plain = (draft.get("kind", "model"), draft.get("confidence"), draft.get("window")) == ("model", None, None)
+    by_argmax = row.get("temperature") == 0 and row.get("accept") in ("block", "match")
+    by_rule = row.get("accept", "exact") == "exact" or by_argmax
+    alone = (row.get("batch") or 1) == 1 and not row.get("tree") and isinstance(row.get("gamma"), int)
+    own = not row.get("vocabulary") and not row.get("processing") and not row.get("simulated")
+    learns = row.get("learnt_positions") is not None
+    whole = row.get("engine") == "native" and plain and by_rule and alone and own and not learns
+    return IN_C if whole else IN_PYTHON
+
+
+# Runs of a contended machine, whose times are left out of tables and figures.
+
+
+AGAIN = "specbench results --again"  # measures them again
+
+
+def contended(run_ids: Sequence[str]) -> list[str]:
+    """Which runs are left out since the machine was contended, and the command that repeats them."""
+    if not run_ids:
+        return []
+    names = ", ".join(run_id.rpartition("-")[2] for run_id in run_ids)
+    return [
+        f"left out, since the machine was contended while they were timed: {names}; `{AGAIN}` measures them again when "
+        "nothing else runs"
+    ]
 
 
 WEAKEST = 0.1  # total variation a token: docs/method.md says why; `certify within=` has the same default

@@ -55,7 +55,7 @@ def identity(config: Config, row: Row) -> tuple[str, str]:
 
     A record without a config measures the same as no other.
     """
-    digest = config_digest(config) if config else json_digest(row.get("run_id"))
+    digest = config_digest(config, "runs") if config else json_digest(row.get("run_id"))
     return json_digest([digest, *(row.get(name) for name in MACHINE)], 12), digest
 
 

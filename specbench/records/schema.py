@@ -366,18 +366,23 @@ class Counted(TypedDict):
     alpha_high: Probability | None
     accepted_per_drafted: float | None
     tokens_per_pass: float
-    c: Annotated[float | None, "median seconds of a drafted token over those of a target step (Theorem 3.8)"]
+    distinct_prompts: NotRequired[Annotated[int, "different ones, where some are equal: those count in intervals"]]
+    c: Annotated[float | None, "seconds of drafting a token over those of a target step (Theorem 3.8), means"]
+    c_low: NotRequired[Annotated[float | None, "95% interval of c over prompts"]]
+    c_high: NotRequired[float | None]
     c_step: NotRequired[
-        Annotated[float, "median seconds of a draft step that drafts a whole proposal, over those of a target step"]
+        Annotated[float, "mean seconds of a draft step that drafts a whole proposal, over those of a target step"]
     ]
-    verify_cost: Annotated[float | None, "v: median seconds of a pass over gamma + 1 tokens over those of a step"]
+    verify_cost: Annotated[
+        float | None, "v: mean seconds of verifying in a pass over those of a step; older records: of full passes"
+    ]
     verify_cost_low: NotRequired[Annotated[float | None, "95% interval of v over prompts"]]
     verify_cost_high: NotRequired[float | None]
     experts_read: NotRequired[
         Annotated[float, "of a target with experts: those that the mean full pass reads over those of a step"]
     ]
-    overhead: Annotated[float, "median seconds of accepting over those of a target step"]
-    target_step_s: Annotated[float, "seconds, median"]
+    overhead: Annotated[float, "mean seconds of accepting in a pass over those of a target step"]
+    target_step_s: Annotated[float, "seconds, mean"]
     drafting_per_pass: NotRequired[Steps]
     checking_per_pass: NotRequired[Steps]
     accepting_per_pass: NotRequired[Steps]

@@ -39,8 +39,7 @@ def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
 
 
 def _row(record: RunRecord) -> Row:
-    summary, prompts, config = record["summary"], record["prompts"], record["config"]
-    resamples, seed = config["resamples"], config["seed"]
+    summary, prompts = record["summary"], record["prompts"]
     halves = [len(prompt["baseline"]["tokens"]) / 2 for prompt in prompts]
     row: Row = {"run_id": record["run_id"]} | {name: summary.get(name) for name in GROUP} | {
         "batch": summary.get("batch", 1), "context": summary.get("context"), "gamma": summary["gamma"],
@@ -53,8 +52,8 @@ def _row(record: RunRecord) -> Row:
         "speedup_high": summary["speedup_high"],
     }  # fmt: skip
     costs = {
-        "c": draft_cost(prompts, resamples, seed),
-        "verify_cost": verify_cost(prompts, row["gamma"], resamples, seed),
+        "c": draft_cost(prompts),
+        "verify_cost": verify_cost(prompts),
     }
     for name, one in costs.items():
         row |= {name: one and one.value, f"{name}_low": one and one.low, f"{name}_high": one and one.high}

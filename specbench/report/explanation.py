@@ -112,7 +112,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
     if step.name == "drafting":
         return (
             f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms, "
-            f"mean c = {cost * passes / drafted:.3f}); a free draft {alone}"
+            f"c = {cost * passes / drafted:.3f}); a free draft {alone}"
         )
     if step.name == "verification":
         return (

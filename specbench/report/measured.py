@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis import costs as pass_costs
+from specbench.analysis.distinct import groups_of
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.records.schema import PassRecord, RunRecord
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.stats import Interval, over_rows, ratio
 
-RESAMPLES = 1000
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
 
 
@@ -71,7 +71,7 @@ def operations(record: RunRecord) -> Interval:
 
 def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, float]]) -> Interval:
     columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
-    return bootstrap(columns, ratio, RESAMPLES, seed=0)
+    return over_rows(columns, ratio, groups=groups_of(record["prompts"]))
 
 
 def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:

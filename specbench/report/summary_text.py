@@ -18,10 +18,13 @@ from specbench.theory import expected_tokens
 
 
 def largest_loss(record: RunRecord) -> str | None:
-    """The loss with the largest effect on a run's speedup, a fact a line; None if there is none or it is not known."""
-    if record.get("explanation") is None:
+    """The loss with the largest effect on a run's speedup, a fact a line; None if there is none or it is not known.
+
+    It is not known of a contended run.
+    """
+    if record.get("explanation") is None or record["summary"].get("disturbed"):
         return None
-    said = largest(waterfall(record, resamples=0))
+    said = largest(waterfall(record, intervals=False))
     return said and f"largest loss: {said}\nall losses: specbench explain {digest(record['run_id'])}"
 
 
@@ -146,7 +149,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
 def _result(s: Summary) -> list[tuple[str, str, str]]:
     """The speedup, and whether the completions are the target's."""
     contended = "CONTENDED: unreliable" if s.get("disturbed") else None
-    said = "; ".join(filter(None, ["decoding", contended, why_unproved(dict(s)), why_loops(dict(s))]))
+    said = "; ".join(filter(None, ["decoding" + _within(s), contended, why_unproved(dict(s)), why_loops(dict(s))]))
     table = [
         ("speedup measured", interval_of(s, "speedup_measured", "speedup"), said),
         ("  end to end", interval_of(s, "speedup_end_to_end"), "with encoder and prefill"),
@@ -171,13 +174,21 @@ def _numbers(s: Summary) -> list[tuple[str, str, str]]:
         ),
         ("tokens per pass (τ)", number(s["tokens_per_pass"]), _predicted_tokens(s)),
         *_by_rank(s),
-        ("c", number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
+        (
+            "c",
+            interval_of(s, "c", digits=3),
+            f"draft step / target step, means; a target step takes {1000 * s['target_step_s']:.2f} ms",
+        ),
         *(
             [("  per draft step", number(s["c_step"], 3), "one draft step drafts the whole proposal")]
             if "c_step" in s
             else []
         ),
-        ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
+        (
+            "verification cost v",
+            _cost_of_verifying(s),
+            "verifying in a pass / target step, means; Theorem 3.8 takes it to be 1",
+        ),
         ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
         ("speedup calibrated", number(s["speedup_calibrated"]), _calibration(s)),
         *_throughput(s),
@@ -190,6 +201,14 @@ def _numbers(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     return table
+
+
+def _within(s: Summary) -> str:
+    """What the interval of a speedup covers: a process has one layout of memory, state of caches and clock."""
+    processes = len(s.get("speedup_by_process", ()))
+    if processes:
+        return f", over {processes} processes"
+    return "" if s["speedup_measured"] is None else ", within this process: runs=3 covers more"
 
 
 def _memory(s: Summary) -> list[tuple[str, str, str]]:
@@ -311,7 +330,7 @@ def remarks(s: Summary) -> list[str]:
         )
     if s.get("accept") == "block":
         lines.append("Eq. 1 and Theorem 3.8 assume Algorithm 1; block verification emits at least as many tokens")
-    if s["speedup_measured"] is not None and s["speedup_measured"] < 1:
+    if s["speedup_measured"] is not None and s["speedup_measured"] < 1 and not s.get("disturbed"):
         drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
         most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
         lines.append(
@@ -344,6 +363,11 @@ def remarks(s: Summary) -> list[str]:
             f"{len(measured)} processes measured a speedup of {', '.join(map(number, measured))}: the intervals of v "
             "and the speedups cover the differences between them"
         )
+    if (different := s.get("distinct_prompts")) is not None:
+        lines.append(
+            f"EQUAL PROMPTS: {s['prompts']} prompts, {different} of them different; equal prompts count as one in "
+            f"every interval{'' if different > 1 else ', and one prompt has none'}"
+        )
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
@@ -374,8 +398,8 @@ def simulated(s: Summary) -> str:
 def disturbed(s: Summary) -> str:
     """The remark that the machine was shared or held back, with its signs."""
     return (
-        f"CONTENDED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
-        "completions are valid. Run it again with force=true when nothing else runs"
+        f"CONTENDED: {s['disturbed_by']}. c, v and the speedups are unreliable, tables leave them out, and nothing is "
+        "concluded from them; α and the completions are valid. Run it again with force=true when nothing else runs"
     )
 
 

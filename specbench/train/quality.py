@@ -17,12 +17,11 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFas
 
 from specbench.errors import UserError
 from specbench.quality import quality, quality_interval
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.stats import Interval, over_rows, ratio
 from specbench.train.rows import Row, lead_3, load_rows
 from specbench.train.schema import Recipe
 from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs
 
-RESAMPLES = 1000
 AT_ONCE = 64  # sources that alpha is measured on
 
 
@@ -52,7 +51,7 @@ def greedy_texts(
 
 @dataclass(frozen=True)
 class Alpha:
-    """α with a 95% interval (bootstrap over prompts) and the number of tokens it is a mean of."""
+    """α with a 95% interval over prompts and the number of tokens it is a mean of."""
 
     interval: Interval
     tokens: int
@@ -100,7 +99,7 @@ def alpha(
         overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
         sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
         counts[chosen] = counted_BT.sum(-1).numpy()
-    return Alpha(bootstrap(np.stack([sums, counts], 1), ratio, RESAMPLES, seed), int(counts.sum()))
+    return Alpha(over_rows(np.stack([sums, counts], 1), ratio, scale="probability"), int(counts.sum()))
 
 
 def _overlaps(

@@ -160,7 +160,7 @@ def test_survival_is_the_product_of_conditional_shares_and_stops_at_the_end_of_t
     # The third drafted an end of sequence first: what it accepted after it does not count.
     passes = [a_pass(3, 3, 4), a_pass(3, 1, 2), a_pass(3, 3, 1), a_pass(2, 0, 1)]
     record = {
-        "run_id": "r", "prompts": [{"speculative": {"passes": passes}}],
+        "run_id": "r", "prompts": [{"prompt": "p", "prompt_tokens": 1, "speculative": {"passes": passes}}],
         "summary": {"gamma": 3, "alpha": 0.5, "draft": "d", "temperature": 0},
     }  # fmt: skip
     rows = survival(record)

@@ -94,7 +94,7 @@ def test_the_contents_stand_beside_and_captions_are_folded(pages: dict[bool, str
     assert set(re.findall(r'<section id="([\w-]+)"', text)) <= set(anchors)
     body = re.sub(r"<style>.*?</style>", "", text[text.index("<main>") :], flags=re.S)
     opened = re.sub(r"<details.*?</details>", "", body, flags=re.S)
-    assert "bootstrap over prompts" in body and "bootstrap over prompts" not in opened
+    assert "95% interval over prompts" in body and "95% interval over prompts" not in opened
     assert body.count("<table>") == len(re.findall(r'<div class="scroll" tabindex="0"><table>', body))
     style = text[: text.index("</style>")]
     assert "prefers-color-scheme: dark" in style and "grid-template-areas" in style and "max-width: 60rem" in style

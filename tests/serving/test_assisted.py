@@ -12,13 +12,13 @@ from decode import speculative
 from networks import network
 
 from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.costs.core_time import CoreTime
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.costs.probe import Timed
 from specbench.analysis.forecast.predict import Predictions
 from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
-from specbench.experiment.core_time import CoreTime
 from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Generated, prove, time_engine
 from specbench.methods.model.draft import ModelDraft
@@ -175,8 +175,8 @@ def test_recommend_times_and_proves_assisted_generation(
 def test_a_disturbed_proof_of_another_engine_is_marked_and_not_used_again(
     argv: list[str], folders: dict[str, Path], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
-    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.costs.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     command = [*argv, f"draft.path={folders['t5-draft']}", "--verify", "1"]
     assert main(command) == 0
     assert "CONTENDED" in capfd.readouterr().out

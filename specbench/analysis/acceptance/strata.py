@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.costs import rows_of, seconds_of
+from specbench.analysis.distinct import groups_of
 from specbench.records.schema import PromptRecord, RunRecord
-from specbench.stats import Interval, bootstrap, ratio, ratio_of_ratios
+from specbench.stats import Interval, Scale, over_rows, ratio, ratio_of_ratios
 
 # Thinking and answer: which tokens of a completion stand between the tags that a chat template marks thinking with.
 
@@ -64,7 +65,6 @@ def labels(pieces: Sequence[str], opens: str, closes: str, inside: bool) -> list
 By = Literal["category", "length", "position", "turn", "phase"]
 NO_CATEGORY = "none"
 SHORTEST = {"length": 32, "position": 16}  # tokens of the first stretch; each later one is twice as long
-RESAMPLES, SEED = 1000, 0
 Columns = NDArray[np.float64]
 K = TypeVar("K")
 Range = tuple[int, int]  # the first and the last number in it
@@ -105,17 +105,17 @@ def strata(
     A prompt's length is that of its context when decoding begins. A position is that of a token in the completion, a
     turn that of a conversation. `phases` tells a token's phase; without it all are answer.
     """
-    rows: dict[tuple[int, str], list[Added]] = defaultdict(list)
-    for prompt in prompts:
+    rows: dict[tuple[int, str], list[tuple[int, Added]]] = defaultdict(list)  # with the group of equal prompts
+    for group, prompt in zip(groups_of(prompts), prompts, strict=True):
         if by == "phase":
             one = phases(prompt) if phases is not None else None
             at = [(lambda _: ANSWER) if one is None else labels.__getitem__ for labels in one or ((), ())]
             for phase, added in added_by(prompt, *at).items():
-                rows[int(phase == ANSWER), phase].append(added)
+                rows[int(phase == ANSWER), phase].append((group, added))
             continue
         if by == "position":
             for (first, last), added in added_by_range(prompt, 1, SHORTEST[by]).items():
-                rows[first, f"{first}-{last}"].append(added)
+                rows[first, f"{first}-{last}"].append((group, added))
             continue
         alone, ours = prompt["baseline"], prompt["speculative"]
         added = Added(
@@ -123,13 +123,13 @@ def strata(
             len(ours["passes"]), alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
         )  # fmt: skip
         if by == "category":
-            rows[0, prompt.get("category", NO_CATEGORY)].append(added)
+            rows[0, prompt.get("category", NO_CATEGORY)].append((group, added))
         elif by == "turn":
-            rows[prompt.get("turn", 1), str(prompt.get("turn", 1))].append(added)
+            rows[prompt.get("turn", 1), str(prompt.get("turn", 1))].append((group, added))
         else:
             first, last = range_of(prompt["prompt_tokens"], SHORTEST[by])
-            rows[first, f"{first}-{last}"].append(added)
-    return [_stratum(name, np.array(rows[order, name], float), with_speed) for order, name in sorted(rows)]
+            rows[first, f"{first}-{last}"].append((group, added))
+    return [_stratum(name, rows[order, name], with_speed) for order, name in sorted(rows)]
 
 
 def range_of(number: int, shortest: int) -> Range:
@@ -172,19 +172,23 @@ def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callab
     return found
 
 
-def _stratum(name: str, columns_NK: Columns, with_speed: bool) -> Stratum:
+def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool) -> Stratum:
+    columns_NK = np.array([added for _, added in rows], float)
+    _, groups = np.unique([group for group, _ in rows], return_inverse=True)
     totals = Added(*columns_NK.sum(0))
     timed = with_speed and min(totals.alone_s, totals.alone_tokens, totals.ours_s, totals.ours_tokens) > 0
     return Stratum(
         name,
         len(columns_NK),
         round(totals.tokens),
-        _interval(columns_NK, lambda t: ratio(t[..., :2])),
-        _interval(columns_NK, lambda t: ratio(t[..., 2:4])),
-        _interval(columns_NK, lambda t: ratio_of_ratios(t[..., 4:])) if timed else None,
+        _interval(columns_NK, groups, lambda t: ratio(t[..., :2]), "probability"),
+        _interval(columns_NK, groups, lambda t: ratio(t[..., 2:4])),
+        _interval(columns_NK, groups, lambda t: ratio_of_ratios(t[..., 4:])) if timed else None,
     )
 
 
-def _interval(columns_NK: Columns, statistic: Callable[[Columns], Columns]) -> Interval:
+def _interval(
+    columns_NK: Columns, groups: NDArray[np.intp], statistic: Callable[[Columns], Columns], scale: Scale = "ratio"
+) -> Interval:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return bootstrap(columns_NK, statistic, RESAMPLES, SEED)
+        return over_rows(columns_NK, statistic, scale=scale, groups=groups.tolist())

@@ -1,8 +1,5 @@
 """Costs: c, v and the time of passes; here the cost of a run's passes, in time and in operations, over all passes.
 
-A pass that drafted less than gamma is cheaper than a full pass, so c and v, which are of full passes, do not add up to
-the cost of a draft that often proposes nothing.
-
 In a batch the times of a row's steps and passes are walltimes, which it shares with as many rows as `rows` says; its
 `decode_s` is its share. Plain numbers only.
 """
@@ -10,14 +7,17 @@ In a batch the times of a row's steps and passes are walltimes, which it shares 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.acceptance.by_position import levels
+from specbench.analysis.distinct import groups_of
 from specbench.analysis.processes import of_processes
 from specbench.records.schema import DECODING_MODES, DecodingMode, PassRecord, PromptRecord, Throughput, TraceRecord
-from specbench.stats import Interval, draw_weights, interval
+from specbench.stats import Interval, over_rows
 
 
 def seconds_of(trace: TraceRecord) -> list[float]:
@@ -94,67 +94,81 @@ def operations(passes: Sequence[PassRecord], c_hat: float) -> tuple[float, int]:
     return spent, sum(a_pass["emitted"] for a_pass in passes)
 
 
-# v of a run: what verifying a full pass takes over a step of the target alone, as medians over its own passes.
+# c and v of a run: means over all its passes, over the mean step of the target alone. So the drafted tokens of the mean
+# pass times c, plus v, plus the overhead, are the target steps that the mean pass takes, and tokens per pass over them
+# is the measured speedup. In a batch a step or a pass counts once, not once a row.
 
 
-MOST_RESAMPLES = 200  # medians of all passes: each resample takes a cumulative sum over them
+POWERS_OF_C = (1, -1, -1, 1, -1, 1)
+POWERS_OF_V = (1, -1, -1, 1)
 
 
-def verify_cost(
-    prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int, level: float | None = None
-) -> Interval | None:
-    """v: the median verification of a full pass over the median step of the target alone, with its interval.
+def draft_cost(prompts: Sequence[PromptRecord], level: float | None = None) -> Interval | None:
+    """c: the mean time of a drafted token (of a tree: of a level) over the mean step; None where nothing was drafted.
 
-    Every pass counts where `gamma` is None, and every pass over a tree (with parents): it drafts nodes, not `gamma`
-    tokens, so that none of its counts makes it full. The interval resamples prompts
-    (`MOST_RESAMPLES` times at most). None without a full pass.
+    The time of passes for which the draft proposed nothing is part of it.
     """
-    return _over_steps(prompts, partial(full_passes, gamma=gamma), resamples, seed, level)
-
-
-def draft_cost(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> Interval | None:
-    """c of chains: the median seconds of a drafted token over the median step, with its interval over prompts."""
-    return _over_steps(prompts, drafted_tokens, resamples, seed)
-
-
-Seconds = Callable[[Sequence[PromptRecord]], list[list[float]]]  # prompt by prompt
-
-
-def _over_steps(
-    prompts: Sequence[PromptRecord], seconds: Seconds, resamples: int, seed: int, level: float | None = None
-) -> Interval | None:
-    """The median of some `seconds` over the median step, with its interval; None where there are no such seconds."""
-    of_passes, of_steps = seconds(prompts), [prompt["baseline"]["steps_s"] for prompt in prompts]
-    if not any(of_passes):
+    if not any(one["drafted"] for prompt in prompts for one in prompt["speculative"]["passes"]):
         return None
-    value = _ratio(prompts, seconds)
-    if len(prompts) < 2:
-        return Interval(value, None, None)
-    weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES), np.random.default_rng(seed))
-    passes_S, steps_S = (medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
-    drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
+    return _of_times(prompts, columns_of_c, POWERS_OF_C, level)
+
+
+def verify_cost(prompts: Sequence[PromptRecord], level: float | None = None) -> Interval:
+    """v: the mean verification of a pass over the mean step."""
+    return _of_times(prompts, partial(columns_of_part, part="verify_s"), POWERS_OF_V, level)
+
+
+def accept_cost(prompts: Sequence[PromptRecord]) -> float:
+    """The overhead: the mean time of accepting in a pass over the mean step."""
+    columns = [columns_of_part(prompt, "accept_s") for prompt in prompts]
+    return float(_product(np.sum(columns, axis=0), POWERS_OF_V))
+
+
+def mean_step_s(prompts: Sequence[PromptRecord]) -> float:
+    """Seconds of the mean step of the target alone."""
+    seconds, steps = np.sum([_steps(prompt) for prompt in prompts], axis=0)
+    return float(seconds / steps)
+
+
+def columns_of_part(prompt: PromptRecord, part: Literal["draft_s", "verify_s", "accept_s"]) -> tuple[float, ...]:
+    """Seconds of a part of the passes and their number, seconds of the steps and their number."""
+    trace = prompt["speculative"]
+    rows = rows_of(trace)
+    seconds = sum(one[part] / of for one, of in zip(trace["passes"], rows, strict=True))
+    return (seconds, sum(1 / of for of in rows), *_steps(prompt))
+
+
+def columns_of_c(prompt: PromptRecord) -> tuple[float, ...]:
+    """Those of drafting, then the levels that were drafted, and in how many passes of a row."""
+    passes = prompt["speculative"]["passes"]
+    return (*columns_of_part(prompt, "draft_s"), float(sum(map(levels, passes))), float(len(passes)))
+
+
+def _steps(prompt: PromptRecord) -> tuple[float, float]:
+    trace = prompt["baseline"]
+    rows = rows_of(trace)
+    return sum(s / of for s, of in zip(trace["steps_s"], rows, strict=True)), sum(1 / of for of in rows)
+
+
+def _of_times(
+    prompts: Sequence[PromptRecord],
+    columns: Callable[[PromptRecord], tuple[float, ...]],
+    powers: Sequence[int],
+    level: float | None,
+) -> Interval:
+    """The product of these column totals to their powers, with its interval over prompts and processes."""
     runs = of_processes(prompts)
-    of_runs = [_ratio(one, seconds) for one in runs] if len(runs) > 1 else []
-    return interval(value, (passes_S / steps_S)[drawn], len(prompts), level, of_runs)
+    by_process = [float(_product(np.sum([columns(prompt) for prompt in one], axis=0), powers)) for one in runs]
+    return over_rows(
+        [columns(prompt) for prompt in prompts], partial(_product, powers=powers), level=level,
+        by_process=by_process if len(runs) > 1 else (), groups=groups_of(prompts),
+    )  # fmt: skip
 
 
-def _ratio(prompts: Sequence[PromptRecord], seconds: Seconds) -> float:
-    """The median of `seconds` over the median step."""
-    found = [one for some in seconds(prompts) for one in some]
-    return median(found) / median(one for prompt in prompts for one in prompt["baseline"]["steps_s"])
-
-
-def drafted_tokens(prompts: Sequence[PromptRecord]) -> list[list[float]]:
-    """The seconds of a drafted token of each pass with a proposal, prompt by prompt."""
-    return [
-        [one["draft_s"] / one["drafted"] for one in prompt["speculative"]["passes"] if one["drafted"]]
-        for prompt in prompts
-    ]
-
-
-def full_passes(prompts: Sequence[PromptRecord], gamma: int | None) -> list[list[float]]:
-    """The seconds of verifying each full pass, prompt by prompt."""
-    return [[one["verify_s"] for one in prompt["speculative"]["passes"] if _is_full(one, gamma)] for prompt in prompts]
+def _product(totals: NDArray[np.float64], powers: Sequence[int]) -> NDArray[np.float64]:
+    """The product of totals [..., K] to these powers."""
+    found: NDArray[np.float64] = np.prod(totals ** np.array(powers, float), axis=-1)
+    return found
 
 
 def _is_full(one: PassRecord, gamma: int | None) -> bool:
@@ -167,18 +181,3 @@ def experts_read(prompts: Sequence[PromptRecord], gamma: int | None) -> float | 
     passes = [one for prompt in prompts for one in prompt["speculative"]["passes"] if _is_full(one, gamma)]
     of_passes = [sum(one["experts"]) for one in passes if "experts" in one]
     return fmean(of_passes) / fmean(of_steps) if of_passes and of_steps else None
-
-
-def medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
-    values = np.array([one for some in seconds for one in some])
-    owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
-    order = np.argsort(values)
-    values, owner = values[order], owner[order]
-    found = np.full(len(weights_SN), np.nan)
-    for place, weights_N in enumerate(weights_SN):
-        counts = np.cumsum(weights_N[owner])
-        if counts[-1]:
-            low, high = np.searchsorted(counts, [(counts[-1] - 1) // 2, counts[-1] // 2], side="right")
-            found[place] = (values[low] + values[high]) / 2
-    return found

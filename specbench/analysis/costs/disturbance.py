@@ -3,7 +3,7 @@
 Signs, each enough:
 
 - The process waited for a core: more than `MOST_WAITED` of the time that its threads were ready to run, over all
-  prompts, if the system reports it (`run.core_time`).
+  prompts, if the system reports it (`costs.core_time`).
 - Neighbouring steps of the target alone differ: in more than one of ten pairs by more than `MOST_UNEVEN` times. Only
   steps of one completion are compared with each other, without the first, so that neither longer prompts nor a growing
   cache count. Steps shorter than `SHORTEST_S` are compared as means over that long: a single interrupt makes a step of

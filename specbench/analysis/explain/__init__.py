@@ -6,14 +6,15 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.forecast.passes_to_come`)
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`; where acceptance differs by position, with
+  the room that each pass had)
 - positions: easy and hard stretches, by a walk along the completions with the beta of each token (of Algorithm 1 alone:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: the cost of a pass, in mean steps of the target alone
 - rest: unexplained; the product up to here is exactly the measured speedup
 - start: encoder and prefill of both models; with it the product is the speedup end to end
 
-A walltime is a sum, so costs are means over passes. A run's c and v are medians, of full passes, and differ a little.
+A walltime is a sum, so costs are means over passes, as a run's c and v are.
 Pure arithmetic over what a record holds; no torch.
 """
 
@@ -24,14 +25,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain.sample import Sample, sample
 from specbench.analysis.forecast import expected_by_position, passes_to_come
 from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
-from specbench.stats import Interval, percentiles, resampled_totals
+from specbench.stats import Interval, Jackknife, Scale, grouped
 
 Floats = NDArray[np.float64]
 Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
-RESAMPLES = 1000
 TINY = 1e-5
 LEAST_V = 1.0  # a pass over several tokens costs no less than a step
 ROUNDING = 1e-6  # of times that are kept to the microsecond
@@ -105,37 +106,42 @@ class Waterfall:
         }
 
 
-def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> Waterfall:
-    """The waterfall of a record, with 95% intervals; without `resamples` no intervals.
+def waterfall(record: RunRecord, intervals: bool = True) -> Waterfall:
+    """The waterfall of a record, with 95% intervals over prompts, and over the steps and passes within them.
 
-    Intervals resample prompts, and the steps and passes within them. Those of the speedups are the record's where it
-    has several processes or looks.
+    Those of the speedups are the record's, which know of its processes and looks.
     """
     made = sample(record)
     names = list(made.columns)
     rows = np.stack([made.columns[name] for name in names], axis=-1)
     variances = np.stack([made.variances.get(name, np.zeros(len(rows))) for name in names], axis=-1)
-    drawn = resampled_totals(rows, resamples, seed, variances)
+    groups = groups_of(record["prompts"])
+    moved = Jackknife.of(grouped(rows, groups), grouped(variances, groups))
     one = speedup_levels(made, made.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        many = speedup_levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
-    steps, before, before_S = list[Step](), one.ideal, many.ideal
+        many = speedup_levels(made, dict(zip(names, np.moveaxis(moved.totals_PK, -1, 0), strict=True)))
+
+    def interval(value: Floats, values_P: Floats, scale: Scale = "ratio") -> Interval:
+        found = float(value)
+        return moved.interval(found, values_P, scale=scale) if intervals else Interval(found, None, None)
+
+    steps, before, before_P = list[Step](), one.ideal, many.ideal
     for name, level in one.after.items():
-        level_S = many.after[name]
-        added, added_S = one.step_ms * (1 / level - 1 / before), many.step_ms * (1 / level_S - 1 / before_S)
+        level_P = many.after[name]
+        added, added_P = one.step_ms * (1 / level - 1 / before), many.step_ms * (1 / level_P - 1 / before_P)
         steps.append(
             Step(
                 name,
-                percentiles(float(level / before), level_S / before_S),
+                interval(level / before, level_P / before_P),
                 float(level),
-                percentiles(float(added), added_S),
+                interval(added, added_P, "difference"),
                 speedup_without(made, one, name, float(level / before)),
             )
         )
-        before, before_S = level, level_S
-    measured, whole = (percentiles(float(one.after[name]), many.after[name]) for name in ("rest", "start"))
+        before, before_P = level, level_P
+    measured, whole = (Interval(float(one.after[name]), None, None) for name in ("rest", "start"))
     summary = record["summary"]
-    if resamples and ("speedup_by_process" in summary or "level" in summary):  # these know more than prompts
+    if intervals:
         measured = replace(measured, low=summary["speedup_low"], high=summary["speedup_high"])
         whole = replace(whole, low=summary["speedup_end_to_end_low"], high=summary["speedup_end_to_end_high"])
     return Waterfall(float(one.ideal), steps, measured, whole, made, one)
@@ -158,7 +164,8 @@ def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
         after["shape"] = tokens = expected_by_position(chances)
     if made.gamma is not None:
         needed = passes_of_texts(made.lengths, totals, chances)
-        after["ends"] = tokens = totals["ours_tokens"] / needed
+        tokens = with_their_room(made, totals, chances) if made.falls_with_position else totals["ours_tokens"] / needed
+        after["ends"] = tokens
         if "walked" in totals:
             after["positions"] = tokens = tokens * needed / totals["walked"]
     tokens_per_pass = totals["ours_tokens"] / passes
@@ -228,6 +235,15 @@ def _by_position(made: Sample, totals: dict[str, Floats]) -> Floats:
     return np.divide(accepted, reached, out=np.zeros_like(accepted), where=reached > 0)
 
 
+def with_their_room(made: Sample, totals: dict[str, Floats], chances: Floats) -> Floats:
+    """Tokens a pass with these probabilities at each position, in passes with the room that each had."""
+    rooms = np.stack([totals[f"room for {room}"] for room in range(made.depth + 1)], axis=-1)
+    further = 1 + np.cumsum(np.cumprod(chances, axis=-1), axis=-1)
+    expected = np.concatenate([np.ones((*chances.shape[:-1], 1)), further], axis=-1)
+    found: Floats = (rooms * expected).sum(-1) / rooms.sum(-1)
+    return found
+
+
 def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chances: Floats) -> Floats:
     """Passes that all completions need with these probabilities at each position.
 
@@ -259,7 +275,7 @@ class Need:
 
 
 def needs(found: Waterfall, speedup: float) -> list[Need]:
-    """The required value of each quantity alone. c and v are means over passes."""
+    """The required value of each quantity alone."""
     made, levels = found.sample, found.levels
     totals, measured = made.totals, float(levels.measured)
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)

@@ -136,22 +136,25 @@ def _times(prompt: PromptRecord) -> dict[str, float]:
 
 
 def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
-    """The number of passes, how deep they drafted, and how many reached each position and accepted there.
+    """The number of passes, how deep they drafted and could, and how many reached each position and accepted there.
 
     A token that was not proposed counts as rejected; a position after the end of the completion, or without room, as
     not reached.
     """
-    counts, sizes, done = np.zeros((depth, 2)), np.zeros(depth + 1), 0
+    counts, sizes, rooms, done = np.zeros((depth, 2)), np.zeros(depth + 1), np.zeros(depth + 1), 0
+    length = len(prompt["speculative"]["tokens"])
     for one in prompt["speculative"]["passes"]:
         ended = one["emitted"] <= one["accepted"]
         counts += reached_and_accepted(one, depth, one["emitted"] if ended else min(depth, most - done - 1))
         sizes[levels(one)] += 1
+        rooms[min(depth, length - done - 1)] += 1
         done += one["emitted"]
     return (
         {"passes": float(sizes.sum()), "drafted": sum(one["drafted"] for one in prompt["speculative"]["passes"])}
         | {f"reached {place}": float(reached) for place, (reached, _) in enumerate(counts, 1)}
         | {f"accepted {place}": float(accepted) for place, (_, accepted) in enumerate(counts, 1)}
         | {f"passes of {drafted}": float(count) for drafted, count in enumerate(sizes)}
+        | {f"room for {room}": float(count) for room, count in enumerate(rooms)}
     )
 
 

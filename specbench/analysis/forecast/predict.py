@@ -25,7 +25,7 @@ from specbench.analysis.costs.probe import Key, Round
 from specbench.analysis.forecast import Walked, tokens_by_position, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
 from specbench.records.schema import AcceptanceByRank, PredictionRow
-from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
+from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 
@@ -94,6 +94,7 @@ class Predictions:
         self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens
         timed = Costs(rounds)
+        self.rounds = len(timed.rounds)
         self.prices = replace(timed.prices(), one_cost_per_pass=one_cost_per_pass)
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
@@ -121,7 +122,7 @@ class Predictions:
             self.drawn = [self._with_all(timed.prices(picked)) for picked in picks]
         self.resampled = {key: self._resampled(key) for key in self.counts}
         alphas = {
-            draft: bootstrap([(sum(a.beta), len(a.beta)) for a in texts], ratio, resamples, seed)
+            draft: over_rows([(sum(a.beta), len(a.beta)) for a in texts], ratio, scale="probability")
             for draft, texts in found.items()
         }
         ranked = [self._predict(key, alphas[key[0]]) for key in self.counts]
@@ -142,7 +143,7 @@ class Predictions:
             steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
             predicted=by_theory / (gamma * cost.c + 1),
             calibrated=by_theory / cost.of_pass(gamma),
-            estimated=percentiles(self._speedup(key), self.resampled[key]),
+            estimated=self._interval(self._speedup(key), self.resampled[key]),
             tree=None if grown is None else grown.tree, nodes=None if grown is None else grown.nodes,
             acceptance=None if grown is None else grown.acceptance,
         )  # fmt: skip
@@ -161,7 +162,7 @@ class Predictions:
         """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""
         with np.errstate(divide="ignore", invalid="ignore"):
             resampled_S = self.resampled[one] / self.resampled[other]
-        return percentiles(self._speedup(one) / self._speedup(other), resampled_S)
+        return self._interval(self._speedup(one) / self._speedup(other), resampled_S)
 
     def error(self, key: Key, times_P4: ArrayLike) -> Interval:
         """The estimated speedup over the measured, less 1, on the same resampled prompts.
@@ -170,7 +171,12 @@ class Predictions:
         """
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
-        return percentiles(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)
+        error = self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1
+        return self._interval(error, off_S, "difference")
+
+    def _interval(self, value: float, resampled_S: NDArray[np.float64], scale: Scale = "ratio") -> Interval:
+        """Over prompts and rounds, of which there may be fewer."""
+        return of_resamples(value, resampled_S, min(len(self.tokens_P), self.rounds), scale)
 
     def _speedup(self, key: Key) -> float:
         spent = (self.counts[key] * self.prices.of_passes(key)).sum()

@@ -3,10 +3,11 @@
 Eq. 1 has one alpha for all positions of a proposal. For a draft that is accepted less often the further ahead it drafts
 (heads that predict several tokens at once, copies that continue from one place), Eq. 1 is an upper bound and not a
 prediction. There the acceptance at each position replaces alpha: 1 + a_1 + a_1 a_2 + ... instead of 1 + alpha + alpha^2
-+ ..., and the last pass of a completion emits the tokens that remain.
++ ..., as far as a pass has room: near the end of a completion it drafts fewer tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -14,27 +15,47 @@ import numpy as np
 from specbench import theory
 from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.costs import PassCosts
-from specbench.analysis.forecast import ExpectedOfRows, tokens_by_position
+from specbench.analysis.forecast import ExpectedOfRows
 from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 UNPREDICTED = cast(Predicted, dict.fromkeys(Predicted.__annotations__))  # gamma changed: the theorems have one gamma
 
 
-def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[float]:
-    """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it.
+@dataclass(frozen=True)
+class Asked:
+    """Acceptance by position, and for how many tokens the passes of a run had room.
+
+    Attributes:
+        accepted: the share accepted at each position, of the passes that reached it and had room for it.
+        rooms: how many passes had room for 0, 1, ... draft tokens.
+    """
+
+    accepted: list[float]
+    rooms: list[int]
+
+    @property
+    def tokens(self) -> float:
+        """Expected tokens of the mean pass, each with the room that it had."""
+        expected = np.concatenate([[1.0], 1 + np.cumsum(np.cumprod(self.accepted))])
+        return float(np.average(expected, weights=self.rooms))
+
+
+def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> Asked:
+    """The acceptance at each of `gamma` positions of the passes that reached it and had room for it.
 
     A token that was not proposed counts as rejected. The last token of a completion does not count: accepted or not, it
     saves no pass.
     """
-    counts = np.zeros((gamma, 2), np.int64)
+    counts, rooms = np.zeros((gamma, 2), np.int64), [0] * (gamma + 1)
     for prompt in prompts:
         left = len(prompt["speculative"]["tokens"])
         for a_pass in prompt["speculative"]["passes"]:
             asked = min(gamma, left - 1)
             counts[:asked] += reached_and_accepted(a_pass, asked, asked)
+            rooms[asked] += 1
             left -= a_pass["emitted"]
-    return [float(accepted / reached) if reached else 0.0 for reached, accepted in counts]
+    return Asked([float(accepted / reached) if reached else 0.0 for reached, accepted in counts], rooms)
 
 
 def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
@@ -70,14 +91,14 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
     }
 
 
-def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for these completion lengths and the mean number of draft tokens.
+def by_position(asked: Asked, costs: PassCosts, summary: Counted) -> Predicted:
+    """The same from the acceptance at each position, for the room of each pass and the mean number of draft tokens.
 
     Calibrated with the measured cost of these passes, since most of them may draft less than gamma. That is in-sample,
-    a check of the decomposition and no forecast: `accepted`, too, is counted over these passes, for a record has the
+    a check of the decomposition and no forecast: `asked`, too, is counted over these passes, for a record has the
     acceptance of later positions by teacher forcing neither for heads nor for copies.
     """
-    tokens = tokens_by_position(accepted, lengths)
+    tokens = asked.tokens
     speedup = tokens / (summary["drafted_per_pass"] * (summary["c"] or 0.0) + 1)
     return _from_passes(BY_POSITION, tokens, speedup, costs, summary)
 

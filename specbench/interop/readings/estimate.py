@@ -13,16 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specbench.interop.readings.base import Ends, Reading, Tally, together
-from specbench.stats import FEW_PROMPTS, bootstrap, ratio
+from specbench.stats import FEW_PROMPTS, over_rows, ratio
 from specbench.theory import expected_tokens, walltime_improvement
 
 CHI2_95 = 3.841458820694124  # the 0.95 quantile of chi squared with one degree of freedom
 NORMAL_95 = 1.959963984540054
-RESAMPLES, SEED = 2000, 0
 LIKELIHOOD, MOMENTS = "maximum likelihood", "moments"
 BY_TOKEN = "tokens taken to be independent, which makes it too narrow"
-BY_REQUEST = "bootstrap over {} requests"
-BY_FEW = "of the bootstrap over requests, of which there are fewer than 10, and of independent tokens, the wider"
+BY_REQUEST = "over {} requests"
+BY_FEW = "over requests, of which there are fewer than 10, and over independent tokens: the wider"
 LARGEST_GAMMA = 64
 CHANCE = 0.05  # of a finding where nothing is wrong
 
@@ -215,13 +214,15 @@ def _alpha(
     else:
         return None, None, None, None, None
     if len(requests) > 1:
-        found = bootstrap(columns, ratio, RESAMPLES, SEED)
-        assert found.low is not None and found.high is not None
-        if method == LIKELIHOOD or gamma is None:
+        by_token = method == LIKELIHOOD or gamma is None
+        found = over_rows(columns, ratio, scale="probability" if by_token else "ratio")
+        if found.low is None or found.high is None:  # a single request holds all that was drafted
+            interval = BY_TOKEN
+        elif by_token or gamma is None:
             bounds.append((found.low, found.high))
         else:
             bounds.append((alpha_of(found.low, gamma), alpha_of(found.high, gamma)))
-        if len(requests) >= FEW_PROMPTS:
+        if len(bounds) > 1 and len(requests) >= FEW_PROMPTS:
             del bounds[0]
     return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, interval
 

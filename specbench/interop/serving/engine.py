@@ -149,5 +149,5 @@ def prove(
     for key in keys:
         equal = sum(a == b for a, b in zip(texts[PLAIN], texts[key], strict=True)) / len(prompts)
         has_speedup = equal == 1 or not engines[key[0]].must_be_equal
-        proofs[key] = Proof(times_faster(timings[PLAIN], timings[key], seed) if has_speedup else None, equal)
+        proofs[key] = Proof(times_faster(timings[PLAIN], timings[key]) if has_speedup else None, equal)
     return proofs

@@ -1,8 +1,10 @@
 """Every figure by name: the paper's five, and others."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specbench.records.frame import Records
+from specbench.records.marks import contended
 from specbench.report.figure import Drawn, headed, styled
 from specbench.report.figures.annotations import setting
 from specbench.report.figures.beyond import beyond, trees
@@ -22,9 +24,12 @@ FIGURES = {draw.__name__: draw for draw in _ALL}
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Drawn]:
-    """The named figures, all of them where none is named; `step` is called before each."""
+    """The named figures, all of them where none is named; `step` is called before each.
+
+    Each names the records that it leaves out because the machine was contended.
+    """
     with styled():
         drawn: list[Drawn] = make_each(names, FIGURES, "figure", records, step)
         for one in drawn:
             headed(one.figure, one.title, one.under or setting(records.all_runs, one.run_ids))
-    return drawn
+    return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in drawn]

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
+from specbench.records.marks import PASSES_RUN
 from specbench.records.schema import Row
 from specbench.report.figure import (
     BLUE,
@@ -65,7 +66,7 @@ def beyond(records: Records) -> Drawn:
             panel.set_title(_title(block.iloc[0], temperature, among=drawn))
             panel.set_visible(not points.empty or panel is row[0])
     kept = [*PAIR, *MACHINE, "accept", "gamma_said", "prompts", "alpha", "c", "verify_cost", "tokens_per_pass"]
-    kept += ["speedup_measured", "speedup_low", "speedup_high", "lossy", "run_id"]
+    kept += ["passes_run", "speedup_measured", "speedup_low", "speedup_high", "lossy", "run_id"]
     notes = [*_notes(best, found, shown), *captions(shown, "beyond")]
     return Drawn("beyond", TITLE, figure, shown[kept], notes, _ends(shown))
 
@@ -83,6 +84,7 @@ def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -
         _ends(shown),
         "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ that was "
         f"run, printed beside the mark; {prompts} prompts a run",
+        *([PASSES_RUN] if shown["passes_run"].nunique() > 1 else []),
         "Hollow: a lossy rule. A draft without a mark was not run at that temperature",
     ]
     wrong = best[best["speedup_measured"].isna()]

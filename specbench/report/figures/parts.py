@@ -11,15 +11,15 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import reached_and_accepted
+from specbench.analysis.distinct import groups_of
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.records.frame import PAIR, Records, measured
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, Drawn, panels, with_intervals
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
-from specbench.report.measured import RESAMPLES
 from specbench.report.tables.acceptance import BY, chosen_runs, parts, telling
-from specbench.stats import bootstrap
+from specbench.stats import over_rows
 
 POSITION, BETA = "Acceptance by draft position", "Distribution of β over positions"
 MOST_PAIRS = 6
@@ -89,12 +89,12 @@ def survival(record: RunRecord) -> list[Row]:
             for prompt in record["prompts"]
         ]
     )  # [prompts, gamma, 2]
-    rows = []
+    rows, groups = [], groups_of(record["prompts"])
     for i in range(1, gamma + 1):
         reached = int(columns[:, i - 1, 0].sum())
         if reached == 0:
             break
-        share = bootstrap(columns[:, :i].reshape(len(columns), -1), _product, RESAMPLES, seed=0)
+        share = over_rows(columns[:, :i].reshape(len(columns), -1), _product, scale="probability", groups=groups)
         rows.append({
             "position": i, "share": share.value, "low": share.low, "high": share.high,
             "independent": summary["alpha"] ** i, "reached": reached, "draft": summary["draft"],

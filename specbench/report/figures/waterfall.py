@@ -312,7 +312,7 @@ def verify(records: Records) -> Drawn:
     axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
     notes = [
         "Line with marks: trees of n nodes verified at one context length, medians (tree.size=auto). Faint marks: "
-        "the median pass of a run, for chains of n = γ + 1 tokens and trees of n nodes on average. A step costs 1",
+        "the mean pass of a run, over n tokens on average. A step costs 1",
         *captions(frame, "gamma"),
     ]
     return Drawn("verify", VERIFY_TITLE, figure, points, notes)
@@ -324,7 +324,6 @@ def _points(records: Records, row: Row) -> list[Row]:
     if pd.notna(tree) and "auto" in str(tree):
         curve = records.whole(row["run_id"])["gamma"].get("verify", {})
         found = [who | {"of": "probe", "n": int(size), "v": cost} for size, cost in curve.items()]
-    n = row["gamma"] + 1 if pd.isna(tree) else round(row["nodes_per_pass"]) + 1
-    if pd.notna(n) and pd.notna(row["verify_cost"]):
-        found.append(who | {"of": "run", "n": int(n), "v": row["verify_cost"]})
+    if pd.notna(row["verify_cost"]):  # of the mean pass, which near the end of a completion drafts fewer than γ
+        found.append(who | {"of": "run", "n": round(row["drafted_per_pass"]) + 1, "v": row["verify_cost"]})
     return found

@@ -1,8 +1,10 @@
 """Tables by name: the paper's with ours beside them, and others."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specbench.records.frame import Records
+from specbench.records.marks import contended
 from specbench.report.table import Step, Table
 from specbench.report.table import build as make_each
 from specbench.report.tables.acceptance import strata, table3
@@ -23,9 +25,11 @@ def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> 
     """The named tables; `step` is called before each.
 
     Where none is named: the table of runs if this machine has any, and the paper's tables if there are kept copies,
-    of which they were drawn. A folder of own runs fills few of their rows.
+    of which they were drawn. A folder of own runs fills few of their rows. Each names the records that it leaves out
+    because the machine was contended.
     """
     mine = list(OF_RUNS) if records.catalog.own else []
     copied = any(head.run_id not in records.catalog.own for head in records.catalog.heads)
     names = names or [*mine, *(TABLES if copied or not mine else ())]
-    return make_each(names, TABLES | OF_RUNS, "table", records, step)
+    made: list[Table] = make_each(names, TABLES | OF_RUNS, "table", records, step)
+    return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]

@@ -36,7 +36,7 @@ def table3(records: Records) -> Table:
     wanted = paper()["setup"]["alpha_tokens"]
     under = [
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
-        "[95% interval, bootstrap over prompts]",
+        "[95% interval over prompts]",
         *notes.of_alpha(used),
         *notes.foot("table3", used, values, records, bool((values["state"] == "no record").any())),
     ]
@@ -173,7 +173,7 @@ def strata(records: Records) -> Table:
     shown = [_show_part(row, runs[row["run_id"]]) for row in telling(values).to_dict("records")]
     under = [
         f"α: over the tokens of that part; parts of fewer than {LEAST_TOKENS} are left out. position: of a token in "
-        "the completion; a pass counts at the position of its first token. [95% interval, bootstrap over prompts; none "
+        "the completion; a pass counts at the position of its first token. [95% interval over prompts; none "
         "for a single prompt]. `specbench results --by category`, `--by length` and `--by position` print the parts of "
         "every run",
         *notes.of_records(chosen),

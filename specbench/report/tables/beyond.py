@@ -61,7 +61,7 @@ TAKEN = [
     "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
     "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "total_variation",
     "quality_metric", "quality_baseline", "quality_speculative", *DIFFERENCE, "identical", "prompts",
-    "hardware", "run_id", "fitting", "chosen_for",
+    "hardware", "run_id", "fitting", "chosen_for", "passes_run",
 ]  # fmt: skip
 TITLE = "Beyond the paper. Every draft and every rule"
 
@@ -82,7 +82,8 @@ def beyond(records: Records) -> Table:
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
         "along the target's completions. v: verification cost. measured: decoding time per token, target alone over "
-        "speculative. [95% interval, bootstrap over prompts]",
+        "speculative. [95% interval over prompts]",
+        *notes.of_passes(used),
         "lossy: completions do not have the target's distribution; TV is the mean total variation per token, along the "
         "target's completions. quality: score of the run's completions and its paired difference from the target's; "
         "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
@@ -133,7 +134,18 @@ def _show(row: Row) -> Row:
         "rule": row["accept"], "γ": row["gamma_said"],
     }  # fmt: skip
     if row["state"] == "no record":
-        empty = ("α", "under the rule", "c", "v", "tokens/pass", "measured", "lossless", "quality", "identical")
+        empty = (
+            "α",
+            "under the rule",
+            "c",
+            "v",
+            "tokens/pass",
+            "passes",
+            "measured",
+            "lossless",
+            "quality",
+            "identical",
+        )
         cells = dict.fromkeys(empty, NONE) | dict.fromkeys(("α", "measured"), "no record")
         return named | cells | {"record": f"none: `{row['command']}`"}
     wrong = row["state"] == "not lossless"
@@ -143,6 +155,7 @@ def _show(row: Row) -> Row:
         "c": number(row["c"], 3),
         "v": number(row["verify_cost"]),
         "tokens/pass": number(row["tokens_per_pass"]),
+        "passes": row["passes_run"],
         "measured": "not lossless" if wrong else interval_of(row, "speedup_measured", "speedup"),
         "lossless": _lossless(row),
         "quality": _quality(row),
@@ -184,7 +197,7 @@ SAME = [*PAIR, "hardware", "dtype"]  # chains that trees are compared with
 KEPT = [
     *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
     "prediction", "c", "verify_cost", "overhead", "speedup_calibrated", "speedup_measured", "speedup_low",
-    "speedup_high", "prompts", "created", "unproved", "too_small", "run_id",
+    "speedup_high", "prompts", "created", "unproved", "too_small", "passes_run", "run_id",
 ]  # fmt: skip
 
 
@@ -240,7 +253,8 @@ def _shape(records: Records, row: Row) -> tuple[str, int]:
 TREES_TITLE = "Token trees. Tokens a pass and speed of chains and trees"
 PUBLISHED = "published"
 COLUMNS = [
-    "M_p", "M_q", "task", "T", "shape", "n", "tokens/pass", "predicted", "c", "v", "calibrated", "measured", "record",
+    "M_p", "M_q", "task", "T", "shape", "n", "tokens/pass", "predicted", "c", "v", "calibrated", "passes", "measured",
+    "record",
 ]  # fmt: skip
 
 
@@ -254,9 +268,10 @@ def trees(records: Records) -> Table:
         "n − 1. predicted: for a tree by teacher forcing along the target's completions, ends included; for a chain "
         "by Eq. 1. v: cost of verifying n tokens, in target steps. calibrated: predicted tokens over the cost of "
         "the passes (a chain by position, as of lookup and heads: in-sample, since its acceptance is of the same "
-        "passes). measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
+        "passes). measured: decoding time per token, target alone over speculative. [95% interval "
         "over prompts]",
         "published: numbers from the cited papers, not measured here; –: not given there",
+        *notes.of_passes(runs),
         *notes.of_records(runs),
         *notes.of_loops(runs, records),
         *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
@@ -275,6 +290,7 @@ def _our_tree(row: Row) -> Row:
         "tokens/pass": interval_of(row, "tokens_per_pass", "tokens"),
         "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
         "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
+        "passes": row["passes_run"],
         "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
         "record": notes.record(row["run_id"]),
     }  # fmt: skip

@@ -181,7 +181,7 @@ def _values(one: Gap) -> Row:
 
 STEPS: tuple[StepName, ...] = tuple(NAMES)
 HEADERS = {step: NAMES[step].partition(" (")[0] for step in STEPS}
-SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "measured", "largest loss", "record")
+SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "passes", "measured", "largest loss", "record")
 VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone")
 
 
@@ -189,11 +189,12 @@ def levers(records: Records) -> Table:
     """Table of the factors of the speedup of every run."""
     frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
-    found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
+    found = [(row, waterfall(records.whole(row["run_id"]), intervals=False)) for row in chosen.to_dict("records")]
     under = [
         "factors of the speedup; from the ideal to the unexplained factor they multiply to the measured speedup. "
         "largest loss: the step whose removal would raise the speedup most, and that speedup. "
         "`specbench explain RUN` adds intervals, milliseconds and explanations",
+        *notes.of_passes(chosen),
         *notes.of_choice(chosen, records),
         *notes.of_records(chosen),
         *notes.of_loops(chosen, records),
@@ -214,6 +215,7 @@ def _show_run(row: Row, found: Waterfall) -> Row:
         "T": f"{row['temperature']:g}",
         "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
+        "passes": row["passes_run"],
         "measured": interval_of(row, "speedup_measured", "speedup"),
         "largest loss": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
         "record": notes.record(row["run_id"]),

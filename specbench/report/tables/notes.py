@@ -7,7 +7,7 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.marks import LOOPING, explained, why_loops
+from specbench.records.marks import LOOPING, PASSES_RUN, explained, why_loops
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
@@ -65,7 +65,7 @@ def of_records(frame: pd.DataFrame) -> list[str]:
         where += ", acceptance simulated" if group["simulated"].all() else ""
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
-    return [*lines, *of_proof(used)]
+    return [*lines, *of_processes(used), *of_proof(used)]
 
 
 def alpha(row: Row) -> str:
@@ -128,7 +128,7 @@ def silent(name: str) -> list[str]:
 
 
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
-    """The meaning of remarks in the record column, and which records are left out: too small, or contended."""
+    """The meaning of remarks in the record column, and which records are too small and left out."""
     lines = []
     if any((values[name] > 1).any() for name in ("fitting", "alpha_fitting") if name in values):
         lines.append(
@@ -141,10 +141,23 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
             f"left out: {len(records.left_out)} records of fewer than {records.fewest_prompts} prompts; "
             "`specbench tables --min-prompts 1` shows them"
         )
-    if records.disturbed:
-        names = ", ".join(digest(run_id) for run_id in records.disturbed)
-        lines.append(f"left out, since the machine was contended while it was timed: {names}")
     return lines
+
+
+def of_passes(used: pd.DataFrame) -> list[str]:
+    """The meaning of the column `passes`, where its rows differ in it."""
+    return [PASSES_RUN] if used["passes_run"].nunique() > 1 else []
+
+
+def of_processes(used: pd.DataFrame) -> list[str]:
+    """Of how many records the intervals hold within one process only."""
+    single = int((used["runs"] == 1).sum()) if "runs" in used else 0
+    if not single:
+        return []
+    return [
+        f"{single} of {len(used)} records are of one process: their intervals hold within this process. Between "
+        "processes speedups differ by a few percent more, which the intervals of runs=3 cover"
+    ]
 
 
 def record(run_id: str, simulated: bool = False, remark: str = "") -> str:

@@ -22,9 +22,10 @@ from specbench.report.tables import notes
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 KEPT = (
     "lossy", "lossless", "simulated", "run_id", "hardware", "fitting", "chosen_for", "own_weights", "unproved",
+    "passes_run",
 )  # fmt: skip
 SHOWN = [
-    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
+    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "passes", "EMP", "end to end",
     "best γ", "record",
 ]  # fmt: skip
 
@@ -86,7 +87,8 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         "the position. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v + overhead in place of "
         "1 (by position: with the cost of the passes, in-sample: acceptance and cost are both of the run's own "
         "passes). EMP: decoding time per token, target alone over speculative; "
-        "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
+        "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval over prompts]",
+        *notes.of_passes(sources),
     ]
     under += notes.of_alpha(sources)
     if sources["lossy"].any():
@@ -174,6 +176,7 @@ def _show(row: Row) -> Row:
         "v": number(row.get("verify_cost")),
         "EXP": number(row["expected"], digits) + (" by position" if row.get("prediction") == BY_POSITION else ""),
         "calibrated": number(row.get("calibrated")),
+        "passes": row.get("passes_run") or NONE,
         "EMP": "not lossless" if wrong else _speed(row, "empirical", digits),
         "end to end": NONE if wrong else _speed(row, "end_to_end", digits),
         "best γ": number(row.get("best_gamma"), 0),

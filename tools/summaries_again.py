@@ -1,0 +1,31 @@
+"""Make the summaries of the kept records anew from their raw prompts, with the code as it is now.
+
+    python tools/summaries_again.py [RESULTS]       RESULTS: the folder that has kept/; default: results
+
+Tables, figures and pages read a record's summary. Where its definition changed, a record that cannot be measured again,
+as of a GPU, agrees with the others after this. Its times stay as they were measured.
+"""
+
+import sys
+
+from specbench.analysis.summary import resummarised
+from specbench.files import write_atomically
+from specbench.records import store
+from specbench.records.catalog import kept_folder
+from specbench.records.frame import compact
+
+
+def main(results: str = "results") -> int:
+    """Returns how many copies changed."""
+    changed = 0
+    for file in sorted(kept_folder(results).glob("*.json.gz")):
+        made = compact(resummarised(store.read(file)))
+        if made != file.read_bytes():
+            write_atomically(file, made)
+            changed += 1
+    print(f"{kept_folder(results)}: {changed} summaries changed")
+    return changed
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
