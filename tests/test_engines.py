@@ -11,6 +11,7 @@ from decode import autoregressive, speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.engine.capture.program import ROUNDING
 from specbench.engine.capture.static import StaticModel
@@ -169,6 +170,20 @@ def test_a_capture_that_disagrees_is_not_used(
     assert fallen.engine == "eager" and fallen.fell_back is not None
     assert "differs from the model's own" in fallen.fell_back
     assert ("from fp32 by" in fallen.fell_back) == (dtype == torch.bfloat16)
+
+
+def test_rotary_positions_that_change_with_the_text_run_eagerly_and_say_so() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, rope_parameters=rope,
+    )  # fmt: skip
+    made = LlamaForCausalLM(config)
+    found = with_engine("auto", made, 40, ENDS)
+    reason = "rotary positions that change with the length of a text (rope_type=dynamic), which no graph holds"
+    assert (found.engine, found.fell_back) == ("eager", reason)
+    with pytest.raises(UserError, match="engine=static: LlamaForCausalLM has rotary positions that change"):
+        with_engine("static", made, 40, ENDS)
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ from calls import newest
 from thousand import SAME, Texts, differing, greedy_texts
 from tokenized import vocabulary_of
 from torch.nn import functional
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from specbench.cli import main
 from specbench.engine.capture.experts import CLAMPED, ExpertLayer, ExpertMap, Gate, mixed
@@ -55,6 +56,22 @@ def test_experts_are_counted_run_by_run(kind: str, engine: str) -> None:
         session.extend(tokens)
         read = session.length
         assert experts.distinct(experts.taken()) == chosen(kind, text[:read], last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_experts_of_any_width_are_read(engine: str, dtype: torch.dtype) -> None:
+    """Rows of 56 and 28 bytes: torch's grouped product takes multiples of 16."""
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=SIZE, hidden_size=16, intermediate_size=14, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=64,
+    )  # fmt: skip
+    network = MixtralForCausalLM(config).eval().to(dtype)
+    session = with_engine(engine, network, SIZE, ENDS).start(Prompt((), (5, 9, 12)))
+    found = session.extend([12, 30, 17])
+    exact = network.double()(torch.tensor([[5, 9, 12, 30, 17]])).logits[0, 2:]
+    assert torch.allclose(found.double(), exact, atol=1e-6 if dtype == torch.float32 else 4e-3)
 
 
 @pytest.mark.skipif(not is_available(), reason="no C compiler")

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.engine.weights.load import load_network
+from specbench.engine.weights.load import config_of, load_network
 from specbench.errors import UserError
 from specbench.methods.eagle.network import Eagle
 from specbench.methods.medusa.draft import MedusaHeads
@@ -83,6 +83,20 @@ def test_a_model_without_layers_is_refused(name: str, count: str, layers: int, t
     (folder / "config.json").write_text(json.dumps(config | {count: layers}), encoding="utf-8")
     with pytest.raises(UserError, match=rf"layers?={layers}; a model has 1 layer or more"):
         load(folder, AUTO[name])
+
+
+@pytest.mark.parametrize("farthest", [8, 15, 16])
+def test_distances_that_the_buckets_of_t5_cannot_hold_are_refused(farthest: int, tmp_path: Path) -> None:
+    folder, _ = copied("t5-nano", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["relative_attention_num_buckets"] == 32
+    found = {"relative_attention_max_distance": farthest}
+    (folder / "config.json").write_text(json.dumps(config | found), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"max_distance={farthest}; with 32 buckets it must be above 16$"):
+        load(folder, AUTO["t5-nano"])
+    small = {"model_type": "t5", "vocab_size": 40, "d_model": 16, "d_ff": 16, "num_layers": 1, **found}
+    with pytest.raises(UserError, match=r"draft.architecture: .* it must be above 16$"):
+        config_of(small, "draft")
 
 
 def test_tensors_that_nothing_reads_are_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

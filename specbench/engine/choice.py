@@ -86,6 +86,8 @@ KINDS: dict[str, type[StaticModel]] = {
     "compile": CompiledModel,
 }
 
+DYNAMIC = "dynamic"  # the type of rotary positions whose frequencies follow from the longest text so far
+
 # What engine=auto tries on a device, the fastest first, before eager.
 AUTO = {"cuda": ("cudagraph",), "cpu": ("native", "static")}
 
@@ -119,8 +121,8 @@ def with_engine(
     if engine == "native" and device != "cpu":
         raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
     fell_back = None
-    if engine != "eager" and Recurrence.of(network) is not None:
-        reason = "recurrent states, which only engine=eager rolls back"
+    reason = None if engine == "eager" else _why_eager(network)
+    if reason is not None:
         if engine != "auto":
             raise UserError(f"engine={engine}: {type(network).__name__} has {reason}; use engine=auto or engine=eager")
         engine, fell_back = "eager", reason
@@ -140,6 +142,16 @@ def with_engine(
     if numerics == "invariant":
         model.not_invariant = "engine=eager does not control its kernels"
     return model
+
+
+def _why_eager(network: Any) -> str | None:
+    """What only engine=eager runs of this network; None if that is nothing, as far as its modules say."""
+    if Recurrence.of(network) is not None:
+        return "recurrent states, which only engine=eager rolls back"
+    kinds = [getattr(module, "rope_type", None) for module in network.modules()]  # by kind of layer in some families
+    if any(DYNAMIC in (kind.values() if isinstance(kind, dict) else (kind,)) for kind in kinds):
+        return f"rotary positions that change with the length of a text (rope_type={DYNAMIC}), which no graph holds"
+    return None
 
 
 def _with_numerics(

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
+GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 
@@ -120,3 +122,15 @@ def expert_modules(network: nn.Module) -> list[Any]:
         for module, one in zip(network.modules(), held, strict=True)
         if isinstance(one, nn.Parameter) and one.dim() == 3
     ]
+
+
+def use_experts_of_any_shape(network: Any) -> None:
+    """Let `network` run its experts one after another where `torch.nn.functional.grouped_mm` cannot take their shape.
+
+    It requires rows of a multiple of 16 bytes; `transformers` calls it by default and does not check.
+    """
+    weights = [one for module in expert_modules(network) for one in module.parameters() if one.dim() == 3]
+    if any(size * one.element_size() % GROUPED_BYTES for one in weights for size in one.shape[1:]):
+        configs = (getattr(module, "config", None) for module in network.modules())
+        for config in {id(config): config for config in configs if isinstance(config, PretrainedConfig)}.values():
+            config._experts_implementation = "eager"

@@ -20,7 +20,7 @@ from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
-from specbench.engine.experts import Experts
+from specbench.engine.experts import Experts, use_experts_of_any_shape
 from specbench.engine.saved_heads import Positions, readable_tokens
 from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of, require_readable
 from specbench.engine.window import Window, WindowedEager
@@ -54,6 +54,7 @@ class EagerModel:
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
+        use_experts_of_any_shape(network)
         self.vocabulary_size = vocabulary_size
         self.eos_ids = eos_ids
         self.device: torch.device = network.device

@@ -42,7 +42,7 @@ from specbench.engine.weights.pretrained import (
     network_in,
     network_of_shape,
     network_with,
-    require_layers,
+    require_usable,
     tokenizer_in,
 )
 from specbench.errors import MachineError, UserError, first_line
@@ -312,7 +312,7 @@ def config_of(architecture: Mapping[str, Any], key: str) -> Any:
     for name, value in values.items():  # T5's constructor forces tied embeddings
         setattr(config, name, value)
     try:
-        require_layers(config)
+        require_usable(config)
     except DamagedCheckpoint as error:
         raise UserError(f"{key}.architecture: {error}") from error
     return config

@@ -28,20 +28,32 @@ class Loaded(NamedTuple):
 def config_in(source: str, **pinned: Any) -> Any:
     """The config in a folder or a repository.
 
-    Raises DamagedCheckpoint for one without layers, and what `transformers` raises.
+    Raises DamagedCheckpoint for one that `require_usable` refuses, and what `transformers` raises.
     """
     config = AutoConfig.from_pretrained(source, **pinned, trust_remote_code=False)
-    require_layers(config)
+    require_usable(config)
     return config
 
 
-def require_layers(config: Any) -> None:
-    """Raise DamagedCheckpoint where `config` has no layers: such a network has weights, and computes nothing."""
+def require_usable(config: Any) -> None:
+    """Raise DamagedCheckpoint where `config` has no layers, or distances that T5's buckets cannot hold.
+
+    A network without layers has weights, and computes nothing. T5's decoder has a bucket for each distance below half
+    their number, and spreads the others over distances up to the largest: with none left, it reads beyond its table.
+    """
     for part in (config, config.get_text_config()):
         for name in LAYERS:
             layers = getattr(part, name, None)
             if isinstance(layers, int) and layers < 1:
                 raise DamagedCheckpoint(f"its config has {name}={layers}; a model has 1 layer or more")
+        buckets, farthest = (
+            getattr(part, f"relative_attention_{name}", None) for name in ("num_buckets", "max_distance")
+        )
+        if isinstance(buckets, int) and isinstance(farthest, int) and farthest <= buckets // 2:
+            raise DamagedCheckpoint(
+                f"its config has relative_attention_max_distance={farthest}; with {buckets} buckets it must be above "
+                f"{buckets // 2}"
+            )
 
 
 def tokenizer_in(source: str, **pinned: Any) -> Any:
