@@ -127,9 +127,9 @@ TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswi
 UNUSED = {
     "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
-    "recommend": {"gamma": "gammas=[…]"},
-    LOAD: {"gamma": "gammas=[…]", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
-    VALIDATE: {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
+    "recommend": {"gamma": "gammas=1,3,5"},
+    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
+    VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
 }
 

@@ -20,11 +20,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
 
     kind: str = "model"
     builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
-    confidence: float | None = key(
-        None,
-        "a proposal ends after the first token whose q is below this; dspark: before the first whose predicted "
-        "acceptance is",
-    )
+    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
     vocabulary: str = key(
         "auto",
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
