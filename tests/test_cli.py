@@ -131,7 +131,7 @@ def test_verbs_are_grouped_by_purpose(capfd: Capture) -> None:
         ("explain RUN --within 2% --for-speedup 2", "--for-speedup, --picture: explain a speedup"),
         ("explain RUN --within 2", "2: must be a share between 0 and 1"),
         ("results RUN", "RUN: no record of that id in"),
-        ("results RUN --by length", "--by: is of all records; leave RUN out, or give --run RUN"),
+        ("results RUN --by length", "--by: applies to all records; leave RUN out, or give --run RUN"),
         ("results --as profile", "--as profile: name the runs"),
         ("results RUN --as profile --by category", "--by: does not go with --as profile"),
         ("results RUN --as profile --format csv", "--format: does not go with --as profile"),
