@@ -28,8 +28,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     )
     top_tokens: int | None = key(
         None,
-        "draft only the so many likeliest tokens of the task's training text: a smaller head, q = 0 elsewhere, still "
-        "lossless (FR-Spec)",
+        "restrict the draft's head to this many of the most frequent tokens of the task's training text; q = 0 "
+        "elsewhere, still lossless (FR-Spec)",
     )
     online: bool = key(
         False,
