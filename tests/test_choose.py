@@ -141,11 +141,11 @@ WRONG = {
 @pytest.mark.parametrize(
     ("verb", "override", "said"),
     [
-        ("recommend", "gamma=3", "gamma=3: specbench recommend does not use gamma; give gammas=[…]"),
+        ("recommend", "gamma=3", "gamma=3: specbench recommend does not use gamma; give gammas=1,3,5"),
         (
             "recommend --validate",
             "gamma=auto",
-            "gamma=auto: specbench recommend --validate does not use gamma; give gammas=[…]",
+            "gamma=auto: specbench recommend --validate does not use gamma; give gammas=1,3,5",
         ),
         ("alpha", "gamma=3", "gamma=3: specbench alpha does not use gamma"),
         ("recommend", "repeats=2", "repeats=2: specbench recommend does not use repeats"),

@@ -1,5 +1,6 @@
 """The command itself: help without torch, verbs, config."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_verbs_are_grouped_by_purpose(capfd: Capture) -> None:
         ("explain RUN --within 2% --for-speedup 2", "--for-speedup, --picture: explain a speedup"),
         ("explain RUN --within 2", "2: must be a share between 0 and 1"),
         ("results RUN", "RUN: no record of that id in"),
-        ("results RUN --by length", "--by: is of all records; leave RUN out, or give --run RUN"),
+        ("results RUN --by length", "--by: applies to all records; leave RUN out, or give --run RUN"),
         ("results --as profile", "--as profile: name the runs"),
         ("results RUN --as profile --by category", "--by: does not go with --as profile"),
         ("results RUN --as profile --format csv", "--format: does not go with --as profile"),
@@ -169,8 +170,8 @@ def test_ctrl_c_ends_in_one_line(capfd: Capture, monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_that_leaves_is_no_line_on_the_screen() -> None:
     """`specbench list | head -1` ended with Python's 'Exception ignored … BrokenPipeError'."""
-    line = f"{shlex.quote(sys.executable)} -m specbench list | head -1"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
-    assert done.stdout == "targets\n" and done.stderr == ""
-    line = f"{shlex.quote(sys.executable)} -m specbench run --help | true"
-    assert subprocess.run(["bash", "-c", line], capture_output=True, text=True).stderr == ""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for words, reader, shown in (("list", "head -1", "targets\n"), ("--help", "true", "")):
+        line = f"{shlex.quote(sys.executable)} -m specbench {words} | {reader}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=buffered)
+        assert (done.stdout, done.stderr) == (shown, "")

@@ -164,7 +164,7 @@ def test_own_choices_are_listed_with_ours(group: str, tmp_path: Path, capfd: Cap
 
 
 def test_without_a_group_and_in_other_formats(capfd: Capture) -> None:
-    assert main(["list"]) == 0
+    assert main(["list", "--all"]) == 0
     out = capfd.readouterr().out
     for name in (
         "t5-mini",

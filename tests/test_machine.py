@@ -440,11 +440,11 @@ def test_an_id_that_is_no_file_name_is_refused(run_id: Any, tmp_path: Path) -> N
     from specbench.records.journal import Journal
 
     for opens in (store.record_file, Journal):
-        with pytest.raises(UserError, match="is no name of a file") as error:
+        with pytest.raises(UserError, match="is not the name of a file") as error:
             opens(tmp_path, run_id)
         assert "\n" not in str(error.value)
     file = store.record_file(tmp_path, make(tmp_path))
     content = json.loads(file.read_text()) | {"run_id": run_id}
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="is no name of a file"):
+    with pytest.raises(ValueError, match="is not the name of a file"):
         store.read(file)

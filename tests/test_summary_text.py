@@ -39,13 +39,13 @@ def test_a_clean_run_needs_no_remark() -> None:
             {"identical": 0.9, "dtype": "bfloat16"},
             "differ: two tokens nearly tied, and bfloat16 rounding decided",
         ),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of them for drafting"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of them for verifying"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "mostly drafting"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "mostly verifying"),
         (
             # v is of full passes, and most of a look-up's are not.
             {"speedup_measured": 0.95, "tokens_per_pass": 1.07, "verify_cost": 1.56, "c": 0.0}
             | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
-            "a pass emits 1.07 tokens and takes 1.12 target steps, most of them for verifying",
+            "a pass emits 1.07 tokens and takes 1.12 target steps, mostly verifying",
         ),
         (
             {"verify_cost": 0.85, "verify_cost_low": 0.83, "verify_cost_high": 0.87},

@@ -349,7 +349,7 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
         "of_top_tokens": of_top_tokens(scored),
         "of_routers": of_routers(scored),
         "temperature": scored.config.sampling.temperature,
-        "sample": str(scored.sample.file),
+        "sample": scored.sample.file.name,
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,

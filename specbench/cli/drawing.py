@@ -36,7 +36,7 @@ def tables(argv: list[str]) -> int:
     from specbench.report.console import counted
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
-    from specbench.report.tables import TABLES, build
+    from specbench.report.tables import TABLES, build, usual
 
     forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
@@ -47,7 +47,7 @@ def tables(argv: list[str]) -> int:
         scored = cells(records)
         shown = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]
     else:
-        with counted(len(arguments.names) or len(TABLES), "tables") as step:
+        with counted(len(arguments.names or usual(records)), "tables") as step:
             shown = build(arguments.names, records, step)
         if not arguments.names and [table.name for table in shown] == ["runs"]:
             to_stderr(f"the paper's tables with these runs in them: specbench tables {' '.join(TABLES)}")

@@ -285,6 +285,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+PAPERS = re.compile(r"t5|flan-t5|gpt")  # the families of the paper's models
 # Targets by what they are for; the first that holds names a target's line.
 KINDS: dict[str, Callable[[Choice], bool]] = {
     "ships": lambda one: one.origin.startswith("ships"),
@@ -293,7 +294,6 @@ KINDS: dict[str, Callable[[Choice], bool]] = {
     "random weights": lambda one: one.origin.startswith("random"),
     "others": lambda one: True,
 }
-PAPERS = re.compile(r"t5|flan-t5|gpt")  # the families of the paper's models
 
 
 def _names(found: Sequence[Choice]) -> None:

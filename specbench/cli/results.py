@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     if arguments.runs:
         if other := [name for name in ("forget", "again", "schema", "group_by", "by") if getattr(arguments, name)]:
             raise UserError(
-                f"--{other[0].replace('_', '-')}: is of all records; leave {arguments.runs[0]} out"
+                f"--{other[0].replace('_', '-')}: applies to all records; leave {arguments.runs[0]} out"
                 + (f", or give --run {arguments.runs[0]}" if other[0] == "by" else "")
             )
         show_runs(arguments.results, arguments.runs, arguments.format)

@@ -14,6 +14,7 @@ from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
+NOUNS = {"accept": "acceptance rule"}  # of a choice, where the group's name is none
 # Keys that change the weights in memory, the most expensive first; all others may vary without loading weights.
 LOADED_BY = ("target", "device", "dtype", "engine", "draft")
 
@@ -121,7 +122,7 @@ def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:
     meant = f"choose from {', '.join(choices)}"
     if close:
         meant = f"did you mean {_either(close)}? 'specbench list {group}' shows all"
-    return f"{group}={value}: no such {group}; {meant}"
+    return f"{group}={value}: no such {NOUNS.get(group, group)}; {meant}"
 
 
 def several_values(word: str, override: Override, verb: str, sweeps: bool) -> str:

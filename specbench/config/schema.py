@@ -201,7 +201,7 @@ class RunConfig:
     batch: int = key(1, "prompts decoded at once, with continuous batching", between(1, MAX_BATCH))
     context: str | None = key(
         None,
-        "put each prompt after other whole rows of the task, up to so many tokens in all: 4096, 4k (4 x 1024); with "
+        "prepend other whole rows of the task to each prompt, up to so many tokens in all: 4096, 4k (4 x 1024); with "
         "commas in run, sweep, alpha and recommend; unset: prompts as they are (docs/tasks.md)",
         CONTEXT,
     )

@@ -60,7 +60,7 @@ class ChooseConfig(RunConfig):
     )
     rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", at_least(2), ("recommend", VALIDATE, LOAD))
     verify: int = key(
-        0, "number of best candidates (--load: of loads) to check by real runs", at_least(0), ("recommend", LOAD)
+        0, "check the so many best candidates by real runs (--load: so many loads)", at_least(0), ("recommend", LOAD)
     )
     searches: int = key(
         200, "draft.skip=[auto]: the most sets of sublayers that the search tries", at_least(1), ("alpha", "recommend")
@@ -127,10 +127,10 @@ TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswi
 UNUSED = {
     "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
-    "recommend": {"gamma": "gammas=[…]"},
-    LOAD: {"gamma": "gammas=[…]", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
-    VALIDATE: {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
-    | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
+    "recommend": {"gamma": "gammas=1,3,5"},
+    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
+    VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "force": "", "batch": ""}
+    | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which checks trees with --verify N"),
 }
 
 
@@ -173,7 +173,7 @@ class BenchConfig(RunConfig):
     conf_file: ClassVar[str] = "bench"
 
     limit: int | None = key(8, "prompts", at_least(1, ", or null for all"))
-    gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at", GAMMAS)
+    gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to time", GAMMAS)
     parts: str = key(
         "abcdefg",
         "parts of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches",
@@ -197,7 +197,7 @@ def check_bench(config: BenchConfig) -> None:
     require_fixed(config.draft)
     if isinstance(config.draft, TrainedConfig):
         raise UserError(
-            f"draft={config.draft.kind}: its target hands over more than logits, which generate cannot read; use run"
+            f"draft={config.draft.kind}: needs the target's hidden states, which generate does not return; use run"
         )
     for name, default in vars(SamplingConfig()).items():
         value = getattr(config.sampling, name)
@@ -236,7 +236,7 @@ class BeamConfig:
     )
     early_stopping: bool | str = key(
         False,
-        "true: over when `width` hypotheses have ended | false, never: the heuristics of generate",
+        "true: stop once `width` hypotheses are finished | false, never: the heuristics of generate",
         Allowed(lambda early: early in (True, False, "never"), "true | false | never"),
     )
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")

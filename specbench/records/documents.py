@@ -112,7 +112,7 @@ class ScoredSetting(TypedDict):
     """One sample of the target's completion with the agreement of every draft along it."""
 
     temperature: float
-    sample: Annotated[str, "the file with the text"]
+    sample: Annotated[str, "the file with the text, in the folder samples"]
     sample_s: Seconds
     texts_reused: int
     score_s: Seconds

@@ -251,7 +251,7 @@ def _first(places: list[int], values: Mapping[str, list[Any]]) -> tuple[int, str
 #
 # A copy is the record with times to the microsecond and a summary made from these times, without what says nothing
 # about the run, compressed. A record that names a folder of this machine is not copied, since nobody else could
-# repeat it.
+# repeat it; of a relative path the copy has the name alone.
 
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
@@ -350,7 +350,7 @@ def rounded(record: RunRecord) -> RunRecord:
 
 def compact(record: RunRecord) -> bytes:
     """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
-    copy = {**record, "config": {**record["config"], "results": "results"}}
+    copy = {**record, "config": {**_with_names(record["config"]), "results": "results"}}
     body = {key: with_floats(value, _shortened) for key, value in record.items() if key not in store.HEAD}
     body["environment"] = {k: v for k, v in record["environment"].items() if k not in LEFT_OUT}
     text = f"{store.head_line(copy)},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
@@ -362,6 +362,19 @@ def _shortened(value: float) -> float:
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, min(9, max(6, 3 - math.floor(math.log10(abs(value))))))
+
+
+def _with_names(config: Config) -> dict[str, Any]:
+    """`config` with the names of files and folders in place of their paths, which say how a disk is laid out."""
+    return {key: _named(key, value) for key, value in config.items()}
+
+
+def _named(key: str, value: object) -> object:
+    if isinstance(value, dict):
+        return _with_names(value)
+    if isinstance(value, list):
+        return [_named(key, one) for one in value]
+    return Path(value).name if key in PLACES and isinstance(value, str) else value
 
 
 def _local_paths(config: Config) -> list[str]:

@@ -115,7 +115,9 @@ def is_file_name(run_id: object) -> bool:
 def require_file_name(run_id: object) -> str:
     """`run_id`, if it names a file of its folder. Raises UserError if it would lead to a file elsewhere, or to none."""
     if not is_file_name(run_id):
-        raise UserError(f"run_id {_shown(run_id)}: is no name of a file; an id has no slash and begins with no dot")
+        raise UserError(
+            f"run_id {_shown(run_id)}: is not the name of a file; an id has no slash and does not start with a dot"
+        )
     return str(run_id)
 
 
@@ -142,7 +144,7 @@ def read(file: Path) -> RunRecord:
     """The whole record of a finished run, compressed or not. Raises ValueError or OSError where it is damaged."""
     record = migrated(_content(file))
     if not is_file_name(record.get("run_id")):
-        raise ValueError(f"run_id {_shown(record.get('run_id'))} is no name of a file")
+        raise ValueError(f"run_id {_shown(record.get('run_id'))} is not the name of a file")
     return cast(RunRecord, record)
 
 
@@ -175,7 +177,7 @@ def read_head(file: Path) -> Head:
         head["config"] = _content(file).get("config", {})
     head = migrated(head)
     if not is_file_name(head["run_id"]):
-        raise ValueError(f"run_id {_shown(head['run_id'])} is no name of a file")
+        raise ValueError(f"run_id {_shown(head['run_id'])} is not the name of a file")
     return Head(head["run_id"], head["summary"], head["config"], file)
 
 

@@ -335,7 +335,7 @@ def remarks(s: Summary) -> list[str]:
         most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
         lines.append(
             f"slower than the target alone: a pass emits {s['tokens_per_pass']:.2f} tokens and takes "
-            f"{drafting + checking + s['accepting_per_pass']:.2f} target steps, most of them for {most}"
+            f"{drafting + checking + s['accepting_per_pass']:.2f} target steps, mostly {most}"
         )
     if s.get("disturbed"):
         lines.append(disturbed(s))

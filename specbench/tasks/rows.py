@@ -83,7 +83,7 @@ def _saved_rows(path: Path) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
 
     try:
         groups = (batch.to_pylist() for batch in parquet.ParquetFile(path).iter_batches())

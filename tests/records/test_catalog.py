@@ -69,7 +69,7 @@ def test_a_record_is_kept_in_its_folder_alone(run_id: object, tmp_path: Path) ->
     results = tmp_path / "deep" / "er" / "results"
     file = store.record_file(results, make(results))
     file.write_text(file.read_text().replace(json.dumps(file.stem), json.dumps(run_id)))
-    with pytest.warns(UserWarning, match="is no name of a file"):
+    with pytest.warns(UserWarning, match="is not the name of a file"):
         assert Catalog(results).heads == []
     with warnings.catch_warnings(action="ignore"):
         keep(Records(results), print)

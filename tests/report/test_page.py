@@ -1,5 +1,6 @@
 """The page holds everything and fetches nothing; no model library is loaded to draw it; kept records draw the same."""
 
+import gzip
 import re
 import shutil
 import subprocess
@@ -155,6 +156,25 @@ def test_no_record_that_names_a_file_of_this_machine_is_kept(
     local = make(tmp_path, config={"draft": draft})
     assert keep(Records(tmp_path), print) == []
     assert f"{local}: not kept, it names /home/me/mine.txt" in capsys.readouterr().out
+
+
+def test_copies_and_exports_hold_names_of_files_and_no_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {"name": "prompts", "path": "clients/acme/mine.jsonl"}
+    places = {"task": task, "draft": {"via": {"path": "clients/acme/m"}}}
+    run_id = make(tmp_path, config=places)
+    (copy,) = keep(Records(tmp_path), print)
+    kept = store.read(copy)["config"]
+    assert (kept["task"]["path"], kept["draft"]["via"]["path"]) == ("mine.jsonl", "m")
+    assert "acme" not in gzip.decompress(copy.read_bytes()).decode()
+    capsys.readouterr()
+    for words in (["results", "--format", "json"], ["results", run_id, "--as", "profile"], ["tables", "runs"]):
+        assert main([*words, "--results", str(tmp_path)]) == 0
+        out, err = capsys.readouterr()
+        assert "acme" not in out + err and str(tmp_path) not in out
+    assert main(["report", "--results", str(tmp_path), "--min-prompts", "1"]) == 0
+    assert "acme" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_keeping_drops_what_is_replaced_and_what_names_this_machine(

@@ -266,7 +266,7 @@ def _require_placed(network: Any, key: str, device: torch.device) -> None:
     if elsewhere and device.type != "cpu":
         raise MachineError(
             f"{key}.device_map: {len(elsewhere)} of {len(places)} parts did not fit on the GPUs and are on "
-            f"{' and '.join(sorted(set(elsewhere)))}: give more GPUs, a smaller model or a shorter dtype"
+            f"{' and '.join(sorted(set(elsewhere)))}: use more GPUs, a smaller model or a narrower dtype"
         )
 
 

@@ -72,7 +72,9 @@ def acceptance(record: Mapping[str, Any], where: str) -> Acceptance:
     """
     gamma = record["summary"]["gamma"]
     if record["summary"].get("tree") or gamma is None:
-        raise UserError(f"{where}: forced acceptance is of chains at one γ; name a run with gamma=NUMBER and tree=none")
+        raise UserError(
+            f"{where}: forced acceptance needs a chain with a constant γ; name a run with gamma=NUMBER and tree=none"
+        )
     tally = together(tallies(record, where))
     found, product = list[float](), 1.0
     for place in range(gamma):

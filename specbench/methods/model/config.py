@@ -20,11 +20,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
 
     kind: str = "model"
     builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
-    confidence: float | None = key(
-        None,
-        "a proposal ends after the first token whose q is below this; dspark: before the first whose predicted "
-        "acceptance is",
-    )
+    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
     vocabulary: str = key(
         "auto",
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
@@ -32,8 +28,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     )
     top_tokens: int | None = key(
         None,
-        "draft only the so many likeliest tokens of the task's training text: a smaller head, q = 0 elsewhere, still "
-        "lossless (FR-Spec)",
+        "restrict the draft's head to this many of the most frequent tokens of the task's training text; q = 0 "
+        "elsewhere, still lossless (FR-Spec)",
     )
     online: bool = key(
         False,

@@ -22,14 +22,20 @@ OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the pap
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Table]:
-    """The named tables; `step` is called before each.
+    """The named tables, `usual` ones where none is named; `step` is called before each.
 
-    Where none is named: the table of runs if this machine has any, and the paper's tables if there are kept copies,
-    of which they were drawn. A folder of own runs fills few of their rows. Each names the records that it leaves out
-    because the machine was contended.
+    Each names the records that it leaves out because the machine was contended.
+    """
+    made: list[Table] = make_each(names or usual(records), TABLES | OF_RUNS, "table", records, step)
+    return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]
+
+
+def usual(records: Records) -> list[str]:
+    """The tables that are drawn where none is named.
+
+    That of runs if this machine has any, and the paper's if there are kept copies, which fill them: own runs alone
+    fill few of their rows.
     """
     mine = list(OF_RUNS) if records.catalog.own else []
     copied = any(head.run_id not in records.catalog.own for head in records.catalog.heads)
-    names = names or [*mine, *(TABLES if copied or not mine else ())]
-    made: list[Table] = make_each(names, TABLES | OF_RUNS, "table", records, step)
-    return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]
+    return [*mine, *(TABLES if copied or not mine else ())]
