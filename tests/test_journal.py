@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from calls import small_run
+from made_records import prompt as prompt_of
 
 from specbench.cli import main
 from specbench.errors import MachineError
@@ -23,14 +24,14 @@ Folders = dict[str, Path]
 def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
     with Journal(tmp_path, "run") as journal:
         journal.begin_part("now", {"requested": 3, "gamma": 3})
-        journal.add({"index": 0, "beta": [0.1, 1 / 3]})
-        journal.add({"index": 1, "beta": [0.5]})
+        journal.add(prompt_of(0, beta=[0.1, 1 / 3]))
+        journal.add(prompt_of(1, beta=[0.5]))
     file = journal.file
     file.write_bytes(file.read_bytes()[:-7])
     with Journal(tmp_path, "run") as again:
-        assert again.prompts == {0: {"index": 0, "beta": [0.1, 1 / 3]}}
+        assert again.prompts == {0: prompt_of(0, beta=[0.1, 1 / 3])}
         assert again.parts == [{"started": "now", "gamma": {"requested": 3, "gamma": 3}, "after_prompts": 0}]
-        again.add({"index": 1, "beta": [0.5]})
+        again.add(prompt_of(1, beta=[0.5]))
     with Journal(tmp_path, "run") as third:
         assert sorted(third.prompts) == [0, 1]
         third.remove()
@@ -55,11 +56,11 @@ def test_a_process_may_wait_for_the_run_and_goes_on_where_the_other_ended(
 
     def waiting() -> None:
         waited.append(True)
-        first.add({"index": 0})
+        first.add(prompt_of())
         first.__exit__(None, None, None)
 
     with Journal(tmp_path, "run", waiting) as second:
-        assert second.prompts == {0: {"index": 0}} and waited == [True]
+        assert second.prompts == {0: prompt_of()} and waited == [True]
 
 
 @pytest.mark.full
@@ -88,14 +89,14 @@ def test_a_run_that_another_process_finishes_meanwhile_is_reused(
 
 def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(tmp_path, "run") as journal:
-        journal.add({"index": 0})
+        journal.add(prompt_of(0))
 
         def full(_: int) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(MachineError, match="No space left on device.*finished work is kept"):
-            journal.add({"index": 1})
+            journal.add(prompt_of(1))
         monkeypatch.undo()
     with Journal(tmp_path, "run") as again:
         assert 0 in again.prompts
