@@ -39,7 +39,8 @@ from typing import (
 )
 
 LARGEST = 512 * 2**20  # bytes of a file, unpacked
-LONGEST_LINE = 64 * 2**20  # bytes
+LONGEST_LINE = 64 * 2**20  # bytes or characters
+DENSEST = 200  # bytes of text for one of its compressed file; prose has 3 to 10, and what is made to unpack has 1,000
 DEEPEST = 64  # levels of lists and objects
 LARGEST_INTEGER = 2**63
 SHOWN = 60  # characters of a value in a message
@@ -57,15 +58,20 @@ class Unreadable(ValueError):
 
 
 @contextmanager
-def opened(file: Path, most: int = LARGEST) -> Iterator[IO[bytes]]:
+def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
     """A regular file to read, unpacked where its name ends in .gz; a link is followed to one.
 
     Raises Unreadable, also for what the block reads, where it cannot be read, is damaged, or is or unpacks to more than
-    `most` bytes.
+    `most` bytes. None is for files that may be of any size, and are read line by line: only what is packed more than
+    `DENSEST` is refused then.
     """
     try:
-        with _regular(file, most) as raw:
-            yield _bounded(gzip.GzipFile(fileobj=raw), most) if file.suffix == ".gz" else raw
+        with open_regular(file) as raw:
+            size = os.fstat(raw.fileno()).st_size
+            if most is not None and size > most:
+                raise Unreadable(f"larger than {_size(most)}")
+            unpacked = max(LARGEST, DENSEST * size) if most is None else most
+            yield bounded(gzip.GzipFile(fileobj=raw), unpacked) if file.suffix == ".gz" else raw
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Unreadable(f"broken gzip file: {error}") from error
     except OSError as error:
@@ -91,13 +97,20 @@ def decoded(content: bytes) -> str:
         raise Unreadable(f"not UTF-8 text: byte {error.start}, {error.reason}") from error
 
 
-def _regular(file: Path, most: int) -> IO[bytes]:
+def lines_of(stream: Any) -> Iterator[Any]:
+    """The lines of a stream of bytes or text. Raises Unreadable for one of more than `LONGEST_LINE`."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise Unreadable(f"a line of more than {_size(LONGEST_LINE)}")
+        yield line
+
+
+def open_regular(file: Path) -> IO[bytes]:
+    """A regular file, open to read. Raises Unreadable for a pipe, a device or a folder, and OSError."""
     # Without O_NONBLOCK the opening of a pipe waits for a writer.
     number = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         require_regular(number)
-        if os.fstat(number).st_size > most:
-            raise Unreadable(f"larger than {_size(most)}")
         return open(number, "rb")
     except BaseException:
         os.close(number)
@@ -131,7 +144,8 @@ class _Bounded(io.RawIOBase):
         return len(piece)
 
 
-def _bounded(source: Any, most: int) -> IO[bytes]:
+def bounded(source: Any, most: int) -> IO[bytes]:
+    """A stream of `source` that raises Unreadable after `most` bytes."""
     return cast(IO[bytes], io.BufferedReader(_Bounded(source, most), 2**16))
 
 
@@ -149,7 +163,7 @@ def parse(text: str | bytes, kind: Any = object, finite: bool = True) -> Any:
     not name are allowed, as another version may have written them. Without `finite`, numbers may be NaN or infinite, as
     Python writes them. Raises Unreadable.
     """
-    constant = _not_json if finite else None
+    constant = not_json if finite else None
     try:
         value = json.loads(decoded(text) if isinstance(text, bytes) else text, parse_constant=constant)
     except RecursionError as error:
@@ -169,7 +183,8 @@ def check(value: object, kind: Any = object, finite: bool = True) -> None:
     _check(kind, finite)(value, "it", 0)
 
 
-def _not_json(name: str) -> Any:
+def not_json(name: str) -> Any:
+    """Raises Unreadable for NaN and Infinity, which Python's JSON has."""
     raise Unreadable(f"not JSON: {name}")
 
 
