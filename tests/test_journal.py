@@ -13,7 +13,7 @@ from calls import small_run
 from made_records import prompt as prompt_of
 
 from specbench.cli import main
-from specbench.errors import MachineError
+from specbench.errors import MachineError, UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
@@ -184,3 +184,48 @@ def test_the_content_of_files_is_part_of_a_runs_identity(folders: Folders, tmp_p
     rows.write_text(json.dumps({"en": "the old cat", "de": "x"}) + "\n")
     assert main(arguments(folders, tmp_path / "r", *more)) == 0
     assert len(Catalog(tmp_path / "r").rows()) == 2
+
+
+def test_a_link_in_the_place_of_a_journal_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("somebody's text")
+    for name in ("run.jsonl", "more.lock"):
+        (tmp_path / "journals").mkdir(exist_ok=True)
+        (tmp_path / "journals" / name).symlink_to(other)
+    with pytest.raises(UserError, match=r"run\.jsonl: is a link, which is not followed; remove it"):
+        Journal(tmp_path, "run").__enter__()
+    with pytest.raises(MachineError, match=r"more\.jsonl: cannot be written"):
+        Journal(tmp_path, "more").__enter__()
+    assert other.read_text() == "somebody's text"
+    (tmp_path / "journals" / "run.jsonl").unlink()
+    os.mkfifo(tmp_path / "journals" / "run.jsonl")
+    with pytest.raises(UserError, match=r"run\.jsonl: is a pipe, not a regular file; remove it"):
+        Journal(tmp_path, "run").__enter__()
+
+
+def test_a_journal_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.add(prompt_of())
+    content = journal.file.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 3')
+    journal.file.write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.jsonl: a newer specbench began this run .schema version 3."):
+        Journal(tmp_path, "run").__enter__()
+    assert journal.file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"schema_version": 2}', "null", '{"schema_version": 2, "prompt": {"index": []}}', "[" * 100_000, "9" * 5000],
+)
+def test_a_damaged_line_is_named_and_decoded_again(line: str, tmp_path: Path) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.add(prompt_of(0))
+    with open(journal.file, "a") as opened:
+        opened.write(line + "\n")
+    with pytest.warns(UserWarning, match=r"run\.jsonl, line 2: is damaged .*decoded again"):
+        again = Journal(tmp_path, "run").__enter__()
+    assert list(again.prompts) == [0]
+    again.add(prompt_of(1))
+    again.__exit__(None, None, None)
+    with Journal(tmp_path, "run") as third:
+        assert sorted(third.prompts) == [0, 1]

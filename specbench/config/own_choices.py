@@ -84,7 +84,7 @@ def _require_data(text: str, content: Any, group: str) -> None:
     if in_experiment and isinstance(content, dict):
         content = dict(content)
         _require_sweep(content.pop("hydra", None))
-        content["defaults"] = [one for one in content.get("defaults") or [] if not _is_launcher(one)]
+        content["defaults"] = [one for one in _listed(content.get("defaults")) if not _is_launcher(one)]
     for words in _words(content):
         if "_target_" in words:
             raise Unreadable(f"{words!r}: a choice calls no function")
