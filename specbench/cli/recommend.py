@@ -286,7 +286,7 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
     try:
         document = read_document(file)
     except Unreadable as error:
-        raise UserError(f"--from {file}: is no document of `specbench recommend` ({error})") from error
+        raise UserError(f"--from {file}: is not a JSON document ({error})") from error
     shown = settings_of_engines(document, options)
     print_rows(form, shown, lambda: print_settings(shown))
 

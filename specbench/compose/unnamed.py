@@ -30,7 +30,7 @@ EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "t
 LOCAL = ("/", "./", "../", "~")
 
 
-class FileConfigSource(HydraFileConfigSource):  # type: ignore[misc]
+class FileConfigSource(HydraFileConfigSource):
     """Hydra's reader of files, for which those outside `conf/` are data (`config.own_choices`).
 
     It has the name of Hydra's own, which takes another class for the same scheme under that name alone.

@@ -49,7 +49,7 @@ def require_plain(text: str) -> None:
 
     It reads the events, of which none is larger than its text: the nodes of a few lines of aliases may fill the memory.
     """
-    sizes: dict[str, int] = {}  # nodes of each anchor
+    sizes: dict[str | None, int] = {}  # nodes of each anchor
     begun: list[tuple[str | None, int]] = []  # the open collections: anchor, and nodes before it
     nodes = 0
     for event in yaml.parse(text, _LOADER):
@@ -58,7 +58,7 @@ def require_plain(text: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             nodes += 1
             if (tag := getattr(event, "tag", None)) is not None and tag != "!":
-                raise Unreadable(f"line {event.start_mark.line + 1}: the tag {tag} is not read; write plain YAML")
+                raise Unreadable(f"the tag {tag} is not read; write plain YAML")
             if isinstance(event, yaml.CollectionStartEvent):
                 begun.append((event.anchor, nodes))
             elif event.anchor is not None:

@@ -98,7 +98,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], variables: Mapp
         if _running is None or _running.owner != os.getpid():
             _running = _Process()
         try:
-            answer = border.parse(_running.ask(asked), dict[str, str])
+            answer: dict[str, str] = border.parse(_running.ask(asked), dict[str, str])
         except border.Unreadable as error:
             raise TemplateError(f"what it writes is no text: {error}") from error
         except TimeoutError as error:

@@ -55,7 +55,7 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill `buffer`, as streams do."""
         self._socket.settimeout(self._request.left())
-        count = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+        count = self._file.readinto(buffer) or 0
         self._room -= count
         if self._room < 0:
             raise http.client.HTTPException(f"an answer of more than {LARGEST // 2**20} MiB")
