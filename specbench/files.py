@@ -1,11 +1,13 @@
 """Files as such: written whole or not at all; and digests, of a file's content and of plain values."""
 
+import atexit
 import contextlib
 import hashlib
 import json
 import math
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -16,15 +18,16 @@ from specbench.errors import MachineError
 
 
 @contextlib.contextmanager
-def replacing(file: Path) -> Iterator[IO[bytes]]:
+def replacing(file: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A new file to write that takes the place of `file` when the block ends; if it fails, all is as before.
 
-    It lies beside `file` until then, under a name of its own, and is on the disk before it is renamed. Raises OSError.
+    It lies beside `file` until then, under a name of its own, and is on the disk before it is renamed. It has the
+    permissions `mode`, less the umask. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
-        with open(part, "xb") as opened:
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as opened:
             yield opened
             opened.flush()
             os.fsync(opened.fileno())
@@ -61,6 +64,9 @@ def user_cache() -> Path:
         return Path(tempfile.gettempdir()) / f"specbench-{os.getuid()}"
 
 
+PRIVATE = 0o600  # the mode of a file of a cache, with which `is_own` reads it back whatever the umask is
+
+
 def is_own(path: Path) -> bool:
     """Whether `path` exists, belongs to this user, through a link of this user at most, and only they can write it."""
     try:
@@ -89,7 +95,23 @@ def private_folder(*folders: Path) -> Path:
 
 @cache
 def _folder_of_process() -> Path:
-    return Path(tempfile.mkdtemp(prefix="specbench-"))
+    """A folder of this process, removed when it ends; a forked child leaves it to its parent."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="specbench-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def own_cache() -> Path:
+    """`user_cache()` if only this user can write to it, created if it is missing; else a folder of this process.
+
+    What lies in it is read back and used, so that nobody else may put anything there.
+    """
+    return private_folder(user_cache())
 
 
 def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:

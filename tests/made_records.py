@@ -38,6 +38,36 @@ def make(
 ) -> str:
     """Write a record and return its id. `again` tells runs of one config apart. `config` replaces keys of the config,
     `summary` what the summary says."""
+    made = record(
+        target=target, draft=draft, task=task, temperature=temperature, gamma=gamma, alpha=alpha, c=c, prompts=prompts,
+        seed=seed, falls=falls, again=again, config=config, **summary,
+    )  # fmt: skip
+    store.write(results, made)
+    return str(made["run_id"])
+
+
+def prompt(index: int = 0, **more: Any) -> Any:
+    """One prompt of such a record, with `more` in place of what it says."""
+    return record(prompts=1)["prompts"][0] | {"index": index} | more
+
+
+def record(
+    *,
+    target: str = "t5-mini",
+    draft: str = "t5-nano",
+    task: str = "ende-mini",
+    temperature: float = 0.0,
+    gamma: int = 3,
+    alpha: float = 0.7,
+    c: float = 0.2,
+    prompts: int = 20,
+    seed: int = 0,
+    falls: bool = False,
+    again: int = 0,
+    config: Mapping[str, Any] = MappingProxyType({}),
+    **summary: Any,
+) -> Any:
+    """The record that `make` writes."""
     draw = np.random.default_rng([seed + 1000 * again, gamma, int(10 * temperature)])
     rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
     settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64}
@@ -53,7 +83,7 @@ def make(
     choice = {"requested": gamma, "gamma": gamma}
     more = str({key: value for key, value in summary.items() if key != "created"})
     said = {key.removeprefix("summary_"): value for key, value in summary.items()}
-    record = {
+    return {
         "run_id": run_id,
         "summary": names | measured | unscored | rest | said,
         "config": frozen(target, draft, task, temperature, gamma, prompts, seed, more) | config,
@@ -75,8 +105,6 @@ def make(
         "pieces": {str(token): f" w{token}" for token in range(100)} | {str(EOS): "</s>"},
         "prompts": rows,
     }
-    store.write(results, record)
-    return run_id
 
 
 def frozen(

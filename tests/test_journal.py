@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from calls import small_run
+from made_records import prompt as prompt_of
 
 from specbench.cli import main
-from specbench.errors import MachineError
+from specbench.errors import MachineError, UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
@@ -23,14 +24,14 @@ Folders = dict[str, Path]
 def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
     with Journal(tmp_path, "run") as journal:
         journal.begin_part("now", {"requested": 3, "gamma": 3})
-        journal.add({"index": 0, "beta": [0.1, 1 / 3]})
-        journal.add({"index": 1, "beta": [0.5]})
+        journal.add(prompt_of(0, beta=[0.1, 1 / 3]))
+        journal.add(prompt_of(1, beta=[0.5]))
     file = journal.file
     file.write_bytes(file.read_bytes()[:-7])
     with Journal(tmp_path, "run") as again:
-        assert again.prompts == {0: {"index": 0, "beta": [0.1, 1 / 3]}}
+        assert again.prompts == {0: prompt_of(0, beta=[0.1, 1 / 3])}
         assert again.parts == [{"started": "now", "gamma": {"requested": 3, "gamma": 3}, "after_prompts": 0}]
-        again.add({"index": 1, "beta": [0.5]})
+        again.add(prompt_of(1, beta=[0.5]))
     with Journal(tmp_path, "run") as third:
         assert sorted(third.prompts) == [0, 1]
         third.remove()
@@ -55,11 +56,11 @@ def test_a_process_may_wait_for_the_run_and_goes_on_where_the_other_ended(
 
     def waiting() -> None:
         waited.append(True)
-        first.add({"index": 0})
+        first.add(prompt_of())
         first.__exit__(None, None, None)
 
     with Journal(tmp_path, "run", waiting) as second:
-        assert second.prompts == {0: {"index": 0}} and waited == [True]
+        assert second.prompts == {0: prompt_of()} and waited == [True]
 
 
 @pytest.mark.full
@@ -88,14 +89,14 @@ def test_a_run_that_another_process_finishes_meanwhile_is_reused(
 
 def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(tmp_path, "run") as journal:
-        journal.add({"index": 0})
+        journal.add(prompt_of(0))
 
         def full(_: int) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(MachineError, match="No space left on device.*finished work is kept"):
-            journal.add({"index": 1})
+            journal.add(prompt_of(1))
         monkeypatch.undo()
     with Journal(tmp_path, "run") as again:
         assert 0 in again.prompts
@@ -183,3 +184,48 @@ def test_the_content_of_files_is_part_of_a_runs_identity(folders: Folders, tmp_p
     rows.write_text(json.dumps({"en": "the old cat", "de": "x"}) + "\n")
     assert main(arguments(folders, tmp_path / "r", *more)) == 0
     assert len(Catalog(tmp_path / "r").rows()) == 2
+
+
+def test_a_link_in_the_place_of_a_journal_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("somebody's text")
+    for name in ("run.jsonl", "more.lock"):
+        (tmp_path / "journals").mkdir(exist_ok=True)
+        (tmp_path / "journals" / name).symlink_to(other)
+    with pytest.raises(UserError, match=r"run\.jsonl: is a link, which is not followed; remove it"):
+        Journal(tmp_path, "run").__enter__()
+    with pytest.raises(MachineError, match=r"more\.jsonl: cannot be written"):
+        Journal(tmp_path, "more").__enter__()
+    assert other.read_text() == "somebody's text"
+    (tmp_path / "journals" / "run.jsonl").unlink()
+    os.mkfifo(tmp_path / "journals" / "run.jsonl")
+    with pytest.raises(UserError, match=r"run\.jsonl: is a pipe, not a regular file; remove it"):
+        Journal(tmp_path, "run").__enter__()
+
+
+def test_a_journal_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.add(prompt_of())
+    content = journal.file.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 3')
+    journal.file.write_bytes(content)
+    with pytest.raises(UserError, match=r"run\.jsonl: a newer specbench began this run .schema version 3."):
+        Journal(tmp_path, "run").__enter__()
+    assert journal.file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"schema_version": 2}', "null", '{"schema_version": 2, "prompt": {"index": []}}', "[" * 100_000, "9" * 5000],
+)
+def test_a_damaged_line_is_named_and_decoded_again(line: str, tmp_path: Path) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.add(prompt_of(0))
+    with open(journal.file, "a") as opened:
+        opened.write(line + "\n")
+    with pytest.warns(UserWarning, match=r"run\.jsonl, line 2: is damaged .*decoded again"):
+        again = Journal(tmp_path, "run").__enter__()
+    assert list(again.prompts) == [0]
+    again.add(prompt_of(1))
+    again.__exit__(None, None, None)
+    with Journal(tmp_path, "run") as third:
+        assert sorted(third.prompts) == [0, 1]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from made_records import record
 
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
@@ -14,12 +15,9 @@ from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import SCHEMA_VERSION
 
-RECORD = {
-    "run_id": "a-b-T0",
-    "summary": {"target": "a", "alpha": 0.5, "name": "größer"},
-    "prompts": [{"text": "x\ny"}],
-    "config": {},
-}
+RECORD = record(prompts=2) | {"run_id": "a-b-T0", "config": {}}
+RECORD["summary"] |= {"target": "a", "alpha": 0.5, "name": "größer"}
+RECORD["prompts"][0]["prompt"] = "x\ny"
 
 
 def test_a_record_is_plain_json_with_its_summary_on_the_first_line(tmp_path: Path) -> None:

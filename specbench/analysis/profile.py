@@ -20,10 +20,11 @@ from specbench.records.documents import (
     Profile,
     RangeShare,
     RankShare,
+    ScoredText,
     Share,
     TaskProfile,
 )
-from specbench.records.schema import PromptRecord, Row, RunRecord, Summary
+from specbench.records.schema import PromptRecord, RunRecord, Summary
 from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths
@@ -92,10 +93,10 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
     return _profile(first, any(record["summary"].get("simulated") for record in records), parts)
 
 
-def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[Row]) -> Profile:
+def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText]) -> Profile:
     """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
-    further = zip_longest(*(text["ahead"] for text in texts))
+    further = zip_longest(*(text.get("ahead", []) for text in texts))
     places = [[text["beta"] for text in texts], *([one["beta"] for one in place if one] for place in further)]
     part: TaskProfile = {
         "task": row["task"], "sources": [alpha_id], "accept": row["accept"], "lossy": row["lossy"],

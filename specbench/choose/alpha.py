@@ -48,8 +48,8 @@ from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import TextDraft
 from specbench.methods.router.config import RouterConfig
-from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, write_document
-from specbench.records.schema import SCHEMA_VERSION, Row
+from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, ScoredText, write_document
+from specbench.records.schema import SCHEMA_VERSION
 from specbench.stats import Interval, IntervalRecord, over_rows, ratio
 from specbench.tasks import Task
 
@@ -359,11 +359,11 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
     }
 
 
-def _agreement_record(agreement: Agreement) -> Row:
+def _agreement_record(agreement: Agreement) -> ScoredText:
     """An agreement as it is recorded: of the ranks the sums, and not each token's."""
     ranks = agreement.ranks
     sums = ranks and Ranks(ranks.accepted, {}, ranks.of_children, ranks.places)
-    return asdict(replace(agreement, ranks=sums))
+    return cast(ScoredText, asdict(replace(agreement, ranks=sums)))
 
 
 def _sample(config: ChooseConfig) -> tuple[float, int]:

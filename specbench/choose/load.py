@@ -18,6 +18,7 @@ from typing import cast
 
 import numpy as np
 
+from specbench import border
 from specbench.algorithm.batching import Arrivals, Turn, together
 from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
 from specbench.algorithm.draft import Draft, in_batch
@@ -455,7 +456,7 @@ def _recorded(config: LoadConfig) -> list[float] | None:
     if config.arrivals is None:
         return None
     try:
-        lines = Path(config.arrivals).read_text(encoding="utf-8").split()
+        lines = border.read_text(Path(config.arrivals)).split()
         times = sorted(map(float, lines))[: config.requests]
     except (OSError, ValueError) as error:
         raise UserError(f"arrivals={config.arrivals}: is not a file of seconds, a line each ({error})") from error

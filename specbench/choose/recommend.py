@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import cast
 
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.costs import step_seconds
@@ -44,7 +43,7 @@ from specbench.records.documents import (
     RankedRow,
     RecommendDocument,
     Verified,
-    read_document,
+    saved_document,
     write_document,
 )
 from specbench.records.marks import why_unproved
@@ -309,12 +308,11 @@ def _saved(configs: Sequence[ChooseConfig], limit: int | None, engine: list[str]
     file = _file(configs[0].results, _id(configs, engine))
     here = environment()
     here["threads"] = configs[0].threads or here["threads"]  # as the run sets them
-    try:
-        record = cast(RecommendDocument, read_document(file))
-        same = record.get("asked") == _asked(configs, limit) and record["environment"] == here
-        signs = [record.get("disturbed_by"), *(one["disturbed_by"] for one in record["verified"])]
-    except (OSError, ValueError, KeyError, TypeError):
+    record: RecommendDocument | None = saved_document(file, RecommendDocument)
+    if record is None:
         return None
+    same = record.get("asked") == _asked(configs, limit) and record["environment"] == here
+    signs = [record.get("disturbed_by"), *(one["disturbed_by"] for one in record["verified"])]
     return Recommendation(file, record) if same and not any(signs) else None
 
 

@@ -21,7 +21,7 @@ from specbench.experiment.measure import baseline_of
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.loading.model_loader import files_of
-from specbench.records.documents import read_document, write_document
+from specbench.records.documents import saved_document, write_document
 from specbench.records.schema import Config
 
 SAVED_EVERY_S = 60.0
@@ -32,6 +32,12 @@ class SampleText(TypedDict):
 
     tokens: list[int]
     seconds: float
+
+
+class SampleDocument(TypedDict):
+    """A file of completions."""
+
+    texts: dict[str, SampleText]
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,9 @@ def sample_file(config: RunConfig) -> tuple[Path, Config]:
 
 
 def _read(file: Path) -> dict[str, SampleText]:
-    """The cached completions; none if there is no file, or it cannot be read."""
-    try:
-        texts: dict[str, SampleText] = read_document(file)["texts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return texts
+    """The cached completions; none if there is no file, or it is damaged."""
+    saved: SampleDocument | None = saved_document(file, SampleDocument)
+    return {} if saved is None else saved["texts"]
 
 
 def _save(file: Path, key: Config, texts: dict[str, SampleText]) -> None:

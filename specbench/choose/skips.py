@@ -10,6 +10,7 @@ returned.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from specbench.experiment.build import build_each, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig
-from specbench.records.documents import read_document, write_document
+from specbench.records.documents import saved_document, write_document
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement
 
@@ -55,6 +56,22 @@ class Search:
     best: SkipSet
     tried: int
     tokens: int  # of the completions
+
+
+class BestRecord(TypedDict):
+    """The best set of a search, as its file holds it."""
+
+    names: list[str]
+    alpha: float
+    c: float
+
+
+class SearchDocument(TypedDict):
+    """The file of a search."""
+
+    best: BestRecord
+    tried: int
+    tokens: int
 
 
 class Texts:
@@ -122,12 +139,11 @@ def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[Choo
 
 def _read(file: Path) -> Search | None:
     """The result of the same search along the same completions; None if there is none, or it cannot be read."""
-    try:
-        saved = read_document(file)
-        best = SkipSet(tuple(saved["best"]["names"]), saved["best"]["alpha"], saved["best"]["c"])
-        return Search(best, saved["tried"], saved["tokens"])
-    except (OSError, ValueError, KeyError, TypeError):
+    saved: SearchDocument | None = saved_document(file, SearchDocument)
+    if saved is None:
         return None
+    best = SkipSet(tuple(saved["best"]["names"]), saved["best"]["alpha"], saved["best"]["c"])
+    return Search(best, saved["tried"], saved["tokens"])
 
 
 def _searched(config: ChooseConfig, progress: Progress) -> list[str]:

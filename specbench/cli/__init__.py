@@ -3,6 +3,8 @@
 This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
 
+import contextlib
+import errno
 import gc
 import importlib
 import io
@@ -89,20 +91,25 @@ usage: specbench COMMAND [option=value ...]
 """
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million objects, which each collection looks at
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
-    code = _main(argv)
     try:
+        code = _run(argv)
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head -1`: without this Python says so when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        return _unprinted(0)
+    except OSError as error:
+        return _unprinted(
+            fail(f"standard output or a file cannot be written ({error.strerror}); finished work is kept", 1)
+        )
     return code
 
 
-def _main(argv: list[str] | None) -> int:
+def _run(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):  # α and γ on a terminal without them are \u03b1 and \u03b3
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
@@ -134,10 +141,19 @@ def _main(argv: list[str] | None) -> int:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return fail("interrupted; finished work is kept", 130)
-    except BrokenPipeError:
-        return 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in FULL:
+            raise  # most likely what `print` raised: a record or journal that cannot be written is a MachineError
         return unexpected(error)
+
+
+def _unprinted(code: int) -> int:
+    """`code`, after what could not be printed was given up: Python would try once more at its end, and say so."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return code
 
 
 def _listed(verbs: dict[str, tuple[str, str]]) -> str:
@@ -160,7 +176,8 @@ def renamed(verb: str, words: list[str]) -> str:
 
 def fail(message: str, code: int) -> int:
     """Print an error as one line on stderr; returns `code`."""
-    print(f"specbench: {printable(' '.join(message.split()))}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk takes no message either
+        print(f"specbench: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -4,6 +4,7 @@ import csv
 import itertools
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -20,7 +21,10 @@ from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
+from specbench.config.own_choices import read_choice
 from specbench.config.paths import conf_dir, extensions, shipped
+from specbench.errors import UserError
+from specbench.records.catalog import Damaged
 from specbench.report.paper import times_of
 from specbench.train.schema import SHIPPED
 
@@ -59,7 +63,7 @@ class Choice:
 def choices(group: str, own: Path | None) -> list[Choice]:
     """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
     folders = [conf_dir(), *([own] if own is not None else [])]
-    files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
+    files = {file.stem: file for file in (conf_dir() / group).glob("*.yaml")} | _own_files(group, own)
     search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
     added = {name: note for name, note in _of_packages(group).items() if name not in files}
     comments = {name: one.about for name, one in held(group).items()}
@@ -70,6 +74,19 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     found = [_choice(group, name, comments[name], search, contents.get(name), files.get(name)) for name in comments]
     found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
+
+
+def _own_files(group: str, own: Path | None) -> dict[str, Path]:
+    """The files of `group` in a user's folder; a warning names what is more than data, and leaves it out."""
+    found = {}
+    for file in sorted((own / group).glob("*.yaml")) if own is not None else ():
+        try:
+            read_choice(file, group)
+        except UserError as error:
+            warnings.warn(f"left out: {error}", Damaged, stacklevel=4)
+        else:
+            found[file.stem] = file
+    return found
 
 
 def _of_packages(group: str) -> dict[str, str]:

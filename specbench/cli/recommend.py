@@ -279,17 +279,14 @@ def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str])
 
 def of_saved(form: str, options: Mapping[str, str]) -> None:
     """Print what to set for a recommendation that was saved. Raises UserError where its file is none."""
+    from specbench.border import Unreadable
     from specbench.records.documents import read_document
 
     file = Path(options["from"])
     try:
         document = read_document(file)
-    except OSError as error:
-        raise UserError(f"--from {file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except Unreadable as error:
         raise UserError(f"--from {file}: is not a JSON document ({error})") from error
-    if not isinstance(document, dict):
-        raise UserError(f"--from {file}: is not a document of `specbench recommend`")
     shown = settings_of_engines(document, options)
     print_rows(form, shown, lambda: print_settings(shown))
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NotRequired, TypedDict
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import MachineError
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -122,16 +124,16 @@ def add(outcome: Outcome) -> None:
 def all_of(file: Path | None) -> list[Outcome]:
     """All outcomes since `begin`: those in the sweep's `file`, and those that had to be kept here."""
     lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
+    with contextlib.suppress(Unreadable):
+        lines = border.read_text(file).splitlines() if file is not None else []
     return [*_whole(lines), *_here]
 
 
 def _whole(lines: list[str]) -> Iterator[Outcome]:
     """The outcomes in `lines`, without a line that a full disk cut off."""
     for line in lines:
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
+        with contextlib.suppress(Unreadable):
+            yield border.parse(line, Outcome)
 
 
 def _quoted(path: Path) -> str:

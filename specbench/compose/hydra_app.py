@@ -26,7 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.compose.unnamed import conf_of_hydra, store_unnamed
+from specbench.compose.unnamed import conf_of_hydra, guard_files, store_unnamed
 from specbench.compose.words import GROUPS, by_models, check_overrides, no_such_choice, no_such_key, parsed
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.drafts import keys_of_kind, of_kind
@@ -149,6 +149,7 @@ def composing(schema: type[Composed], words: Sequence[str], verb: str) -> Iterat
 def _prepare(schema: type[Composed], words: Sequence[str], verb: str, sweeps: bool) -> None:
     """Check the overrides `words`, and give Hydra the schema and the choices that it has no file of."""
     check_overrides(words, schema, verb, sweeps)
+    guard_files()
     store_unnamed(words)
     store_schema(schema)
 
@@ -244,11 +245,11 @@ def to_schema(
 
 
 def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
-    """The config of a record, as it was run. Keys that later versions removed are left out.
+    """The config of a record, as it was run: without keys that later versions removed, and nothing is interpolated.
 
     Raises UserError if it has another key that this version does not know.
     """
-    keys = {name: _known(value) if name == "draft" else value for name, value in frozen.items()}
+    keys = {name: _known(value) if name == "draft" else value for name, value in _as_written(frozen).items()}
     try:
         built: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(keys)))
     except OmegaConfBaseException as error:
@@ -256,6 +257,18 @@ def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
     built.draft = of_kind(built.draft)
     assert isinstance(built, RunConfig)
     return built
+
+
+ESCAPABLE = re.compile(r"(\\*)\$\{")  # the backslashes before it stand for half as many
+
+
+def _as_written(value: Any) -> Any:
+    """`value` as OmegaConf gives it back: '${oc.env:NAME}' of a record is text, and no variable of this machine."""
+    if isinstance(value, Mapping):
+        return {key: _as_written(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_written(item) for item in value]
+    return ESCAPABLE.sub(r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _known(draft: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource as HydraFileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 
 from specbench.compose.words import listed_values, parsed
 from specbench.config.catalogue import GROUPS_HELD, held
+from specbench.config.own_choices import read_choice
 from specbench.config.paths import Group, conf_dir, extensions, loaded
 
 MODELS = ("target", "draft")
@@ -23,6 +28,27 @@ GROUPS = (*MODELS, "task")
 REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "tasks", "accept": "rules"}
 LOCAL = ("/", "./", "../", "~")
+
+
+class FileConfigSource(HydraFileConfigSource):
+    """Hydra's reader of files, for which those outside `conf/` are data (`config.own_choices`).
+
+    It has the name of Hydra's own, which takes another class for the same scheme under that name alone.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """The content of a file. Raises UserError where a file of a user's folder is more than data."""
+        file = Path(self.path, self._normalize_file_name(config_path))
+        if file.is_file() and not file.resolve().is_relative_to(conf_dir().resolve()):
+            read_choice(file, config_path.rpartition("/")[0])
+        return super().load_config(config_path)
+
+
+@cache
+def guard_files() -> None:
+    """Let Hydra read the files of users' folders through `FileConfigSource`."""
+    Plugins.instance()  # registers Hydra's own
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
 
 
 def store(group: str, name: str, content: dict[str, Any], package: str | None = None) -> None:
@@ -43,6 +69,7 @@ def store_held() -> None:
 def conf_of_hydra() -> Iterator[None]:
     """A context in which `hydra.compose` composes from `conf/`, with all choices that it has without a file."""
     store_held()
+    guard_files()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield
 

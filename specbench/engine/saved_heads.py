@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.config.paths import training_command
 from specbench.errors import UserError, first_line
 
@@ -69,9 +71,9 @@ class SavedHeads(nn.Module):
         Raises UserError if it has no heads of this kind; the message names `recipe`, or `RECIPE`.
         """
         try:
-            text = (folder / FACTS).read_text(encoding="utf-8") if (folder / FACTS).is_file() else "{}"
-            facts: Facts = json.loads(text)
-        except (OSError, ValueError, RecursionError) as error:
+            content = border.read_bytes(folder / FACTS) if (folder / FACTS).is_file() else b"{}"
+            facts: Facts = border.parse(content, Facts)
+        except Unreadable as error:
             raise UserError(f"{key}.path={folder}: {FACTS} is damaged: {first_line(error)}") from error
         try:
             cls.shape_of(facts)

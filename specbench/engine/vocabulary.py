@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from specbench.engine.chat_template import render
 from specbench.engine.session import Prompt
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 from specbench.files import json_digest
 
 THINKING_TAGS = (
@@ -84,12 +87,24 @@ class Vocabulary:
     def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
         """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.
 
-        Raises jinja2.TemplateError if the template rejects these messages.
+        Raises jinja2.TemplateError if the template rejects these messages, fails, or takes too long.
         """
-        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        text = self._rendered(messages)
         ids = self._tokenize(text, add_special_tokens=False)  # the template has written them
+        if not ids:
+            raise TemplateError("it writes no token")
         kept, cut = self._end(ids, max_source_tokens), len(ids) > max_source_tokens
         return Prompt(kept, (self.start,), cut) if self.is_encoder_decoder else Prompt((), kept, cut)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        if type(self.tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+            text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return text  # a tokenizer with a format in code, and no template
+        try:
+            template: str = self.tokenizer.get_chat_template()
+        except ValueError as error:  # several templates, and none is the default
+            raise TemplateError(first_line(error)) from error
+        return render(template, messages, self.tokenizer.special_tokens_map)
 
     def begins_itself(self, text: str) -> bool:
         """Whether `text` spells out the token that begins every text, which the tokenizer would put before it again."""

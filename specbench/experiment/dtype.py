@@ -10,15 +10,18 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal, TypedDict
 
 import torch
 
+from specbench import border
 from specbench.analysis.costs.core_time import least_disturbed
 from specbench.analysis.costs.disturbance import MOST_WAITED
+from specbench.border import Unreadable
 from specbench.config.schema import RunConfig
 from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
-from specbench.files import json_digest, user_cache
+from specbench.files import PRIVATE, is_own, json_digest, own_cache
 from specbench.kernels import is_available
 
 # float32 is taken where its linear maps need less than this share of bfloat16's time; the rest of a step favours
@@ -45,6 +48,14 @@ class DtypeProbe:
         )
 
 
+class _Probed(TypedDict):
+    """A file of the cache."""
+
+    dtype: Literal["bfloat16", "float32"]
+    bfloat16_ms: float
+    float32_ms: float
+
+
 _probed: dict[str, DtypeProbe | None] = {}  # of this process
 
 
@@ -62,7 +73,7 @@ def faster_dtype(config: RunConfig) -> DtypeProbe | None:
         _probed[key] = None
         with suppress(Exception):  # whatever a model's own code raises
             maps = linear_maps(target, "target")
-            file = user_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
+            file = own_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
             _probed[key] = _read(file) or _measured(file, maps, engine, threads)
     return _probed[key]
 
@@ -86,8 +97,9 @@ def _measured(file: Path, maps: list[tuple[int, int]], engine: str, threads: int
 
 def _read(file: Path) -> DtypeProbe | None:
     try:
-        return DtypeProbe(**json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        found: _Probed = border.parse(border.read_bytes(file), _Probed)
+        return DtypeProbe(found["dtype"], found["bfloat16_ms"], found["float32_ms"]) if is_own(file) else None
+    except Unreadable:
         return None
 
 
@@ -97,10 +109,13 @@ def _written(file: Path, found: DtypeProbe) -> DtypeProbe:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+            with open(part, "x", opener=lambda name, flags: os.open(name, flags, PRIVATE)) as opened:
+                opened.write(json.dumps(asdict(found)))
             os.link(part, file)  # fails if the file exists
         except FileExistsError:
-            return _read(file) or found
+            if (there := _read(file)) is not None:
+                return there
+            os.replace(part, file)  # what is there is damaged, or another user's
         finally:
             part.unlink(missing_ok=True)
     return found

@@ -15,6 +15,7 @@ from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.looks import Looks
 from specbench.analysis.summary import completed, resummarised
+from specbench.border import Unreadable
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.session import Model, Prompt, get_ready
@@ -226,14 +227,14 @@ def finished(file: Path, progress: Progress) -> RunRecord | None:
         return None
     try:
         return None if store.read_head(file).failed else store.read(file)
-    except (ValueError, KeyError):
-        progress.say(f"{file} is damaged; running again")
+    except Unreadable as error:
+        progress.say(f"{file} is damaged ({error}); running again")
         return None
 
 
 def write_failure(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
     """Write the record of a failed run, unless a successful record exists."""
-    with contextlib.suppress(ValueError, KeyError):
+    with contextlib.suppress(Unreadable):
         if file.exists() and not store.read_head(file).failed:
             return
     with contextlib.suppress(MachineError):  # the first error is the one to tell

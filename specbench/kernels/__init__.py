@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import first_line
-from specbench.files import digest, is_own, private_folder, user_cache
+from specbench.files import digest, is_own, own_cache
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
@@ -135,7 +135,7 @@ def _is_whole(file: Path) -> bool:
 
 def _folder() -> Path:
     """The user's cache folder; where others can write to it or this user cannot, one of this process."""
-    return private_folder(user_cache())
+    return own_cache()
 
 
 def _digest(command: list[str]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specbench.config.draft import TextDraftConfig
 from specbench.engine.vocabulary import Vocabulary
-from specbench.files import json_digest, replacing, user_cache
+from specbench.files import PRIVATE, is_own, json_digest, own_cache, replacing
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.tasks import Task
@@ -53,11 +53,12 @@ def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arr
     that is damaged or cannot be written costs time, not the run.
     """
     file = folder / f"{kind}-{json_digest(key, 20)}.npz"
-    if file.exists():
+    ours = folder == own_cache()  # else a folder that the user named, perhaps one that several users fill
+    if is_own(file) if ours else file.is_file():
         with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as kept:
             return {name: kept[name] for name in kept.files}
     arrays = make()
-    with contextlib.suppress(OSError), replacing(file) as opened:
+    with contextlib.suppress(OSError), replacing(file, PRIVATE if ours else 0o666) as opened:
         np.savez(opened, **arrays)
     return arrays
 
@@ -76,7 +77,7 @@ class FromText(DraftBuilder[Fitted]):
 
     def fitted(self, kind: str, settings: str, make: Callable[[Corpus], Arrays], say: Say) -> Arrays:
         """The result of `make` on the text. `settings` are its further inputs."""
-        folder = Path(self.draft.cache_dir) if self.draft.cache_dir else user_cache()
+        folder = Path(self.draft.cache_dir) if self.draft.cache_dir else own_cache()
         return _fitted(folder, kind, settings, self.task, self.request.vocabulary, make, say)
 
 
@@ -108,5 +109,5 @@ def likeliest_tokens(task: Task, vocabulary: Vocabulary, most: int, say: Say) ->
     def count(text: Corpus) -> Arrays:
         return {"unigrams_V": np.bincount(text.tokens_N[~text.begins_N], minlength=vocabulary.size)}
 
-    counts_V = _fitted(user_cache(), "tokens", "tokens", task, vocabulary, count, say)["unigrams_V"]
+    counts_V = _fitted(own_cache(), "tokens", "tokens", task, vocabulary, count, say)["unigrams_V"]
     return sorted(np.argsort(-counts_V, kind="stable")[:most].tolist())

@@ -7,10 +7,12 @@ from typing import cast
 
 import pandas as pd
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
-from specbench.records.catalog import kept_folder
-from specbench.records.documents import AlphaDocument, AlphaRow, read_document
+from specbench.records.catalog import Damaged, kept_folder
+from specbench.records.documents import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText, read_document
 from specbench.records.frame import Records, measured
 from specbench.records.schema import Row
 
@@ -41,13 +43,13 @@ def alpha_files(results: Path) -> list[Path]:
 
 def _rows(file: Path) -> list[Row]:
     try:
-        record = read_document(file)
-        return [
-            _row(row, record["alpha_id"]) for row in record["rows"] if not (row.get("processing") or row.get("context"))
-        ]
-    except (ValueError, KeyError, OSError) as error:
-        warnings.warn(f"{file}: skipped, it is not a record of specbench alpha ({error})", stacklevel=2)
+        record = read_document(file, KeptAlphaDocument)
+    except Unreadable as error:
+        warnings.warn(f"{file}: skipped, it is not a record of specbench alpha ({error})", Damaged, stacklevel=2)
         return []
+    return [
+        _row(row, record["alpha_id"]) for row in record["rows"] if not (row.get("processing") or row.get("context"))
+    ]
 
 
 def _row(row: Row, alpha_id: str) -> Row:
@@ -73,7 +75,7 @@ def find_scored(results: str | Path, name: str) -> AlphaDocument | None:
     return _read(found[0]) if found else None
 
 
-def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[Row]]]:
+def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[ScoredText]]]:
     """Each row of a document under Algorithm 1 with the scores of its draft, text by text.
 
     Raises UserError for a kept copy, which holds the table alone.
@@ -94,6 +96,9 @@ def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[Row]]]:
 def _read(file: Path) -> AlphaDocument | None:
     try:
         document = read_document(file)
-    except (ValueError, OSError) as error:
+        if "alpha_id" not in document:
+            return None
+        border.check(document, KeptAlphaDocument)
+    except Unreadable as error:
         raise UserError(f"{file}: is not a record of specbench ({error})") from error
-    return cast(AlphaDocument, document) if "alpha_id" in document else None
+    return cast(AlphaDocument, document)

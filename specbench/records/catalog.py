@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.schema import Row, RunRecord
@@ -76,7 +77,7 @@ class Catalog:
             file = self._heads[run_id].file
             try:
                 self._whole[run_id] = store.read(file)
-            except (ValueError, OSError) as error:
+            except Unreadable as error:
                 raise UserError(f"{file}: is damaged ({error}); remove it, or restore it from a copy") from error
         return self._whole[run_id]
 
@@ -90,7 +91,7 @@ class Catalog:
         file = kept_folder(self.results) / f"{head.run_id}.json.gz"
         try:
             return file.is_file() and _created(store.read_head(file)) >= _created(head)
-        except (ValueError, KeyError, OSError):
+        except Unreadable:
             return False
 
     def find(self, name: str) -> str:
@@ -129,7 +130,7 @@ class Catalog:
         """Add the record in `file`."""
         try:
             head = store.read_head(file)
-        except (ValueError, KeyError, OSError) as error:
+        except Unreadable as error:
             raise UserError(f"{file}: is not a record of specbench ({error})") from error
         if head.failed:
             raise _without_numbers(head)
@@ -173,5 +174,5 @@ def _read(files: list[Path]) -> Iterator[Head]:
     for file in files:
         try:
             yield store.read_head(file)
-        except (ValueError, KeyError, OSError) as error:
+        except Unreadable as error:
             warnings.warn(f"{file}: skipped, it is not a record ({error})", Damaged, stacklevel=4)

@@ -3,14 +3,27 @@
 Each is a JSON file, written atomically. `specbench results --schema NAME` prints its JSON Schema.
 """
 
-import json
+import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.environment import Environment
 from specbench.files import json_text, write_atomically
-from specbench.records.schema import SCHEMA_VERSION, Config, PredictionRow, Probability, Row, Seconds, Vocabularies
+from specbench.records.catalog import Damaged
+from specbench.records.schema import (
+    SCHEMA_VERSION,
+    Config,
+    FrozenConfig,
+    PredictionRow,
+    Probability,
+    Row,
+    Seconds,
+    Vocabularies,
+)
 from specbench.records.store import migrated
 from specbench.stats import IntervalRecord
 
@@ -108,6 +121,18 @@ class RouterBound(TypedDict):
     alone: NotRequired[Annotated[list[float], "tokens a pass of each draft alone, counted alike"]]
 
 
+class ScoredAhead(TypedDict):
+    """The agreement of a draft with a completion, some tokens ahead."""
+
+    beta: list[float]
+
+
+class ScoredText(ScoredAhead):
+    """The agreement of a draft with a completion: the fields of `analysis.acceptance.agreement.Agreement`."""
+
+    ahead: NotRequired[list[ScoredAhead]]
+
+
 class ScoredSetting(TypedDict):
     """One sample of the target's completion with the agreement of every draft along it."""
 
@@ -126,9 +151,7 @@ class ScoredSetting(TypedDict):
         ]
     ]
     of_routers: NotRequired[Annotated[list[RouterBound], "for each pair of drafts, the highest alpha first"]]
-    drafts: Annotated[
-        dict[str, list[Row]], "by draft: the fields of `analysis.acceptance.agreement.Agreement` for each completion"
-    ]
+    drafts: Annotated[dict[str, list[ScoredText]], "by draft, for each completion"]
 
 
 class AlphaDocument(Document):
@@ -138,6 +161,15 @@ class AlphaDocument(Document):
     rows: list[AlphaRow]
     settings: list[ScoredSetting]
     configs: list[Config]
+
+
+class KeptAlphaDocument(TypedDict):
+    """What each document of `specbench alpha` holds, and its kept copy: the table."""
+
+    alpha_id: str
+    rows: list[AlphaRow]
+    settings: NotRequired[list[ScoredSetting]]
+    configs: NotRequired[list[FrozenConfig]]
 
 
 class CandidateNames(TypedDict):
@@ -467,9 +499,28 @@ def write_document(file: Path, document: Mapping[str, object], indent: int | Non
     return write_atomically(file, json_text({"schema_version": SCHEMA_VERSION, **document}, indent) + "\n")
 
 
-def read_document(file: Path) -> Row:
-    """The content of a file, in the format of this version. Raises ValueError or OSError if it is damaged."""
-    return migrated(json.loads(file.read_text(encoding="utf-8")))
+def read_document(file: Path, kind: Any = Row) -> Any:
+    """The content of a file, in the format of this version, with what the type `kind` requires of it.
+
+    Raises Unreadable if it is damaged, or of another type.
+    """
+    document = migrated(border.parse(border.read_bytes(file), Row))
+    border.check(document, kind)
+    return document
+
+
+def saved_document(file: Path, kind: Any) -> Any:
+    """The content of a file that an earlier command may have written; None if there is none, or it is damaged.
+
+    A warning names a damaged file.
+    """
+    if not os.path.lexists(file):
+        return None
+    try:
+        return read_document(file, kind)
+    except Unreadable as error:
+        warnings.warn(f"{file}: is not used, it is damaged ({error})", Damaged, stacklevel=2)
+        return None
 
 
 # A profile: how a draft agrees with a target, as a small JSON that other programs can load. It holds quantities that

@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.border import Unreadable
 from specbench.config.drafts import beyond_the_paper, falls_with_position
 from specbench.config.model import own_weights
 from specbench.environment import CHANGES
 from specbench.files import with_floats, write_atomically
 from specbench.records import store
 from specbench.records.catalog import Catalog, kept_folder
-from specbench.records.documents import read_document, write_document
+from specbench.records.documents import KeptAlphaDocument, read_document, write_document
 from specbench.records.marks import is_unproved, passes_run, prompts_for_proof
 from specbench.records.schema import Config, Row, RunRecord
 from specbench.records.store import Head, config_digest
@@ -331,8 +332,12 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None], dirty:
     """The tables of `specbench alpha`, without the scores of every token."""
     files = []
     for file in sorted((results / "alpha").glob("*.json")):
-        record = read_document(file)
-        if local := [path for config in record["configs"] for path in _local_paths(config)]:
+        try:
+            record = read_document(file, KeptAlphaDocument)
+        except Unreadable as error:
+            say(f"{file}: not kept, it is not a record of specbench alpha ({error})")
+            continue
+        if local := [path for config in record.get("configs", ()) for path in _local_paths(config)]:
             say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
             continue
         if not dirty and is_dirty(record.get("environment", {})) and not (folder / file.name).is_file():

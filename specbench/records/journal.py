@@ -8,21 +8,34 @@ The record at the end is made from the journal's lines alone, so that a resumed 
 same completions and the same alpha, bit for bit.
 """
 
+import contextlib
+import errno
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Self, TypedDict
 
 from filelock import FileLock, Timeout
 
-from specbench.errors import MachineError
+from specbench import border
+from specbench.border import Unreadable
+from specbench.errors import MachineError, UserError
+from specbench.records.catalog import Damaged
 from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
 from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class _Line(TypedDict, total=False):
+    """A line of a journal: one of its two keys."""
+
+    part: Process
+    prompt: PromptRecord
 
 
 class Journal:
@@ -45,19 +58,44 @@ class Journal:
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._acquire()
-            self._opened = open(self.file, "a+b")
+            self._opened = self._open()
+            self._read()
         except Timeout as error:
             raise MachineError(f"{self.run_id}: another process works on this run; wait for it, or stop it") from error
         except OSError as error:
+            self._close()
             raise self._unwritable(error) from error
-        self._read()
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        began = self.parts or self.prompts
+        if not began:  # a run that did not begin leaves no file
+            self.remove()
+        self._close()
+
+    def _open(self) -> IO[bytes]:
+        """The journal's own file. A link is not followed: what it leads to would be cut to the journal's length."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            number = os.open(self.file, flags, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UserError(f"{self.file}: is a link, which is not followed; remove it") from error
+        try:
+            border.require_regular(number)
+        except Unreadable as error:
+            os.close(number)
+            raise UserError(f"{self.file}: is {error}; remove it") from error
+        # Without a buffer: what a full disk did not take is not written again when the file is closed.
+        return open(number, "a+b", buffering=0)
+
+    def _close(self) -> None:
         if self._opened is not None:
             self._opened.close()
-        if not self.parts and not self.prompts:  # a run that did not begin leaves no file
-            self.remove()
         self._lock.release()
 
     def _acquire(self) -> None:
@@ -76,23 +114,43 @@ class Journal:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _read(self) -> None:
-        """Read the complete lines, and cut off a partial last line."""
+        """Read the complete lines, and cut off what follows them."""
         assert self._opened is not None
         self._opened.seek(0)
         whole = 0
-        for line in self._opened:
-            try:
-                entry = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                entry = None
-            if not isinstance(entry, dict) or entry.get("schema_version") != SCHEMA_VERSION:
-                break
-            if "part" in entry:
-                self.parts.append(entry["part"])
-            else:
-                self.prompts[entry["prompt"]["index"]] = entry["prompt"]
-            whole += len(line)
+        with open(self._opened.fileno(), "rb", closefd=False) as lines:
+            for number, line in enumerate(iter(lambda: lines.readline(border.LONGEST_LINE), b""), 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    self._take(line)
+                except Unreadable as error:
+                    warnings.warn(
+                        f"{self.file}, line {number}: is damaged ({error}); prompts from there on are decoded again",
+                        Damaged,
+                        stacklevel=4,
+                    )
+                    break
+                whole += len(line)
         self._opened.truncate(whole)
+
+    def _take(self, line: bytes) -> None:
+        """Read one line. Raises Unreadable where it is damaged, and UserError where a newer version wrote it."""
+        version = border.parse(line, dict[str, object], finite=False).get("schema_version")
+        if type(version) is int and version > SCHEMA_VERSION:
+            raise UserError(
+                f"{self.file}: a newer specbench began this run (schema version {version}); finish it there, or remove "
+                "the file to begin again"
+            )
+        if version != SCHEMA_VERSION:
+            raise Unreadable(f"schema version {border.shown(version)}")
+        entry: _Line = border.parse(line, _Line, finite=False)
+        if "part" in entry:
+            self.parts.append(entry["part"])
+        elif "prompt" in entry:
+            self.prompts[entry["prompt"]["index"]] = entry["prompt"]
+        else:
+            raise Unreadable("neither a part nor a prompt")
 
     def begin_part(self, started: str, gamma: GammaRecord) -> None:
         """A process starts or resumes the run, with this choice of gamma."""
@@ -121,11 +179,15 @@ class Journal:
     def _append(self, entry: Mapping[str, object]) -> None:
         assert self._opened is not None
         line = json.dumps({"schema_version": SCHEMA_VERSION, **entry}, ensure_ascii=False).encode() + b"\n"
+        before = os.fstat(self._opened.fileno()).st_size
         try:
-            self._opened.write(line)
-            self._opened.flush()
+            left = memoryview(line)
+            while left:  # a disk that is nearly full takes a part of it
+                left = left[self._opened.write(left) :]
             os.fsync(self._opened.fileno())
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._opened.truncate(before)
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> MachineError:

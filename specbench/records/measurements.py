@@ -8,16 +8,17 @@ records fit in 300 KB.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, TypedDict, cast, get_args
+from typing import Annotated, Literal, NotRequired, TypedDict, get_args
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.files import json_digest, write_atomically
 from specbench.records.frame import MACHINE
 from specbench.records.schema import Config, Row
-from specbench.records.store import config_digest
+from specbench.records.store import config_digest, require_created
 
 Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
@@ -65,46 +66,32 @@ def read_measurements(file: Path, option: str) -> list[Measurement]:
     Raises UserError if it cannot be read, or has a line that is none; the message names the line and `option`.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        lines = border.read_text(file).splitlines()
+    except Unreadable as error:
         raise UserError(f"{option}: {file} cannot be read ({error}); --write makes it from records") from error
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not is_measurement(row):
+            row: Measurement = border.parse(line, Measurement)
+            require_measurement(row)
+        except Unreadable as error:
             raise UserError(
-                f"{option}: {file}, line {number}: is not a measurement; --write makes the file from records"
-            )
-        found.append(cast(Measurement, row))
+                f"{option}: {file}, line {number}: is not a measurement ({error}); --write makes the file from records"
+            ) from error
+        found.append(row)
     return found
 
 
-def is_measurement(row: object) -> bool:
-    """Whether `row` has what a comparison reads, in its types."""
-    if not isinstance(row, dict) or not row.keys() >= Measurement.__required_keys__:
-        return False
-    quantities, by_prompt = row["quantities"], row["by_prompt"]
-    if not isinstance(quantities, dict) or not isinstance(by_prompt, dict):
-        return False
-    words = all(isinstance(row[name], str) for name in ("id", "config", "run_id", "created", "device", "prompts"))
-    commit = row["commit"] is None or isinstance(row["commit"], str)
-    runs, between = row.get("runs", 1), row.get("between", 0.0)
-    processes = type(runs) is int and runs >= 1 and type(between) in (int, float) and between >= 0
-    estimates = all(name in QUANTITIES and _is_estimate(value) for name, value in quantities.items())
-    prompts = all(isinstance(one, list) and all(type(x) is int for x in one) for one in by_prompt.values())
-    whole = by_prompt.keys() <= quantities.keys() and "alpha" in quantities
-    return words and commit and processes and estimates and prompts and whole
-
-
-def _is_estimate(value: object) -> bool:
-    """Whether it is a value and the ends of its interval, which may be null."""
-    if not isinstance(value, list) or len(value) != 3 or value[0] is None:
-        return False
-    known = [one for one in value if one is not None]
-    return all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in known)
+def require_measurement(row: Measurement) -> None:
+    """Raises Unreadable where a row has the types of a measurement, and values that no measurement has."""
+    require_created(row["created"])
+    if row.get("runs", 1) < 1 or row.get("between", 0.0) < 0:
+        raise Unreadable("it is of no process, or its processes have a negative deviation")
+    if "alpha" not in row["quantities"] or not row["by_prompt"].keys() <= row["quantities"].keys():
+        raise Unreadable("it has no alpha, or prompts of a quantity that it lacks")
+    for name, estimate in row["quantities"].items():
+        if any(one is not None and one < 0 for one in estimate):
+            raise Unreadable(f"{name} is below 0")
 
 
 def write_measurements(file: Path, rows: Iterable[Measurement], option: str) -> None:
@@ -129,6 +116,7 @@ def add_to_history(results: str | Path, rows: Sequence[Measurement]) -> int:
     new = [row for row in rows if (row["id"], row["created"]) not in known]
     months: Mapping[str, list[Measurement]] = {row["created"][:7]: [] for row in new}
     for row in new:
+        require_created(row["created"])  # it names a file
         months[row["created"][:7]].append(row)
     for month, added in months.items():
         file = Path(results) / HISTORY / f"{month}.jsonl"

@@ -52,6 +52,32 @@ AcceptanceByRank = list[float] | list[list[float]]  # of a node's children; or a
 Config = Mapping[str, Any]  # the keys of a run as `specbench.config` has them
 
 
+class FrozenPart(TypedDict, total=False):
+    """A target, draft or task in a frozen config."""
+
+    name: str | None
+    kind: str
+    path: str | None
+    hub: str | None
+    shipped: str | None
+
+
+class FrozenConfig(TypedDict, total=False):
+    """What is read of a run's frozen config; a record that is older than a key lacks it."""
+
+    target: FrozenPart
+    draft: FrozenPart
+    task: FrozenPart
+    sampling: Config
+    accept: Config
+    tree: Config
+    engine: str
+    max_new_tokens: int
+    resamples: int
+    seed: int
+    batch: int
+
+
 class PassRecord(TypedDict):
     """One run of the target over drafted tokens, and the drafting before it."""
 

@@ -5,38 +5,73 @@ runs reads one line of each; the file as a whole is plain JSON. Raw times are in
 later. Copies that are committed are the same, compressed (`records.frame`).
 """
 
-import gzip
-import json
 import os
 import re
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, cast
+from typing import Any, NotRequired, TypedDict, cast
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
-from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
+from specbench.records.schema import (
+    SCHEMA_VERSION,
+    Config,
+    FailedRecord,
+    FrozenConfig,
+    Row,
+    RunRecord,
+    Summary,
+)
 
 RENAMED = {"strayed": "total_variation", "kept": "accept_probability"}  # version 1 to 2
 DROPPED = ("schema", "units", "speedup_explained")
 
 
 def migrated(record: Row) -> Row:
-    """A record, or its first line, converted to this version. Raises ValueError for a newer version.
+    """A record, or its first line, converted to this version. Raises Unreadable for a newer version, or for no version.
 
     Columns that an older version lacks remain absent.
     """
-    version = int(record.get("schema_version") or record.get("schema") or 1)
+    version = record.get("schema_version") or record.get("schema") or 1
+    if type(version) is not int or version < 1:
+        raise Unreadable(f"its schema version is {border.shown(version)}")
     if version > SCHEMA_VERSION:
-        raise ValueError(f"it has schema version {version}, and this specbench reads versions up to {SCHEMA_VERSION}")
+        raise Unreadable(f"it has schema version {version}, and this specbench reads versions up to {SCHEMA_VERSION}")
+    border.check(record, _Parts)
     new = record if version == SCHEMA_VERSION else _from_version_1(record)
     return _labelled(new) if "summary" in new else new
+
+
+class _Task(TypedDict, total=False):
+    name: str
+    path: str | None
+
+
+class _ConfigParts(TypedDict, total=False):
+    task: _Task
+
+
+class _SummaryParts(TypedDict, total=False):
+    lenience: list[Row]
+
+
+class _PromptParts(TypedDict, total=False):
+    rule: Row
+
+
+class _Parts(TypedDict, total=False):
+    """What a migration reads of a record of any version."""
+
+    summary: _SummaryParts
+    config: _ConfigParts
+    rows: list[Row]
+    prompts: list[_PromptParts]
 
 
 def _from_version_1(record: Row) -> Row:
@@ -62,19 +97,46 @@ def _renamed(row: Row) -> Row:
 def _labelled(record: Row) -> Row:
     """Rename the task of runs over the user's rows, so that they are never confused with the task itself."""
     summary, task = record["summary"], record.get("config", {}).get("task", {})
-    if task.get("path") is None or summary.get("task") != task["name"]:
+    if task.get("path") is None or "name" not in task or summary.get("task") != task["name"]:
         return record
     return record | {"summary": summary | {"task": task_label(task["name"], task["path"])}}
 
 
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 FEWEST_PROMPTS = 20  # of a record that fills a table or a figure, unless fewer are asked for
+CREATED = re.compile(r"\d{4}-\d{2}(-\d{2}(T[\d:.]+(Z|[+-]\d{2}:\d{2})?)?)?", re.ASCII)  # its month names a file
 FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,240}")
 NOT_MEASURED = ("results", "force")
 PROSE = "note"
 NESTED = re.compile(r"\.(?:via|inner)(?=\.)")  # the drafts that a draft is made of have the defaults of a draft
 HEAD = ("schema_version", "run_id", "summary", "config")  # the keys of the first line
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
+
+
+class _Head(TypedDict):
+    """The first line of a finished run."""
+
+    run_id: str
+    summary: Summary
+    config: FrozenConfig
+
+
+class _FailedSummary(TypedDict):
+    """What is read of a failed run."""
+
+    error: str
+    created: NotRequired[str]
+    target: NotRequired[str]
+    draft: NotRequired[str]
+    task: NotRequired[str]
+
+
+class _FailedHead(TypedDict):
+    """The first line of a failed run."""
+
+    run_id: str
+    summary: _FailedSummary
+    config: FrozenConfig
 
 
 @dataclass(frozen=True)
@@ -116,13 +178,10 @@ def require_file_name(run_id: object) -> str:
     """`run_id`, if it names a file of its folder. Raises UserError if it would lead to a file elsewhere, or to none."""
     if not is_file_name(run_id):
         raise UserError(
-            f"run_id {_shown(run_id)}: is not the name of a file; an id has no slash and does not start with a dot"
+            f"run_id {border.shown(run_id)}: is not the name of a file; an id has no slash and does not start "
+            "with a dot"
         )
     return str(run_id)
-
-
-def _shown(run_id: object) -> str:
-    return json.dumps(run_id, default=str)[:100]
 
 
 def head_line(record: Mapping[str, object]) -> str:
@@ -141,44 +200,45 @@ def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
 
 
 def read(file: Path) -> RunRecord:
-    """The whole record of a finished run, compressed or not. Raises ValueError or OSError where it is damaged."""
-    record = migrated(_content(file))
-    if not is_file_name(record.get("run_id")):
-        raise ValueError(f"run_id {_shown(record.get('run_id'))} is not the name of a file")
+    """The whole record of a finished run, compressed or not, as its type says. Raises Unreadable where damaged."""
+    record = migrated(border.parse(border.read_bytes(file), Row))
+    _require_head(record)
+    border.check(record, RunRecord)
+    border.check(record["config"], FrozenConfig)
     return cast(RunRecord, record)
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
-    """A file to read, compressed or not. Raises ValueError where a compressed file is damaged or cut short."""
-    try:
-        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as opened:
-            yield cast(IO[bytes], opened)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"broken gzip file: {error}") from error
-
-
-def _content(file: Path) -> Row:
-    with _opened(file) as opened:
-        content: Row = json.loads(opened.read().decode())
-    return content
-
-
 def read_head(file: Path) -> Head:
-    """A record's first line. Raises ValueError, KeyError or OSError where the file is damaged or cut short."""
-    with _opened(file) as opened:
-        line = opened.readline()
+    """A record's first line, as its type says. Raises Unreadable where the file is damaged or cut short."""
+    with border.opened(file) as stream:
+        line = stream.readline(border.LONGEST_LINE)
         if file.suffix != ".gz":
-            opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
-            if opened.read() != TAIL:
-                raise ValueError("the file is cut short")
-    head: Row = json.loads(line.rstrip().removesuffix(b",") + b"}")
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - len(TAIL)))
+            if stream.read() != TAIL:
+                raise Unreadable("the file is cut short")
+    head: Row = border.parse(line.rstrip().removesuffix(b",") + b"}", Row)
     if "config" not in head:  # a record of version 1: its first line ends after the summary
-        head["config"] = _content(file).get("config", {})
+        head["config"] = border.parse(border.read_bytes(file), Row).get("config", {})
     head = migrated(head)
-    if not is_file_name(head["run_id"]):
-        raise ValueError(f"run_id {_shown(head['run_id'])} is not the name of a file")
+    _require_head(head)
     return Head(head["run_id"], head["summary"], head["config"], file)
+
+
+def _require_head(head: Row) -> None:
+    """Raises Unreadable where a first line is not of its type, or holds an id or a date that names another file."""
+    if not is_file_name(head.get("run_id")):
+        raise Unreadable(f"run_id {border.shown(head.get('run_id'))} is no name of a file")
+    summary: Any = head.get("summary")
+    failed = isinstance(summary, dict) and FAILED in summary
+    border.check(head, _FailedHead if failed else _Head)
+    if "created" in summary:
+        require_created(summary["created"])
+
+
+def require_created(created: str) -> None:
+    """Raises Unreadable where a time stamp is none: its month names a file of the history."""
+    if not CREATED.fullmatch(created):
+        raise Unreadable(f"created is {border.shown(created)}, not a time in ISO 8601")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -16,8 +17,11 @@ from xml.sax.saxutils import escape
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 
 from specbench.files import write_atomically
 from specbench.report.table import csv_frame
@@ -69,9 +73,30 @@ RC = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Within this, every figure has this style."""
+    """Within this, every figure has this style, and no name in a record is a formula that cannot be drawn."""
+    original: Any = Text.set_text
+
+    def drawable(text: Text, content: Any) -> None:
+        original(text, content if not isinstance(content, str) or _is_drawn(content) else content.replace("$", r"\$"))
+
     with mpl.rc_context(RC):
-        yield
+        setattr(Text, "set_text", drawable)  # noqa: B010
+        try:
+            yield
+        finally:
+            setattr(Text, "set_text", original)  # noqa: B010
+
+
+@cache
+def _is_drawn(text: str) -> bool:
+    """Whether matplotlib can draw `text`, whose parts between two '$' are formulas."""
+    if not is_math_text(text):
+        return True
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def panels(

@@ -4,16 +4,17 @@ Text may be gzip. Errors name file and line.
 """
 
 import csv
-import gzip
+import io
 import itertools
 import json
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import UserError, first_line
 
 TEXT_FIELD = "text"  # what a line of a plain text file is called
@@ -86,8 +87,11 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
 
     try:
-        groups = (batch.to_pylist() for batch in parquet.ParquetFile(path).iter_batches())
-        yield from _numbered(path, itertools.chain.from_iterable(groups))
+        with border.open_regular(path) as opened:
+            groups = (batch.to_pylist() for batch in parquet.ParquetFile(opened).iter_batches())
+            yield from _numbered(path, itertools.chain.from_iterable(groups))
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}") from error
     except (ArrowException, OSError) as error:
         raise UserError(f"{path}: cannot be read as parquet ({first_line(error)})") from error
 
@@ -110,9 +114,12 @@ def _is_array(path: Path) -> bool:
 def _json_rows(path: Path) -> Iterator[Row]:
     if _is_array(path):
         try:
-            array = json.loads("".join(_lines(path)))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {error.lineno}: not a JSON array ({error.msg})") from error
+            array = border.parse("".join(_lines(path, most=border.LARGEST)))
+        except Unreadable as error:
+            cause = error.__cause__
+            at = f", line {cause.lineno}" if isinstance(cause, json.JSONDecodeError) else ""
+            reason = cause.msg if isinstance(cause, json.JSONDecodeError) else error
+            raise UserError(f"{path}{at}: not a JSON array ({reason})") from error
         yield from _numbered(path, array)
         return
     for number, line in enumerate(_lines(path), start=1):
@@ -120,9 +127,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
             continue
         where = f"{path}, line {number}"
         try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where}: not a JSON object on one line ({error.msg})") from error
+            fields = border.parse(line)
+        except Unreadable as error:
+            raise UserError(f"{where}: not a JSON object on one line ({error})") from error
         if not isinstance(fields, dict):
             raise UserError(f"{where}: not a JSON object but {_described(fields)}")
         yield Row(where, fields)
@@ -152,22 +159,14 @@ def _csv_rows(path: Path, is_tsv: bool) -> Iterator[Row]:
         raise UserError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
 
 
-def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+def _lines(path: Path, newline: str | None = None, most: int | None = None) -> Iterator[str]:
     try:
-        with _open(path, newline) as lines:
-            yield from lines
+        with border.opened(path, most) as packed:
+            yield from border.lines_of(io.TextIOWrapper(packed, encoding="utf-8-sig", newline=newline))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block: {error.reason})") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: broken gzip file ({error})") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _open(path: Path, newline: str | None) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
-    return open(path, encoding="utf-8-sig", newline=newline)
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _described(value: Any) -> str:

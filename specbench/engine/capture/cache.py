@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from transformers import GenerationConfig, PretrainedConfig
 
+from specbench import border
 from specbench.engine.capture.stored import restored, stored
-from specbench.files import replacing, user_cache
+from specbench.files import PRIVATE, is_own, own_cache, replacing
 
 SAMPLE = 16  # numbers of each tensor that the digest covers
 MOST_FILES = 64  # the oldest make room
@@ -57,8 +58,8 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
     `make` returns the graph, without merged weights, and whether a mask was asked for.
     """
     try:
-        file = user_cache() / f"capture-{_digest(network, settings)}.json"
-    except (NotDigestible, RuntimeError):  # RuntimeError: there is no home folder
+        file = own_cache() / f"capture-{_digest(network, settings)}.json"
+    except NotDigestible:
         return Capture(*make())
     weights = _tensors(network)
     if (found := _read(file, weights, network.device)) is not None:
@@ -73,20 +74,18 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
 def _read(file: Path, weights: Mapping[str, Tensor], device: torch.device) -> Capture | None:
     """The capture in `file`; None where there is none, or it is damaged."""
     try:
-        digest, _, content = file.read_text(encoding="utf-8").partition("\n")
-        if digest != hashlib.sha256(content.encode()).hexdigest():
+        digest, _, content = border.read_text(file).partition("\n")
+        if not is_own(file) or digest != hashlib.sha256(content.encode()).hexdigest():
             return None
         document = json.loads(content)
         return Capture(restored(document["graph"], weights, device), bool(document["masked"]), file)
-    except FileNotFoundError:
-        return None
     except Exception:  # whatever a file leads to that another version wrote
         return None
 
 
 def _write(file: Path, content: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with replacing(file) as opened:
+    with replacing(file, PRIVATE) as opened:
         opened.write(f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}".encode())
     files = sorted(file.parent.glob("capture-*.json"), key=lambda one: one.stat().st_mtime)
     for old in files[:-MOST_FILES]:

@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import UserError
 
 LARGEST = 512 * 2**20  # bytes, unpacked: more is no log of a benchmark
@@ -60,7 +62,7 @@ class Document:
         Raises UserError if it cannot be read, is no text, or is too large.
         """
         try:
-            opened = _spooled(path, sys.stdin.buffer) if str(path) == STDIN else open(path, "rb")  # noqa: SIM115
+            opened = _spooled(path, sys.stdin.buffer) if str(path) == STDIN else border.open_regular(path)
             if opened.read(len(GZIP)) == GZIP:
                 opened.seek(0)
                 with opened, gzip.open(opened) as packed:
@@ -70,6 +72,8 @@ class Document:
             raise UserError(f"{path}: broken gzip file ({error})") from error
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+        except Unreadable as error:
+            raise UserError(f"{path}: {error}") from error
         document = cls(path, opened)
         if opened.seek(0, io.SEEK_END) > LARGEST:
             raise too_large(path)
@@ -159,8 +163,8 @@ class Document:
         """Whether the first line that is not blank is a JSON value by itself."""
         first = next(line for line in self.lines if line.strip())
         try:
-            json.loads(first)
-        except (ValueError, RecursionError):
+            border.parse(first)
+        except Unreadable:
             return False
         return True
 
@@ -182,7 +186,10 @@ class Document:
 
     def _of_list(self) -> Iterator[Value]:
         """The objects of a list, of which only one is in memory."""
-        decoder, decode = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")("replace").decode
+        decoder, decode = (
+            json.JSONDecoder(parse_constant=border.not_json),
+            codecs.getincrementaldecoder("utf-8")("replace").decode,
+        )
         pieces = self._pieces(self._first + 1)
         text, at = decode(next(pieces, b"")), 0
         while True:
@@ -202,17 +209,22 @@ class Document:
                     raise self._damaged(error) from error
                 text += decode(more)
                 continue
+            try:
+                border.check(one)
+            except Unreadable as error:
+                raise self._damaged(error) from error
             if isinstance(one, dict):
                 yield Value(str(self.path), one)
 
     def _parsed(self, text: str, line: str = "") -> Any:
         """The JSON value of `text`; `line` is where an error is, if that is not its own line of `text`."""
         try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise self._damaged(error, line or f", line {error.lineno}") from error
-        except (ValueError, RecursionError) as error:
-            raise self._damaged(error, line) from error
+            return border.parse(text)
+        except Unreadable as error:
+            cause = error.__cause__
+            if not line and isinstance(cause, json.JSONDecodeError):
+                line = f", line {cause.lineno}"
+            raise self._damaged(cause if isinstance(cause, ValueError | RecursionError) else error, line) from error
 
     def _damaged(self, error: ValueError | RecursionError, line: str = "") -> UserError:
         if isinstance(error, RecursionError):

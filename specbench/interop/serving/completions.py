@@ -1,10 +1,14 @@
 """Requests to a server with an OpenAI-compatible API, timed from outside: whole completions, and counts of `/metrics`.
 
-Every failure is one line that names the key: `url` or `draft_url`, `timeout`.
+Every failure is one line that names the key: `url` or `draft_url`, `timeout`. A request ends after `timeout` seconds in
+all, however slowly the server sends: `urllib` bounds each read alone, so an answer is read from a socket whose timeout
+is what is left (`_Bounded`).
 """
 
 import http.client
+import io
 import json
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Hashable, Sequence
@@ -14,12 +18,90 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import MachineError, UserError, first_line
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.prometheus import FAMILY, NAMES, samples
 from specbench.sampling import Sampling
 
 PREFIXES = ("vllm:", "llamacpp:")  # of servers that count passes
+LARGEST = 64 * 2**20  # bytes of an answer, its headers included
+
+
+class _Request(urllib.request.Request):
+    """A request with the time by which it must be answered, on `time.monotonic`'s clock."""
+
+    ends = float("inf")
+
+    def left(self) -> float:
+        """Seconds until then. Raises TimeoutError after it."""
+        seconds = self.ends - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+
+class _Bounded(io.RawIOBase):
+    """What a socket receives until a time, at most `LARGEST` bytes."""
+
+    def __init__(self, connected: socket.socket, request: _Request) -> None:
+        self._socket, self._request, self._room = connected, request, LARGEST
+        self._file = connected.makefile("rb", 0)  # holds the socket open, as http.client expects of its file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer`, as streams do."""
+        self._socket.settimeout(self._request.left())
+        count = self._file.readinto(buffer) or 0
+        self._room -= count
+        if self._room < 0:
+            raise http.client.HTTPException(f"an answer of more than {LARGEST // 2**20} MiB")
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _bounded(request: _Request) -> type[http.client.HTTPResponse]:
+    """The class of the answer to `request`."""
+
+    class Answer(http.client.HTTPResponse):
+        def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
+            super().__init__(sock, *given, **named)
+            self.fp.close()
+            self.fp = io.BufferedReader(_Bounded(sock, request))
+
+    return Answer
+
+
+class _Http(urllib.request.HTTPHandler):
+    """Connections whose answers are bounded."""
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_connecting(http.client.HTTPConnection, req), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Connections whose answers are bounded."""
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_connecting(http.client.HTTPSConnection, req), req, context=self._context)  # type: ignore[attr-defined]
+
+
+def _connecting(kind: type[http.client.HTTPConnection], request: urllib.request.Request) -> Any:
+    assert isinstance(request, _Request)
+    answer = _bounded(request)
+
+    def connect(host: str, **given: Any) -> http.client.HTTPConnection:
+        connection = kind(host, **{**given, "timeout": request.left()})
+        connection.response_class = answer
+        return connection
+
+    return connect
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
@@ -29,16 +111,23 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
         """The request of a redirect. Raises UserError where it leads to another server."""
-        asked, other = (_origin(address) for address in (req.full_url, newurl))
+        asked, other = _origin(req.full_url), _origin(newurl)
         if asked != other:
             raise UserError(
                 f"{req.full_url}: redirects to another server, {other[0]}://{other[1]}:{other[2]}, which is not sent "
                 "the request; give the address that answers"
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is None:
+            return None
+        again = _Request(made.full_url, made.data, made.headers, made.origin_req_host, made.unverifiable)
+        again.method = made.get_method()
+        if isinstance(req, _Request):
+            again.ends = req.ends
+        return again
 
 
-OPENER = urllib.request.build_opener(_SameServer)
+OPENER = urllib.request.build_opener(_SameServer, _Http, _Https)
 
 
 def _origin(address: str) -> tuple[str, str | None, int | None]:
@@ -75,7 +164,7 @@ class Completions:
         url: up to and with /v1.
         model: as the server calls it.
         key: what errors call `url`.
-        timeout: seconds without an answer until a request is given up.
+        timeout: seconds until a request without a whole answer is given up.
         token: sent as `Authorization: Bearer`, if the server asks for it.
         now: seconds on a clock.
     """
@@ -100,6 +189,8 @@ class Completions:
             raise UserError(f"{key}={url}: is not an address; give one like http://127.0.0.1:8000/v1")
         if not timeout > 0:
             raise UserError(f"timeout={timeout:g}: must be above 0")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise UserError(f"{key}={url}: the server's key has a character that no header may hold; give it alone")
         self.url, self.model, self.now = url.rstrip("/"), model, now
         self.name = f"{key}={url}"
         self._timeout, self._token = timeout, token
@@ -155,9 +246,12 @@ class Completions:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(address, data, headers)
+        request = _Request(address, data, headers)
+        request.ends = time.monotonic() + self._timeout
         try:
             with OPENER.open(request, timeout=self._timeout) as answer:
+                if (answer.length or 0) > LARGEST:
+                    raise UserError(f"{self.name}: an answer of {answer.length} bytes; is it the API?")
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
@@ -173,23 +267,28 @@ class Completions:
                 raise UserError(f"{self.name}: connection refused; start the server, or give its address") from error
             said = first_line(cause) if isinstance(cause, Exception) else str(cause)
             raise MachineError(f"{self.name}: the connection failed ({said}); is the server at work?") from error
+        except (UserError, MachineError):
+            raise
+        except (ValueError, OverflowError, MemoryError) as error:
+            # What http.client and urllib make of lengths, chunks and addresses that are none.
+            raise UserError(f"{self.name}: the answer is no HTTP ({first_line(error)}); is it the API?") from error
 
     def _json(self, content: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(content)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise UserError(f"{self.name}: the answer is not a JSON object; does the address end in /v1?")
+            found: dict[str, Any] = border.parse(content, dict[str, Any])
+        except Unreadable as error:
+            raise UserError(
+                f"{self.name}: the answer is not a JSON object ({error}); does the address end in /v1?"
+            ) from error
         return found
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     """The server's own message, or the name of the status code."""
     try:
-        told = json.loads(error.read())
+        told = border.parse(error.read(LARGEST), dict[str, Any])
         told = told.get("error", told)
-        said = str(told["message"] if isinstance(told, dict) else told).strip()
-    except (OSError, http.client.HTTPException, ValueError, KeyError, AttributeError):
+        said = str(told.get("message", "") if isinstance(told, dict) else told).strip()
+    except (OSError, http.client.HTTPException, ValueError, OverflowError, MemoryError):
         said = ""
-    return said.splitlines()[0][:200] if said else str(error.reason)
+    return (said or str(error.reason)).splitlines()[0][:200]
