@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -29,7 +30,6 @@ from transformers import (
     default_data_collator,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
@@ -40,7 +40,18 @@ from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.quality import bleu_metric, measure, prompts
 from specbench.train.rows import read
-from specbench.train.schema import SHIPPED, BlockPlan, DataPlan, EaglePlan, Recipe, check, resolve, short_name
+from specbench.train.resuming import CHECKPOINTS, MarksWhole, claim, interrupted, last_whole, step_of
+from specbench.train.schema import (
+    SHIPPED,
+    BlockPlan,
+    DataPlan,
+    EaglePlan,
+    Recipe,
+    check,
+    portable,
+    resolve,
+    short_name,
+)
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
@@ -188,16 +199,6 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
     )
 
 
-def portable(value: Any) -> Any:
-    """A recipe as plain values, with file names in place of this machine's folders."""
-    if isinstance(value, dict):
-        # Words put before or kept in a text may begin with a slash, too.
-        return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [portable(part) for part in value]
-    return short_name(value) if isinstance(value, str) else value
-
-
 def hardware() -> str:
     """The processor or GPU in words."""
     machine = environment()
@@ -212,14 +213,24 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
     `composed_from` is the choice of `recipe=` that it was composed from, which the card names.
     """
     check(recipe)
+    try:
+        return _train(recipe, composed_from)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(interrupted(recipe)) from error
+
+
+def _train(recipe: Recipe, composed_from: str | None) -> Path:
     output = Path(recipe.output).expanduser()
     output.mkdir(parents=True, exist_ok=True)
+    # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    with processes.main_process_first():
+        if processes.is_main_process:
+            claim(recipe, output)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
     rows, held = training_rows(recipe)
-    # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
-    processes = PartialState(cpu=not torch.cuda.is_available())
     with processes.main_process_first():
         tokenizer = make_tokenizer(recipe, rows, output)
     prompts(recipe, held, tokenizer)  # rows that nothing can be measured on end a training before it begins
@@ -242,7 +253,11 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
     trainer.add_callback(clock)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
+    trainer.add_callback(MarksWhole())
+    checkpoint = last_whole(output, told=processes.is_main_process)
+    if checkpoint is not None and processes.is_main_process:
+        print(f"{output}: resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.is_world_process_zero():
         if heads is not None:
             learner.save(recipe, output)
@@ -286,7 +301,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
     """The arguments of the Trainer, from the recipe."""
     optim = recipe.optim
     return Seq2SeqTrainingArguments(
-        output_dir=str(output / "checkpoints"),
+        output_dir=str(output / CHECKPOINTS),
         max_steps=optim.max_steps,
         per_device_train_batch_size=optim.batch_size,
         per_device_eval_batch_size=100,

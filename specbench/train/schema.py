@@ -259,6 +259,7 @@ class Recipe:
     look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings instead of a model")
     pard: PardPlan = fresh(PardPlan, "PARD's training of a draft in place of another")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
+    force: bool = key(False, "start again, and discard the checkpoints of any training in output")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
@@ -450,3 +451,13 @@ def resolve(where: str) -> str:
 def short_name(where: str) -> str:
     """`where` without the machine's folders: for model cards, which travel."""
     return where if where.startswith(SHIPPED) or not Path(where).is_absolute() else Path(where).name
+
+
+def portable(value: Any) -> Any:
+    """A recipe as plain values, with file names in place of this machine's folders."""
+    if isinstance(value, dict):
+        # Words put before or kept in a text may begin with a slash, too.
+        return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    return short_name(value) if isinstance(value, str) else value
