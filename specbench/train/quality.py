@@ -15,8 +15,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.algorithm.decoding import DecodingSpec, autoregressive
+from specbench.engine.choice import with_engine
+from specbench.engine.session import Model, Prompt
 from specbench.errors import UserError
 from specbench.quality import quality, quality_interval
+from specbench.sampling import Sampling
 from specbench.stats import Interval, bootstrap, ratio
 from specbench.train.rows import Row, lead_3, load_rows
 from specbench.train.schema import Recipe
@@ -24,6 +28,7 @@ from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs
 
 RESAMPLES = 1000
 AT_ONCE = 64  # sources that alpha is measured on
+SCORED = {"cpu": 2_000, "gpu": 10_000}  # tokens that it is measured on, as by `specbench alpha`
 
 
 def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -66,8 +71,14 @@ def _in_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f}{bounds}"
 
 
+def engine_of(target: PreTrainedModel) -> Model:
+    """`target` by the engine of `specbench run`."""
+    size: int = target.config.get_text_config().vocab_size
+    return with_engine("auto", target, size, special_ids(target)[1], "auto")
+
+
 def target_outputs(
-    target: PreTrainedModel,
+    target: PreTrainedModel | Model,
     sources: list[Ids],
     *,
     sampled: bool,
@@ -75,11 +86,28 @@ def target_outputs(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
-    """What `target` writes for `sources`, which `alpha` is measured on."""
-    return write_outputs(
-        target, sources, sampled=sampled, batch_size=AT_ONCE, max_new_tokens=max_new_tokens, seed=seed,
-        progress=progress, purpose=" to measure α",
-    )  # fmt: skip
+    """What `target` writes for the first of `sources`, which `alpha` is measured on, by the engine of `specbench run`.
+
+    It ends when it has written as many tokens as `specbench alpha` scores.
+    """
+    model = engine_of(target) if isinstance(target, PreTrainedModel) else target
+    config = model.network.config  # type: ignore[attr-defined]
+    start = (config.decoder_start_token_id,) if config.is_encoder_decoder else ()
+    most = SCORED["cpu" if model.device.type == "cpu" else "gpu"]  # type: ignore[attr-defined]
+    spec = DecodingSpec.algorithm_1(Sampling(temperature=float(sampled)), max_new_tokens)
+    outputs: list[Ids] = []
+    written = 0
+    title = f"{'sampled' if sampled else 'greedy'} outputs to measure α"
+    with torch.inference_mode(), tqdm(total=most, desc=title, unit=" tokens", disable=not progress) as bar:
+        for index, source in enumerate(sources):
+            if written >= most:
+                break
+            prompt = Prompt(tuple(source), start) if start else Prompt((), tuple(source))
+            generator = torch.Generator(model.device).manual_seed(seed + index)  # type: ignore[attr-defined]
+            outputs.append(autoregressive(model, prompt, spec, generator).tokens)
+            written += len(outputs[-1])
+            bar.update(len(outputs[-1]))
+    return outputs
 
 
 def alpha(
@@ -92,7 +120,8 @@ def alpha(
     seed: int = 0,
     progress: bool = False,
 ) -> Alpha:
-    """α of `draft` on what `target` wrote for `sources` (`target_outputs`): greedily (T=0), or sampled at T=1."""
+    """α of `draft` on what `target` wrote for the first of `sources` (`target_outputs`): greedily (T=0), or at T=1."""
+    sources = sources[: len(outputs)]
     sums = np.zeros(len(sources))
     counts = np.zeros(len(sources))
     for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
@@ -174,10 +203,11 @@ def alphas(
 ) -> dict[str, str]:
     """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
     found = {}
+    model = engine_of(target)
     for name, prompts in sources.items():
         for sampled in (False, True):
             settings: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-            outputs = target_outputs(target, prompts, max_new_tokens=recipe.data.max_target, **settings)
+            outputs = target_outputs(model, prompts, max_new_tokens=recipe.data.max_target, **settings)
             for called, draft in drafts.items():
                 found[f"{called}, {name}, T={int(sampled)}"] = str(alpha(target, draft, prompts, outputs, **settings))
     return found
@@ -186,6 +216,17 @@ def alphas(
 def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
     """What a model is given to write from: the rows held out, and each test file of the recipe."""
     return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
+
+
+def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
+    """The rows that `specbench run` takes as a task: the held-out prompts, or those of the first test file."""
+    for name, rows in _tests(recipe, held).items():
+        if recipe.task == "lm":
+            begun = _beginnings([row[recipe.data.text] for row in rows], tokenizer, name)
+            texts: list[str] = tokenizer.batch_decode(begun, skip_special_tokens=True)
+            return [{"prompt": text} for text in texts]
+        return [{"prompt": recipe.data.prefix + row[recipe.data.source]} for row in rows]
+    return []
 
 
 def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
@@ -211,7 +252,7 @@ def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -
 
 
 def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
-    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(texts)["input_ids"]  # begun as a prompt of `specbench run` is
     long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
     if not long_enough:
         key, way_out = ("data.hold_out", "data.hold_out=0") if name == HELD else ("data.test", "longer ones")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
@@ -33,16 +34,17 @@ from transformers import (
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.places import OF_MODELS, SHIPPED
 from specbench.environment import environment
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
+from specbench.files import json_text, write_atomically
 from specbench.formatting import markdown_table
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.quality import bleu_metric, measure, prompts
-from specbench.train.rows import read
+from specbench.train.quality import bleu_metric, held_out_prompts, measure, prompts
 from specbench.train.resuming import CHECKPOINTS, MarksWhole, claim, interrupted, last_whole, step_of
+from specbench.train.rows import read
 from specbench.train.schema import (
-    SHIPPED,
     BlockPlan,
     DataPlan,
     EaglePlan,
@@ -51,6 +53,7 @@ from specbench.train.schema import (
     portable,
     resolve,
     short_name,
+    with_places,
 )
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
@@ -61,6 +64,7 @@ from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_by
 # decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.
 
 
+PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained
 TEXT_FIELDS = ("text", "prompt")  # of rows of running text, the first that a row has
@@ -72,6 +76,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     A target whose config cannot be read changes nothing: loading it reports the error. Raises UserError if a given
     `task` contradicts the target.
     """
+    recipe = with_places(recipe)
     config = _config_of(recipe)
     kind = None if config is None else "seq2seq" if config.is_encoder_decoder else "lm"
     if kind is not None and kind != recipe.task:
@@ -132,7 +137,7 @@ def _config_of(recipe: Recipe) -> Any:
         return None
     try:
         return networks.load_config(recipe.distill.target, recipe.distill.revision)
-    except UserError:
+    except (UserError, MachineError):
         return None
 
 
@@ -212,7 +217,7 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 
     `composed_from` is the choice of `recipe=` that it was composed from, which the card names.
     """
-    check(recipe)
+    recipe = with_places(check(recipe))
     try:
         return _train(recipe, composed_from)
     except KeyboardInterrupt as error:
@@ -279,7 +284,33 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
             measured=measured,
         )
         write_card(recipe, facts, output, composed_from)
+        for name, value in measured.items():
+            print(f"{name}: {value}", file=sys.stderr)
+        if rows_to_run := held_out_prompts(recipe, held, tokenizer):
+            write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
     return output
+
+
+def next_command(recipe: Recipe, output: Path) -> str:
+    """The command that measures what `recipe` wrote to `output`: on its held-out prompts, where it has any."""
+    own, kind = _word_of(str(output)), recipe.heads_kind()
+    words = ["specbench", "run"]
+    if recipe.distill.target is None:
+        words += [f"target={own}", "draft=lookup"]
+    else:
+        commit = f"@{recipe.distill.revision}" if recipe.distill.revision else ""
+        words.append(f"target={_word_of(recipe.distill.target)}{commit}")
+        words += [f"draft={own}"] if kind is None else [f"draft={kind}", f"draft.path={own}"]
+    if (output / PROMPTS).is_file():
+        words += ["task=prompts", f"task.path={output / PROMPTS}"]
+    return shlex.join(words)
+
+
+def _word_of(place: str) -> str:
+    """A place as `target=` and `draft=` take it."""
+    if place.startswith(OF_MODELS):
+        return place.removeprefix(OF_MODELS)
+    return place if "/" in place else f"./{place}"
 
 
 def load_target(
