@@ -15,6 +15,12 @@ from specbench.cli import main
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
+
+@pytest.fixture(autouse=True)
+def shown_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "SHOWN_EVERY_S", 0.0)
+
+
 Capture = pytest.CaptureFixture[str]
 
 
@@ -139,7 +145,7 @@ def test_recommend_shows_the_best_so_far_and_ctrl_c_keeps_it(argv: list[str], tm
     out, err = capfd.readouterr()
     assert "best so far: " in err and "left" in err and "4 of 4 completions were scored before" in err
     record = json.loads(file.read_text())
-    assert len(record["rounds"]) == 3 and "interrupted" not in record
+    assert len(record["rounds"]) == 3 and not record["interrupted"]
     assert main(call) == 0
     assert "measured before with the same keys" in capfd.readouterr().err
 

@@ -20,6 +20,7 @@ from specbench.records.schema import Row
 
 FEWEST_ROUNDS = 2  # that a ranking is made from
 ROUGH = 100  # resamples of a ranking that is only shown on the way
+SHOWN_EVERY_S = 2.0
 
 
 def timed(scored: Scored, batch: int, progress: Progress, trees: Mapping[str, Grown] | None = None) -> list[Round]:
@@ -29,12 +30,16 @@ def timed(scored: Scored, batch: int, progress: Progress, trees: Mapping[str, Gr
     """
     done = list[Round]()
     most, began = scored.config.rounds, time.monotonic()
+    shown, shown_at = "", began
 
     def told(rounds: Sequence[Round]) -> None:
+        nonlocal shown, shown_at
         done[:] = rounds
-        each = (time.monotonic() - began) / (len(rounds) + 1)  # with the warm-up round
-        left = each * (most - len(rounds))
-        progress.advance(len(rounds), most, f"{best_so_far(scored, rounds, trees, batch)}; about {duration(left)} left")
+        now = time.monotonic()
+        left = (now - began) / (len(rounds) + 1) * (most - len(rounds))  # as long as those before and the warm-up
+        if now - shown_at >= SHOWN_EVERY_S:
+            shown, shown_at = f"{best_so_far(scored, rounds, trees, batch)}; about {duration(left)} left", now
+        progress.advance(len(rounds), most, shown)
 
     with already_collected():
         try:
@@ -160,7 +165,10 @@ def rank_inner_drafts(configs: Sequence[ChooseConfig], progress: Progress) -> di
             inner = _inner_config(config, draft)
             progress.say(f"inside {name}: {inner.draft.label()} on {name_of(inner.target)}")
             scored = score(prepare([inner], progress), (), progress, max(inner.gammas))
-            found[name] = InnerRanking(draft.inner_gamma, predictions(scored, timed(scored, 1, progress)))
+            rounds = timed(scored, 1, progress)
+            if len(rounds) < config.rounds:  # Ctrl-C is of the whole command
+                raise KeyboardInterrupt
+            found[name] = InnerRanking(draft.inner_gamma, predictions(scored, rounds))
     return found
 
 

@@ -249,12 +249,10 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
+        "asked": "" if cut_short else _asked(asked, configs[0].limit),  # what was cut short is not taken up again
+        "interrupted": cut_short,
         **scored.at_context(),
     }
-    if cut_short:
-        record["interrupted"] = True
-    else:
-        record["asked"] = _asked(asked, configs[0].limit)
     file = write_document(_file(config.results, record["recommend_id"]), record)
     if not cut_short:
         scored.forget()

@@ -21,8 +21,8 @@ from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.config.paths import conf_dir, extensions, shipped
+from specbench.config.places import SHIPPED
 from specbench.report.paper import times_of
-from specbench.train.schema import SHIPPED
 
 # The choices that can be picked by name, and what each still needs before it can be used on this machine.
 

@@ -25,7 +25,8 @@ def as_run_reads_it(recipe: Recipe, rows: list[dict], output: Path) -> tuple[Voc
     if recipe.tokenizer.start_from or recipe.model.start_from or recipe.distill.target is not None:
         recipe.tokenizer.start_from, folder = str(own), own
     else:
-        recipe.tokenizer.size = 290 if recipe.tokenizer.kind == "unigram" else 100
+        pieces = {("unigram", "lm"): 290, ("unigram", "seq2seq"): 330, ("wordpiece", "lm"): 100}
+        recipe.tokenizer.size = pieces[recipe.tokenizer.kind, recipe.task]
         tokenizer, folder = make_tokenizer(recipe, rows, output), output / "saved"
         small = ModelShape(
             recipe.model.family, d_model=16, d_ff=16, d_kv=8, heads=2, encoder_layers=1, decoder_layers=1
