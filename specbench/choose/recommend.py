@@ -51,7 +51,7 @@ from specbench.records.documents import (
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 
-SHORT_S = 20.0  # a recommendation that takes no longer is not forecast
+SHORT_S = 5.0  # a recommendation that takes no longer is not forecast
 Engines = Mapping[str, Engine]  # by the candidate's name
 Making = Callable[[Sequence[LoadedCandidate]], Engines]
 
