@@ -276,7 +276,8 @@ def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -
 
 
 def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
-    ids = tokenizer(texts)["input_ids"]  # begun as a prompt of `specbench run` is
+    ids = tokenizer(texts)["input_ids"]  # begun as a prompt of `specbench run` is, and as little ended
+    ids = [text[:-1] if text[-1:] == [tokenizer.eos_token_id] else text for text in ids]
     long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
     if not long_enough:
         key, way_out = ("data.hold_out", "data.hold_out=0") if name == HELD else ("data.test", "longer ones")
