@@ -60,7 +60,7 @@ def test_a_record_tells_the_time_of_the_next_run(tmp_path: Path, capfd: Capture)
 
     words = [*CALLS["run"][0], f"results={tmp_path}"]
     assert main([*words, "--dry-run"]) == 0
-    assert "at least: no record of this target here" in capfd.readouterr().out
+    assert "an estimate, with no record of this target here" in capfd.readouterr().out
     row = {
         "target": "gpt-mini", "task": "lm-mini", "dtype": "float32", "draft": "gpt-nano", "temperature": 0, "gamma": 3,
         "accept": "exact", "batch": 1, "tokens": 640, "prompts": 10, "target_step_s": 0.5, "speedup_measured": 1.0,

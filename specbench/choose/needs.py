@@ -1,7 +1,7 @@
 """What a command will need, before anything is loaded: models, tokens, memory of weights, and time.
 
 Time is taken from the record of the most similar run on the same hardware. Without one it is estimated: a step of the
-target reads each of its weights once, at the rate of a short copy, so that it takes at least so long.
+target reads each of its weights once, at the rate of a short copy.
 """
 
 import time
@@ -22,7 +22,9 @@ from specbench.config.places import model_at
 from specbench.config.schema import RunConfig, task_label
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.weights import parameters
+from specbench.engine.weights.load import shape_of
 from specbench.environment import environment, hardware
+from specbench.errors import MachineError, UserError
 from specbench.formatting import duration, size
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
@@ -37,6 +39,8 @@ COMPARED = ("draft", "temperature", "gamma", "accept", "batch")
 COPIED = 2**26  # bytes of the copy that memory is timed with
 READ_AT_ONCE = 0.15  # steps that a token of a text takes that is read in one go
 USUAL_ALPHA = 0.6  # of a draft that is not known yet: passes need so many fewer steps
+ENTRY_S = 3e-7  # seconds, of a core, to compare p and q at one token of the vocabulary by all rules
+USUAL_VOCABULARY = 32_000
 USUAL_V = 1.2  # steps that a verification takes
 CHARACTERS = 4  # of a token
 TRAINED_BYTES = 16  # of a weight in training: fp32, its gradient and AdamW's two states
@@ -105,7 +109,8 @@ def of_alpha(configs: Sequence[ChooseConfig]) -> Needs:
     step, known_from = step_seconds(configs[0], _records(configs[0].results))
     drafts = len({one.draft.label() for one in configs})
     tokens = budget(configs[0])
-    seconds = None if step is None else samples * tokens * step * (1 + READ_AT_ONCE * (1 + drafts))
+    scoring = READ_AT_ONCE * (1 + drafts) * (step or 0) + drafts * _compared_seconds(configs[0])
+    seconds = None if step is None else samples * tokens * (step + scoring)
     models = _models(configs)
     counts = list(models.values())
     weights = None if None in counts else BYTES[configs[0].dtype] * sum(count for count in counts if count)
@@ -263,7 +268,7 @@ def step_seconds(config: RunConfig, rows: Sequence[Row]) -> tuple[float | None, 
     rate = bytes_a_second(config.device)
     return (
         BYTES[config.dtype] * count / rate,
-        f"at least: no record of this target here; a step reads all weights, at {rate / 1e9:.1f} GB/s",
+        f"an estimate, with no record of this target here: a step reads all weights, at {rate / 1e9:.1f} GB/s",
     )
 
 
@@ -279,7 +284,7 @@ def bytes_a_second(device: str) -> float:
         if source.is_cuda:
             torch.cuda.synchronize(source.device)
         best = min(best, time.perf_counter() - began)
-    return 2 * COPIED / best
+    return COPIED / best
 
 
 def _draft_share(config: ChooseConfig) -> float:
@@ -289,6 +294,16 @@ def _draft_share(config: ChooseConfig) -> float:
     if not target or any(count is None for count in own):
         return 0.2
     return sum(count for count in own if count) / target
+
+
+def _compared_seconds(config: ChooseConfig) -> float:
+    """Seconds in which p and q of a token are compared by all rules, on a CPU; a GPU hardly needs any."""
+    if torch.device(config.device).type != "cpu":
+        return 0.0
+    try:
+        return ENTRY_S * float(shape_of(config.target, "target").get_text_config().vocab_size)
+    except (UserError, MachineError):
+        return ENTRY_S * USUAL_VOCABULARY
 
 
 def _tokens_of_prompt(config: ChooseConfig) -> float:
