@@ -75,6 +75,5 @@ def job(chosen: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> No
     from specbench.train.recipe import fitted_to_target, next_command, train  # torch is imported only from here on
 
     fitted = fitted_to_target(with_places(recipe, own), given)
-    output = train(fitted, chosen)
-    print(f"wrote {output}; to measure it:", file=sys.stderr)
-    print(next_command(fitted, output))
+    print(f"wrote {train(fitted, chosen)}; to measure it:", file=sys.stderr)
+    print(next_command(fitted))

@@ -291,8 +291,9 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
     return output
 
 
-def next_command(recipe: Recipe, output: Path) -> str:
-    """The command that measures what `recipe` wrote to `output`: on its held-out prompts, where it has any."""
+def next_command(recipe: Recipe) -> str:
+    """The command that measures what `recipe` wrote: on its held-out prompts, where it has any."""
+    output = Path(recipe.output).expanduser()
     own, kind = _word_of(str(output)), recipe.heads_kind()
     words = ["specbench", "run"]
     if recipe.distill.target is None:

@@ -25,7 +25,7 @@ def as_run_reads_it(recipe: Recipe, rows: list[dict], output: Path) -> tuple[Voc
     if recipe.tokenizer.start_from or recipe.model.start_from or recipe.distill.target is not None:
         recipe.tokenizer.start_from, folder = str(own), own
     else:
-        pieces = {("unigram", "lm"): 290, ("unigram", "seq2seq"): 330, ("wordpiece", "lm"): 100}
+        pieces = {("unigram", "lm"): 290, ("unigram", "seq2seq"): 320, ("wordpiece", "lm"): 100}
         recipe.tokenizer.size = pieces[recipe.tokenizer.kind, recipe.task]
         tokenizer, folder = make_tokenizer(recipe, rows, output), output / "saved"
         small = ModelShape(
