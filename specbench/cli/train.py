@@ -13,7 +13,7 @@ from specbench.compose.hydra_app import launch_one
 from specbench.compose.unnamed import store
 from specbench.compose.words import value_of
 from specbench.errors import UserError
-from specbench.train.schema import Recipe, check, with_places
+from specbench.train.schema import Recipe, check, require_made, with_places
 
 KINDS = ("seq2seq", "lm")  # values of a recipe's `task`
 ABOUT = """
@@ -60,7 +60,9 @@ def only_needs(form: str, given: set[str], own: Sequence[Path], recipe: Recipe) 
     from specbench.choose.needs import of_training
     from specbench.train.recipe import fitted_to_target
 
-    show(form, of_training(check(fitted_to_target(with_places(recipe, own), given))))
+    fitted = check(fitted_to_target(with_places(recipe, own), given))
+    require_made(fitted)
+    show(form, of_training(fitted))
 
 
 def job(chosen: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from specbench.config.catalogue import held
 from specbench.config.model import ModelConfig
-from specbench.config.paths import extensions, loaded, made_by
+from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError, closest_first
 
 REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
@@ -38,14 +38,11 @@ def place_in(value: str) -> dict[str, Any] | None:
 def model_at(value: str, key: str, folders: Iterable[Path] = ()) -> ModelConfig:
     """The model that the word `value` of the option `key` names; `folders` hold choices of the user's, as in `conf/`.
 
-    Raises UserError if there is none of that name, or a recipe is to write it first.
+    Raises UserError if there is none of that name.
     """
     if value.startswith(OF_MODELS):
         return ModelConfig(shipped=value.removeprefix(OF_MODELS))
-    place = place_in(value)
-    if place is not None:
-        if "hub" in place and (how := made_by(value)):
-            raise UserError(f"{key}={value}: does not exist yet; {how}")
+    if (place := place_in(value)) is not None:
         return ModelConfig(**place)
     content = _choice(value, folders)
     if content is None:

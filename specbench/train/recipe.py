@@ -51,6 +51,7 @@ from specbench.train.schema import (
     Recipe,
     check,
     portable,
+    require_made,
     resolve,
     short_name,
     with_places,
@@ -218,6 +219,7 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
     `composed_from` is the choice of `recipe=` that it was composed from, which the card names.
     """
     recipe = with_places(check(recipe))
+    require_made(recipe)
     try:
         return _train(recipe, composed_from)
     except KeyboardInterrupt as error:

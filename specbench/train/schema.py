@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from specbench.config.keys import fresh, key
 from specbench.config.model import place_of
-from specbench.config.paths import shipped
+from specbench.config.paths import made_by, shipped
 from specbench.config.places import SHIPPED, model_at
 from specbench.errors import UserError
 
@@ -468,6 +468,14 @@ def with_places(recipe: Recipe, folders: Iterable[Path] = ()) -> Recipe:
         if commit is not None and attrgetter(commit)(recipe) is None and model.path is None:
             recipe = _with(recipe, commit, model.revision)
     return recipe
+
+
+def require_made(recipe: Recipe) -> None:
+    """Raise UserError for a model that does not exist yet, which another recipe is to write first."""
+    for name in MODELS:
+        value = attrgetter(name)(recipe)
+        if value and not Path(resolve(value)).exists() and (how := made_by(value)):
+            raise UserError(f"{name}={value}: does not exist yet; {how}")
 
 
 def _with(recipe: Recipe, key: str, value: str | None) -> Recipe:

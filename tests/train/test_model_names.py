@@ -51,7 +51,6 @@ def test_a_target_is_named_as_in_run(
     [
         ("gpt-min", "=gpt-min: no such model; give"),
         ("llama", "=llama: no such model; for the folder of this name write KEY=./llama"),
-        ("models/gpt-97m", "=models/gpt-97m: does not exist yet; specbench train recipe=gpt-97m"),
     ],
 )
 def test_a_name_of_nothing_is_refused_at_once(
@@ -66,6 +65,19 @@ def test_a_name_of_nothing_is_refused_at_once(
     assert f"specbench: {key}{said.replace('KEY', key)}" in err and err.count("\n") == 1 and not trained
     if word == "gpt-min":
         assert "gpt-mini" in err and "./FOLDER" in err
+
+
+@pytest.mark.parametrize("key", ["distill.target", "model.start_from", "tokenizer.start_from", "distill.start_from"])
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_model_that_a_recipe_writes_is_asked_of_no_hub(
+    key: str, more: tuple[str, ...], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("specbench.engine.weights.load.hub_is_reachable", lambda: False)
+    target = [] if key == "distill.target" else ["distill.target=gpt-mini"]
+    assert main(["train", "recipe=medusa", *target, f"{key}=models/gpt-97m", "data.path=[x.jsonl]", *more]) == 2
+    err = capfd.readouterr().err
+    assert f"{key}=models/gpt-97m: does not exist yet; specbench train recipe=gpt-97m (about 8 hours" in err
 
 
 def test_choices_of_a_config_folder_are_models_too(trained: list[Recipe], tmp_path: Path, capfd: Capture) -> None:
