@@ -52,9 +52,12 @@ def alpha(argv: list[str]) -> int:
         lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS, unused=refused("alpha")),
         alone=("verbose", "dry-run"),
     )
-    dry = "dry-run" in command.options
-    task = partial(only_needs, "alpha") if dry else partial(score, "verbose" in command.options)
-    launch_each(partial(task, command.form), ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
+    task = partial(score, command.form)
+    if "dry-run" in command.options:
+        task = partial(only_needs, "alpha", command.form)
+    elif "verbose" in command.options:
+        task = partial(task, verbose=True)
+    launch_each(task, ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
     return 0
 
 
@@ -68,7 +71,7 @@ def only_needs(verb: str, form: str, configs: list[ChooseConfig]) -> None:
     show(form, (of_alpha if verb == "alpha" else of_recommend)(configs))
 
 
-def score(verbose: bool, form: str, configs: list[ChooseConfig]) -> None:
+def score(form: str, configs: list[ChooseConfig], verbose: bool = False) -> None:
     """Score the drafts of `configs`; print the table and the record's file; `verbose`: all tables, and times."""
     from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
