@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("short_probes")
 @pytest.fixture(autouse=True)
 def shown_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr("specbench.report.console.SLOW_S", 0.0)
 
 
 Capture = pytest.CaptureFixture[str]
