@@ -68,6 +68,16 @@ def size(number: float) -> str:
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
+def duration(seconds: float | None) -> str:
+    """A time for a person; '?' where it is not known."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def more_memory(ratio: float) -> str:
     """The memory of target and draft over the target's: '14% more'."""
     return f"{100 * (ratio - 1):.0f}% more" if ratio >= 1 else f"{100 * (1 - ratio):.0f}% less"

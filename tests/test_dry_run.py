@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from specbench.choose.needs import COMPARED, most_similar
 from specbench.cli import main
-from specbench.cli.run import COMPARED, _most_similar, duration, size
+from specbench.cli.run import size
 from specbench.config.catalogue import choice_names, held
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.weights import parameters
+from specbench.formatting import duration
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]
@@ -56,7 +58,7 @@ def test_of_records_equally_alike_the_newest_tells_the_time() -> None:
     config = RunConfig(target=ModelConfig(name="t"), task=TaskConfig(name="ende"), dtype="float32")
     same = {"target": "t", "task": "ende", "dtype": "float32", "hardware": "x"}
     rows = [same | {"run_id": day, "created": day} for day in ("2026-01-01", "2026-01-03", "2026-01-02")]
-    found = _most_similar(config, "x", dict.fromkeys(COMPARED, "no record has it"), rows)
+    found = most_similar(config, "x", dict.fromkeys(COMPARED, "no record has it"), rows)
     assert found is not None and found["run_id"] == "2026-01-03"
 
 

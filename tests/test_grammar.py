@@ -114,7 +114,6 @@ def test_the_config_of_a_sweep_is_that_of_its_first_job(capfd: Capture) -> None:
         (["sweep", "draft=[unigram,bigram]"], "a sweep takes its values without brackets, draft=unigram,bigram"),
         (["bench", "target=t5-mini,gpt-mini"], "specbench bench takes one target; give the command once for each"),
         (["alpha", "target=[t5-mini,gpt-mini]"], "specbench alpha takes one target; give the command once for each"),
-        (["run", "--dry-run"], "--dry-run: lists the jobs of a sweep"),
     ],
 )
 def test_a_list_where_one_value_is_read(argv: list[str], said: str, capfd: Capture) -> None:

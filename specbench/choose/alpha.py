@@ -26,10 +26,11 @@ from specbench.analysis.forecast.hindsight import Option, least_cost
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate, Scored
+from specbench.choose.kept import KeptAgreements, kept_file
 from specbench.choose.sample import target_sample
 from specbench.choose.skips import with_skips
 from specbench.config.model import name_of, own_weights
-from specbench.config.rules import rule_of
+from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.engine.weights.load import load_tokenizer
@@ -58,6 +59,7 @@ CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens, whose bound on alpha is shown
+SHOWN = 3  # drafts whose alpha is shown while they are scored
 ROUTERS = 3  # pairs of drafts whose tokens a pass are bounded, and shown
 SHORT = 8  # tokens; completions of a whole task are longer on average
 
@@ -71,13 +73,18 @@ def resolve_all(configs: Sequence[ChooseConfig], note: Callable[[str], None]) ->
     ]
 
 
+def settled(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
+    """`configs` as they will be compared, before anything is loaded."""
+    return resolve_all(_with_parts(configs), lambda line: None)
+
+
 def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
     """The resolved configs and their parts; models are loaded here."""
     notes: list[str] = []
     resolved = resolve_all(configs, notes.append)
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
-    for _, group in groupby(sorted(resolved, key=_sample), key=_sample):
+    for _, group in groupby(sorted(resolved, key=sample_of), key=sample_of):
         require_distinct([(candidate_name(config), rule_of(config.accept).label()) for config in group])
     # Trees get their shape from the sample: no prompts are set aside for a probe.
     built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
@@ -90,23 +97,23 @@ def score(
     progress: Progress,
     ahead: int = 1,
     bounded: bool = False,
+    resumes: bool = False,
 ) -> Scored:
     """Score the drafts of one sampling setting along completions of the target, written now or read from the cache.
 
     Drafts whose acceptance falls with the position are scored `ahead` tokens of a proposal (`POSITIONS` at least if
     `bounded`), drafts that grow trees by the ranks of their children, compared with the bound on all rules if
-    `bounded`. A draft that grows is scored on each completion before the completion is added to it.
+    `bounded`. A draft that grows is scored on each completion before the completion is added to it. `resumes`: each
+    completion's agreements are on the disk when it is scored, until `Scored.forget`.
     """
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
     rules = {one.rule: one.lossy for one in candidates if one.lossy is not None}
     rules |= {f"{one:g}": lenient(one, sampling) for one in leniences}
-    found: dict[str, list[Agreement]] = {draft: [] for draft in drafts}
     progress.say(f"the target writes its sample (T={sampling.temperature:g})")
     sample = target_sample(config, parts, budget(config), progress)
     progress.say(f"scoring {', '.join(drafts)}")
-    began = parts.target.now()
     grows = {
         one.draft: one.config.draft.scores_children and not isinstance(one.parts.draft, TextDraft) for one in candidates
     }
@@ -115,22 +122,50 @@ def score(
     levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
     ahead = max(ahead, levels)
     spacing = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
-    scored = Scored(list(candidates), sample, found, 0.0)
+    in_common = [sample.file.name, sample.texts, sorted(rules), ahead, levels, most, spacing]
+    files = {
+        draft: kept_file(config.results, draft, _key(draft, candidates, in_common, k_seq[draft]))
+        for draft in (drafts if resumes else ())
+    }
+    kept = KeptAgreements(drafts, files)
+    scored = Scored(list(candidates), sample, {}, 0.0, kept)
+    if before := sum(not kept.without(index) for index in range(len(sample.texts))):
+        progress.note(f"T={sampling.temperature:g}: {before} of {len(sample.texts)} completions were scored before")
     for index, text in enumerate(sample.texts):
-        scored.stores.before(index)
-        generators = {draft: generator_for(config.seed, index, "ranks", parts.device) for draft in drafts}
-        readers = [
-            RankReader(sampling, generators[draft], spacing, most, levels, k_seq[draft]) if grows[draft] else None
-            for draft in drafts
-        ]
-        scores = agreements(
-            parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead, readers
-        )
-        for draft, agreement in zip(drafts, scores, strict=True):
-            found[draft].append(agreement)
-        progress.advance(index + 1, len(sample.texts))
+        if missing := kept.without(index):
+            began = parts.target.now()
+            scored.stores.before(index)
+            generators = {draft: generator_for(config.seed, index, "ranks", parts.device) for draft in missing}
+            readers = [
+                RankReader(sampling, generators[draft], spacing, most, levels, k_seq[draft]) if grows[draft] else None
+                for draft in missing
+            ]
+            scores = agreements(
+                parts.target, [drafts[draft] for draft in missing], parts.prompts[index], text, sampling, rules, ahead,
+                readers,
+            )  # fmt: skip
+            kept.add(index, dict(zip(missing, scores, strict=True)), parts.target.now() - began)
+        progress.advance(index + 1, len(sample.texts), so_far(kept, index + 1))
     scored.stores.before(0)
-    return replace(scored, seconds=parts.target.now() - began)
+    found = {draft: [kept.found[draft][index] for index in range(len(sample.texts))] for draft in drafts}
+    return replace(scored, agreement=found, seconds=kept.seconds)
+
+
+def so_far(kept: KeptAgreements, texts: int) -> str:
+    """Alpha of the best drafts along the first `texts` completions, in a few words."""
+    alphas = {}
+    for draft, found in kept.found.items():
+        betas = [beta for index in range(texts) for beta in found[index].beta]
+        alphas[draft] = sum(betas) / max(1, len(betas))
+    best = sorted(alphas, key=lambda draft: -alphas[draft])[:SHOWN]
+    return "α so far: " + ", ".join(f"{draft} {alphas[draft]:.3f}" for draft in best)
+
+
+def _key(draft: str, candidates: Sequence[LoadedCandidate], in_common: Sequence[object], k_seq: set[int]) -> str:
+    """A digest of all that the agreements of `draft` depend on."""
+    own = [one for one in candidates if one.draft == draft]
+    ids = sorted({identify(as_run(replace(one.config, accept=AcceptKeys()), gamma=1)) for one in own})
+    return json_digest([ids, own[0].parts.engine, sorted(k_seq), *in_common], 12)
 
 
 def _children_under_k_seq(candidates: Sequence[LoadedCandidate]) -> set[int]:
@@ -165,16 +200,20 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     Returns:
         The record's file, and the record.
     """
-    rows, settings = list[AlphaRow](), list[ScoredSetting]()
+    rows, settings, finished = list[AlphaRow](), list[ScoredSetting](), list[Scored]()
     surroundings = environment()
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
         configs = with_skips([replace(config, device=str(device)) for config in _with_parts(configs)], progress)
-        candidates = sorted(prepare(configs, progress), key=lambda candidate: _sample(candidate.config))
-        for _, group in groupby(candidates, key=lambda candidate: _sample(candidate.config)):
+        candidates = sorted(prepare(configs, progress), key=lambda candidate: sample_of(candidate.config))
+        for _, group in groupby(candidates, key=lambda candidate: sample_of(candidate.config)):
             began, before = time.perf_counter(), core_times()
-            scored = score(list(group), configs[0].leniences, progress, bounded=True)
-            rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
+            scored = score(list(group), configs[0].leniences, progress, bounded=True, resumes=True)
+            of_setting = alpha_rows(scored, hardware(surroundings, scored.config.device))
+            rows += of_setting
+            finished.append(scored)
+            if len(rows) < len(candidates):  # the table of all follows the last
+                progress.note(done(of_setting))
             signs = of_steps(waited_share(before), []).all_signs
             settings.append(_setting_record(scored, time.perf_counter() - began, signs))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
@@ -189,7 +228,17 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    return write_document(alpha_folder(found.results) / f"{alpha_id}.json", record), record
+    file = write_document(alpha_folder(found.results) / f"{alpha_id}.json", record)
+    for scored in finished:
+        scored.forget()
+    return file, record
+
+
+def done(rows: Sequence[AlphaRow]) -> str:
+    """Alpha of each draft and rule of one sample, in a line."""
+    names = (one["draft"] + ("" if one["accept"] == "exact" else f" {one['accept']}") for one in rows)
+    alphas = (f"{name} {one.get('alpha_rule', one['alpha']):.3f}" for name, one in zip(names, rows, strict=True))
+    return f"T={rows[0]['temperature']:g}: α " + ", ".join(alphas)
 
 
 def _with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
@@ -202,7 +251,7 @@ def _with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
     ]
 
     def named(one: ChooseConfig) -> tuple[str, str, float, int]:
-        return one.draft.label(), rule_of(one.accept).label(), *_sample(one)
+        return one.draft.label(), rule_of(one.accept).label(), *sample_of(one)
 
     there, new = set(map(named, configs)), {named(one): one for one in parts}
     return [*configs, *(one for name, one in new.items() if name not in there)]
@@ -366,6 +415,6 @@ def _agreement_record(agreement: Agreement) -> ScoredText:
     return cast(ScoredText, asdict(replace(agreement, ranks=sums)))
 
 
-def _sample(config: ChooseConfig) -> tuple[float, int]:
+def sample_of(config: ChooseConfig) -> tuple[float, int]:
     """What tells the samples of a comparison apart: temperature and context."""
     return config.sampling.temperature, config.context_tokens or 0

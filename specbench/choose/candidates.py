@@ -28,6 +28,7 @@ from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_accepta
 from specbench.analysis.costs.probe import Candidate, WrittenText
 from specbench.analysis.forecast.predict import Grown
 from specbench.analysis.forecast.trees import forecast_passes
+from specbench.choose.kept import KeptAgreements
 from specbench.choose.sample import Sample
 from specbench.config.keys import bytes_of
 from specbench.config.rules import rule_of
@@ -144,6 +145,12 @@ class Scored:
     sample: Sample
     agreement: dict[str, list[Agreement]]
     seconds: float  # that all drafts took
+    kept: KeptAgreements | None = None  # what to remove when a record holds the agreements
+
+    def forget(self) -> None:
+        """Remove what was kept of it while it was not finished: a record holds it now."""
+        if self.kept is not None:
+            self.kept.remove()
 
     @property
     def config(self) -> ChooseConfig:

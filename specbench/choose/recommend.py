@@ -12,9 +12,10 @@ from statistics import fmean
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
-from specbench.analysis.forecast.predict import Prediction, Predictions
+from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
+from specbench.choose.needs import lines, of_recommend
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
@@ -49,6 +50,7 @@ from specbench.records.documents import (
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 
+SHORT_S = 5.0  # a recommendation that takes no longer is not forecast
 Engines = Mapping[str, Engine]  # by the candidate's name
 Making = Callable[[Sequence[LoadedCandidate]], Engines]
 
@@ -157,12 +159,15 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         if not resolved.force and (saved := _saved(asked, configs[0].limit, named)) is not None:
             progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")
             return saved
+        needs = of_recommend(configs)
+        if needs.seconds is None or needs.seconds > SHORT_S:
+            progress.note(f"{needs.work}; {lines(needs)[-1]}")
         # Inner drafts are timed alone, so that they say nothing of a batch.
         inner_rankings = rank_inner_drafts(placed, progress) if other is None and placed[0].batches == [1] else {}
         prepared = prepare(placed, progress)
         fitting, left_out = within(placed[0].memory, prepared)
         configs = [config for config, one in zip(configs, prepared, strict=True) if one in fitting]
-        scored, trees = with_trees(score(fitting, (), progress, max(placed[0].gammas)))
+        scored, trees = with_trees(score(fitting, (), progress, max(placed[0].gammas), resumes=True))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
         engines = None if other is None else other(scored.candidates)
@@ -173,7 +178,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
         waited: float | None = None
         if engines is None:
-            rounds_at = {batch: timed(scored, batch, progress) for batch in batches}
+            rounds_at = timed_at(batches, scored, trees, progress)
         else:
             found, waited = least_disturbed(lambda: rounds_of(engines, scored))
             rounds_at = {1: found}
@@ -182,12 +187,13 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         table, rounds = tables[batches[0]], rounds_at[batches[0]]
         if not table.ranked:
             raise UserError(f"gammas={config.gammas}: completions are too short for a full pass; give smaller gammas")
-        best = table.ranked[: config.verify]
+        cut_short = engines is None and (len(rounds_at) < len(batches) or len(rounds) < config.rounds)
+        best = [] if cut_short else table.ranked[: config.verify]
         if engines is not None and best:
             progress.say(f"decoding with γ={','.join(str(one.gamma) for one in best)} and without a draft")
         verified = verify(engines, best, scored) if engines is not None and best else []
     candidates = {one.name: one for one in scored.candidates}
-    if engines is None:  # each run takes the device for itself
+    if engines is None and not cut_short:  # each run takes the device for itself
         # The proof is on the prompts of the prediction, unless the user names how many.
         limit = configs[0].limit or len(scored.sample.texts)
         proved = {
@@ -214,7 +220,6 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
         "recommend_id": _id(asked, [] if engines is None else [engine]),
-        "asked": _asked(asked, configs[0].limit),
         "target": name_of(config.target),
         "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
@@ -231,6 +236,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             *of_batches(tables),
             *of_lossy(table, total_variations),
             *left_out,
+            *([f"interrupted: ranked by {len(rounds)} of {config.rounds} rounds"] if cut_short else []),
         ],
         "verified": verified,
         "alpha_rows": alphas,
@@ -242,9 +248,31 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
+        "asked": "" if cut_short else _asked(asked, configs[0].limit),  # what was cut short is not taken up again
+        "interrupted": cut_short,
         **scored.at_context(),
     }
-    return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
+    file = write_document(_file(config.results, record["recommend_id"]), record)
+    if not cut_short:
+        scored.forget()
+    return Recommendation(file, record)
+
+
+def timed_at(
+    batches: Sequence[int], scored: Scored, trees: Mapping[str, Grown], progress: Progress
+) -> dict[int, list[Round]]:
+    """Timed passes by batch; after Ctrl-C those that are done, if a ranking can be made from them."""
+    found = dict[int, list[Round]]()
+    for batch in batches:
+        try:
+            found[batch] = timed(scored, batch, progress, trees)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            break
+        if len(found[batch]) < scored.config.rounds:
+            break
+    return found
 
 
 def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> list[str]:

@@ -70,6 +70,7 @@ GROUPS = {
     "train": {"train": ("specbench.cli.train:main", "train a target or a draft by a recipe")},
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+LOSES = ("bench", "certify")  # verbs that write nothing before they are done
 
 # Former verbs: what they are now, and the option without which the new verb would do something else.
 RENAMED = {
@@ -139,8 +140,8 @@ def _run(argv: list[str] | None) -> int:
         return int(end.code or 0)
     except (UserError, MachineError) as error:
         return fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return fail("interrupted; finished work is kept", 130)
+    except KeyboardInterrupt as end:
+        return fail(str(end) or f"interrupted{'; finished work is kept' if verb not in LOSES else ''}", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in FULL:
             raise  # most likely what `print` raised: a record or journal that cannot be written is a MachineError

@@ -23,10 +23,10 @@ from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
 from specbench.config.paths import conf_dir, extensions, shipped
+from specbench.config.places import SHIPPED
 from specbench.errors import UserError
 from specbench.records.catalog import Damaged
 from specbench.report.paper import times_of
-from specbench.train.schema import SHIPPED
 
 # The choices that can be picked by name, and what each still needs before it can be used on this machine.
 

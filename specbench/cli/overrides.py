@@ -26,8 +26,9 @@ SHOWN = {
 }
 
 HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
-PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?")  # by name, or where it is
-PLACES_ALONE = re.compile(r"results|([\w.]+\.)?(train_)?path")  # always where it is
+# Picked by name, or where it is.
+PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?|distill\.target|[\w.]+\.start_from")
+PLACES_ALONE = re.compile(r"results|output|([\w.]+\.)?(train_)?path")  # always where it is
 SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's functions
 # Keys that are lists, and may have several values as well, one a job: these are lists of lists, and need brackets.
 VARIED = ("draft.", "tree.")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench import api
+from specbench.cli.dry_run import DRY_RUN
 from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
-from specbench.config.verbs import LOAD, VALIDATE, ChooseConfig, LoadConfig, refused
+from specbench.config.verbs import LOAD, VALIDATE, ChooseConfig, LoadConfig, check_choose, refused
 from specbench.errors import UserError, closest_first
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
@@ -39,6 +40,7 @@ ALPHA_OPTIONS = LISTS | {
     "that the target samples at T)",
     "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
     "--verbose": "also alpha by position and by rule, of trees, bounds on short heads and on routers, and times",
+    **DRY_RUN,
 }
 
 
@@ -48,19 +50,28 @@ def alpha(argv: list[str]) -> int:
         argv,
         ChooseConfig,
         lambda: usage("alpha", ALPHA_ABOUT, ChooseConfig, line=LINE, options=ALPHA_OPTIONS, unused=refused("alpha")),
-        alone=("verbose",),
+        alone=("verbose", "dry-run"),
     )
-    launch_each(
-        partial(score, command.form, "verbose" in command.options),
-        ChooseConfig,
-        command.argv,
-        "alpha",
-        api.BOTH_TEMPERATURES,
-    )
+    task = partial(score, command.form)
+    if "dry-run" in command.options:
+        task = partial(only_needs, "alpha", command.form)
+    elif "verbose" in command.options:
+        task = partial(task, verbose=True)
+    launch_each(task, ChooseConfig, command.argv, "alpha", api.BOTH_TEMPERATURES)
     return 0
 
 
-def score(form: str, verbose: bool, configs: list[ChooseConfig]) -> None:
+def only_needs(verb: str, form: str, configs: list[ChooseConfig]) -> None:
+    """Print what `verb` needs for `configs`. Raises UserError as `verb` does before it loads anything."""
+    for config in configs:
+        check_choose(config)
+    from specbench.choose.needs import of_alpha, of_recommend
+    from specbench.cli.dry_run import show
+
+    show(form, (of_alpha if verb == "alpha" else of_recommend)(configs))
+
+
+def score(form: str, configs: list[ChooseConfig], verbose: bool = False) -> None:
     """Score the drafts of `configs`; print the table and the record's file; `verbose`: all tables, and times."""
     from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
@@ -97,6 +108,7 @@ OPTIONS = LISTS | {
     "--load": "goodput at each load of a server, and the best gamma there: specbench recommend --load --help",
     "--validate": "test the predictions instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
+    **DRY_RUN,
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
     "those of whole calls of generate(), and verify= runs them",
@@ -113,8 +125,10 @@ def main(argv: list[str]) -> int:
         LoadConfig if "--load" in argv else ChooseConfig,
         partial(_help, argv),
         valued=("picture", "for", "from", "schedule", "engine"),
-        alone=("validate", "load"),
+        alone=("validate", "load", "dry-run"),
     )
+    if other := next((name for name in ("load", "validate") if {name, "dry-run"} <= command.options.keys()), None):
+        raise UserError(f"--dry-run: is not known for --{other}; leave one of them out")
     command, engine = without_engine(command)
     if "load" in command.options:
         main_under_load(command, engine, requested(command.options))
@@ -127,12 +141,20 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
         of_saved(command.form, command.options)
         return 0
+    if "dry-run" in command.options:
+        launch_each(partial(only_needs, "recommend", command.form), ChooseConfig, _batches(command.argv), "recommend")
+        return 0
     picture = picture_file(command.options.get("picture"))
     if picture is not None:
         require_writable(picture.parent, "--picture FILE")
-    argv = [f"batches=[{word[6:].strip('[]')}]" if word.startswith("batch=") else word for word in command.argv]
-    launch_each(partial(job, command.form, command.options, engine, picture), ChooseConfig, argv, "recommend")
+    task = partial(job, command.form, command.options, engine, picture)
+    launch_each(task, ChooseConfig, _batches(command.argv), "recommend")
     return 0
+
+
+def _batches(argv: Sequence[str]) -> list[str]:
+    """`batch=1,4` as the list that it means."""
+    return [f"batches=[{word[6:].strip('[]')}]" if word.startswith("batch=") else word for word in argv]
 
 
 def _help(argv: Sequence[str]) -> str:
@@ -170,6 +192,10 @@ def job(
     if form == "table":
         print_settings(shown)
     print(f"record: {found.file}", file=aside(form))
+    if found.record.get("interrupted"):
+        raise KeyboardInterrupt(
+            "interrupted: the ranking is of the rounds before that; the same command measures again"
+        )
     if picture is not None:
         from specbench.report.figures.gammas import choosing
 

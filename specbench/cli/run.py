@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 
 from specbench import api
 from specbench.cli import fail, sweep_log, unexpected
+from specbench.cli.dry_run import DRY_RUN
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.results import print_records
 from specbench.cli.usage import usage
+from specbench.compose.grid import runs_left_out
 from specbench.compose.hydra_app import Around, Job, jobs_of, launch, ordered_launcher
 from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
-from specbench.config.model import ModelConfig, name_of
-from specbench.config.schema import RunConfig, task_label
+from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
 from specbench.files import require_writable
+from specbench.formatting import duration
 from specbench.records import store
 from specbench.records.schema import Row
 from specbench.records.store import Result
 from specbench.report.console import plain_table, wide_console
 from specbench.report.paper import times_of
+from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
     from specbench.loading.model_loader import SharedModels
@@ -38,11 +41,6 @@ if TYPE_CHECKING:
 # `specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory is that of the weights in
 # the run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its
 # seconds a prompt, times the prompts. Nothing is loaded.
-
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# The more of these a record shares, the better it predicts.
-COMPARED = ("draft", "temperature", "gamma", "accept", "batch")
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,20 @@ def show_plan(command: CommandLine) -> int:
     return 2 if any(one.error for one in planned) else 0
 
 
+def show_needs(command: CommandLine) -> int:
+    """Show the needs of one run, without running it."""
+    from specbench.choose.needs import of_run
+    from specbench.cli.dry_run import show
+    from specbench.experiment.build import resolve
+
+    (job,) = jobs_of(command.overrides, command.switches)
+    config = job.required()
+    check(config)
+    check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
+    show(command.form, of_run(resolve(config)))
+    return 0
+
+
 def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
     """The needs of each job, from the records in `results`."""
     shared = set.intersection(*(set(job.overrides) for job in jobs))
@@ -83,7 +95,14 @@ def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
 
 
 def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
-    from specbench.environment import environment, hardware
+    from specbench.choose.needs import (
+        keys_of_run,
+        machine_of,
+        most_similar,
+        prompts_of,
+        seconds_a_prompt,
+        weights_of,
+    )
     from specbench.experiment.build import resolve
     from specbench.experiment.identity import identify
 
@@ -95,58 +114,13 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
         config = resolve(job.config)
     except UserError as error:
         return Planned(keys, error=str(error))
-    run_id, prompts = identify(config), _prompts(config)
-    named = {"draft": config.draft.label(), "temperature": config.sampling.temperature, "gamma": config.gamma}
-    machine = environment() | ({"threads": config.threads} if config.threads is not None else {})
-    like = _most_similar(
-        config, hardware(machine, config.device), named | {"accept": config.accept.rule, "batch": config.batch}, rows
-    )
-    seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * _seconds_a_prompt(like)
+    run_id, prompts = identify(config), prompts_of(config)
+    like = most_similar(config, machine_of(config), keys_of_run(config), rows)
+    seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * seconds_a_prompt(like)
     seconds = seconds and config.runs * seconds
     return Planned(
-        keys, run_id, run_id in done, prompts, _weights(config), seconds, None if like is None else like["run_id"]
+        keys, run_id, run_id in done, prompts, weights_of(config), seconds, None if like is None else like["run_id"]
     )
-
-
-def _prompts(config: RunConfig) -> int | None:
-    """How many prompts the run decodes; None for a whole split of the hub, whose rows are not counted here."""
-    from specbench.tasks import Task
-
-    if config.task.path is None and config.task.shipped is None:
-        return config.limit
-    return len(Task(config.task).examples(config.limit))
-
-
-def _weights(config: RunConfig) -> int | None:
-    """Bytes of the weights of target and draft in the run's dtype."""
-    from specbench.engine.weights import parameters
-
-    models = [config.target, *(draft for draft in config.draft.levels() if isinstance(draft, ModelConfig))]
-    counts = [parameters(model) for model in models]
-    return None if None in counts else BYTES[config.dtype] * sum(count for count in counts if count)
-
-
-def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row]) -> Row | None:
-    """The record of the same target, task, dtype and hardware that shares most keys with the job, then the newest."""
-    task = task_label(config.task.name, config.task.path)
-    same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
-    similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
-    return max(
-        similar,
-        key=lambda row: (sum(_of(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
-        default=None,
-    )
-
-
-def _of(row: Row, key: str) -> object:
-    """A column of a record; those older than batches decoded one prompt at a time."""
-    return row.get(key, 1 if key == "batch" else None)
-
-
-def _seconds_a_prompt(row: Row) -> float:
-    """Seconds of decoding a prompt with the target alone and with the draft, from a record."""
-    target = row["tokens"] / row["prompts"] * row["target_step_s"] / (row.get("occupancy_baseline") or 1)
-    return float(target * (1 + 1 / (row.get("speedup_measured") or 1)))
 
 
 def _draw(planned: Sequence[Planned]) -> None:
@@ -182,16 +156,6 @@ def size(count: int | None) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-def duration(seconds: float | None) -> str:
-    """A time for a person; '?' where it is not known."""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 ABOUT = """
 Decode the prompts of a task with the target alone and with the target and a draft, side by side; measure alpha, c and
 the speedup; write a record to results/runs/ and show it as a table.
@@ -212,14 +176,16 @@ def main_sweep(argv: list[str]) -> int:
 
 def main(argv: list[str], verb: str = "run") -> int:
     """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`."""
-    about, options = (ABOUT + SWEEP, LAUNCHERS) if verb == "sweep" else (ABOUT, None)
+    about, options = (ABOUT + SWEEP, LAUNCHERS) if verb == "sweep" else (ABOUT, DRY_RUN)
     command = read(
         argv, RunConfig, lambda: usage(verb, about, RunConfig, groups=PICKED, options=options), alone=("dry-run",)
     )
     if verb == "sweep" or "--multirun" in command.switches or _several_contexts(command.overrides):
         return sweep(command)
     if "dry-run" in command.options:
-        raise UserError("--dry-run: lists the jobs of a sweep; --cfg job shows the config of a run")
+        return show_needs(command)
+    if not command.switches and (line := runs_left_out(command.overrides, RunConfig)) is not None:
+        print(line, file=sys.stderr)
     sweep_log.begin()
     launch(partial(job, form=command.form), RunConfig, command.argv, verb)
     return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)

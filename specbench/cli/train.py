@@ -1,34 +1,46 @@
 """`specbench train`: a recipe and its overrides, composed by Hydra, handed to the training room."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
+from specbench.cli.dry_run import DRY_RUN, show
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
 from specbench.compose.unnamed import store
 from specbench.compose.words import value_of
 from specbench.errors import UserError
-from specbench.train.schema import Recipe
+from specbench.train.schema import Recipe, check, require_made, with_places
 
 KINDS = ("seq2seq", "lm")  # values of a recipe's `task`
 ABOUT = """
 Train a target or a draft; a killed training resumes from its last checkpoint when the same command is given again. The
-folder it writes is what target.path= and draft.path= of `specbench run` take.
+folder it writes is what target= and draft.path= of `specbench run` take. A draft's alpha is measured on held-out
+prompts; the last line is the command that runs it on them.
 """
 
 
 def main(argv: list[str]) -> int:
     """Run `specbench train` with the words `argv`."""
     line = "recipe=NAME [key=value ...]"
-    command = read(argv, Recipe, lambda: usage("train", ABOUT, Recipe, line=line, groups=("recipe",)))
+    command = read(
+        argv,
+        Recipe,
+        lambda: usage("train", ABOUT, Recipe, line=line, groups=("recipe",), options=DRY_RUN),
+        alone=("dry-run",),
+    )
     if not any(word.partition("=")[0] == "recipe" for word in command.overrides):
         raise UserError("recipe= is missing: give recipe=NAME; 'specbench list recipe' shows all")
     for kind in KINDS:
         store("recipe_task", kind, {"task": kind}, package="_global_")
     chosen = value_of(command.overrides, "recipe", "")
     given = {word.partition("=")[0].lstrip("+") for word in command.overrides}
-    task = partial(job, chosen, given)
+    own = [Path(after) for word, after in pairwise(command.switches) if word == "--config-dir"]
+    dry = "dry-run" in command.options
+    task = partial(only_needs, command.form, given, own) if dry else partial(job, chosen, given, own)
     launch_one(task, Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
     return 0
 
@@ -43,8 +55,27 @@ def _as_key(word: str) -> str:
     return f"+recipe_task={value}"
 
 
-def job(chosen: str, given: set[str], recipe: Recipe) -> None:
-    """One training of a composed recipe: its name in `conf/recipe`, and the keys that the command line sets."""
-    from specbench.train.recipe import fitted_to_target, train  # torch is imported only from here on
+def only_needs(form: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> None:
+    """Print what a training needs. Raises UserError for a recipe that cannot be trained."""
+    from specbench.choose.needs import of_training
+    from specbench.train.recipe import fitted_to_target
 
-    print(f"wrote {train(fitted_to_target(recipe, given), chosen)}", file=sys.stderr)
+    fitted = check(fitted_to_target(with_places(recipe, own), given))
+    require_made(fitted)
+    show(form, of_training(fitted))
+
+
+def job(chosen: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> None:
+    """One training of a composed recipe.
+
+    Args:
+        chosen: its name in `conf/recipe`.
+        given: the keys that the command line sets.
+        own: folders with choices of the user's.
+        recipe: the recipe.
+    """
+    from specbench.train.recipe import fitted_to_target, next_command, train  # torch is imported only from here on
+
+    fitted = fitted_to_target(with_places(recipe, own), given)
+    print(f"wrote {train(fitted, chosen)}; to measure it:", file=sys.stderr)
+    print(next_command(fitted))

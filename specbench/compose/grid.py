@@ -9,7 +9,9 @@ Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, TypeVar
@@ -101,21 +103,40 @@ def compose_each(schema: type[T], overrides: Sequence[Overrides], first: DictCon
     return found
 
 
-def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
-    """The lists of the experiment that `argv` names, of drafts, rules and temperatures, but for keys that `argv` sets.
-
-    Raises UserError where the experiment has several tasks and `argv` names none: the target's sample is of one task.
-    """
+def swept_by(argv: Sequence[str], schema: type[Composed]) -> tuple[str, dict[str, str]]:
+    """The experiment that `argv` names, and the lists of its sweep by key; '' and none without one."""
     name = value_of(argv, "experiment", "")
     if not name:
-        return []
+        return "", {}
     with conf_of_hydra():
         store_schema(schema)
         try:
             composed = hydra.compose(schema.conf_file, overrides=[f"experiment={name}"], return_hydra_config=True)
         except HydraException as error:
             raise UserError(one_line(error, schema)) from error
-    swept = {str(key): str(values) for key, values in (composed.hydra.sweeper.params or {}).items()}
+    return name, {str(key): str(values) for key, values in (composed.hydra.sweeper.params or {}).items()}
+
+
+def runs_left_out(argv: Sequence[str], schema: type[Composed]) -> str | None:
+    """That a run is one of several of the experiment that `argv` names, in words; None where it is not."""
+    name, swept = swept_by(argv, schema)
+    given = {override.key_or_group for override in filter(None, map(parsed, argv))}
+    left = {key: values for key, values in swept.items() if key not in given and "," in values}
+    if not left:
+        return None
+    runs = math.prod(len(values.split(",")) for values in left.values())
+    return (
+        f"experiment={name}: this is one of {runs} runs, with {', '.join(left)} as they are usually; all of them: "
+        f"specbench sweep {' '.join(shlex.quote(word) for word in argv)}"
+    )
+
+
+def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
+    """The lists of the experiment that `argv` names, of drafts, rules and temperatures, but for keys that `argv` sets.
+
+    Raises UserError where the experiment has several tasks and `argv` names none: the target's sample is of one task.
+    """
+    name, swept = swept_by(argv, schema)
     given = {override.key_or_group for override in filter(None, map(parsed, argv))}
     if "," in swept.get("task", "") and "task" not in given:
         first, *_ = tasks = swept["task"].split(",")

@@ -4,11 +4,9 @@
 a list of drafts and the parts of a cascade (`draft@draft.via=OWNER/NAME`) take them as they take any other choice.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
@@ -22,12 +20,11 @@ from specbench.compose.words import listed_values, parsed
 from specbench.config.catalogue import GROUPS_HELD, held
 from specbench.config.own_choices import read_choice
 from specbench.config.paths import Group, conf_dir, extensions, loaded
+from specbench.config.places import place_in
 
 MODELS = ("target", "draft")
 GROUPS = (*MODELS, "task")
-REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "tasks", "accept": "rules"}
-LOCAL = ("/", "./", "../", "~")
 
 
 class FileConfigSource(HydraFileConfigSource):
@@ -105,12 +102,7 @@ def store_unnamed(words: Iterable[str]) -> None:
 
 def _node(group: str, value: str) -> dict[str, Any] | None:
     """The content of a file of `conf/` for `value`; None if `value` is a name."""
-    found = REPOSITORY.fullmatch(value)
-    is_local = value.startswith(LOCAL) or (value != "." and Path(value).exists() and "/" in value)
-    if is_local or ("/" in value and found is None):
-        place = {"path": str(Path(value).expanduser())}
-    elif found is not None:
-        place = {key: part for key, part in found.groupdict().items() if part is not None}
-    else:
+    place = place_in(value)
+    if place is None:
         return None
     return place if group in MODELS else {"defaults": ["prompts"], **place}

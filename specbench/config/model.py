@@ -52,7 +52,9 @@ class ModelConfig(NamedConfig):
 
 def place_of(model: ModelConfig) -> str | None:
     """The folder, hub name or shipped weights of `model`, as `distill.target` takes it; None if it has none."""
-    return model.path or model.hub or (f"shipped:models/{model.shipped}" if model.shipped else None)
+    if model.path:
+        return model.path if "/" in model.path else f"./{model.path}"  # a word alone is a name
+    return model.hub or (f"shipped:models/{model.shipped}" if model.shipped else None)
 
 
 def weights_folder(model: ModelConfig) -> str | None:

@@ -129,7 +129,7 @@ def own_device(config: RunConfig) -> torch.device:
 
 
 # Files of a model's folder that only describe the model: a corrected model card does not make another run.
-ABOUT = ("README.md", "recipe.yaml", "training-log.json", "seconds.txt")
+ABOUT = ("README.md", "recipe.yaml", "training-log.json", "training.json", "seconds.txt", "held-out.jsonl")
 
 
 FileFacts = list[tuple[str, int, int | str]]  # name, size, and time of modification or digest

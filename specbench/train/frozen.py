@@ -62,6 +62,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         super().__init__()
         self.kl_weight = recipe.distill.kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
+        self._last_read: tuple[dict[str, torch.Tensor], S] | None = None
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Weights of a checkpoint; the trained part was called `heads`, `eagle`, ... when some were written."""
@@ -120,13 +121,24 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
 
         def logits(**given: torch.Tensor) -> SimpleNamespace:
-            output = self.read(given)
+            output = self._read_once(given)
             q_BTV = torch.zeros_like(output.p_BTV)
             q_BTV[:, ahead:] = self.logits(output, ahead)
             return SimpleNamespace(logits=q_BTV)
 
         logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
         return logits
+
+    def _read_once(self, given: dict[str, torch.Tensor]) -> S:
+        """`read`, or what it returned last, where it was of the same batch: the drafts `as_draft` share it."""
+        before = self._last_read
+        if (
+            before is None
+            or given.keys() != before[0].keys()
+            or not all(map(_same, given.values(), before[0].values()))
+        ):
+            self._last_read = before = (given, self.read(given))
+        return before[1]
 
     def continue_from(self, folder: Path) -> None:
         """Start from the heads in `folder`, trained for this target before it changed, or for another.
@@ -152,4 +164,10 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
         drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
-        return alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)
+        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)
+        self._last_read = None
+        return found
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or torch.equal(one, other)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -26,10 +27,12 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5Stack
 
+from specbench.config.places import model_at
+from specbench.engine.weights import parameters
 from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
-from specbench.errors import UserError, first_line
+from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable, only_cached
-from specbench.train.schema import ModelShape, resolve
+from specbench.train.schema import ModelShape, Recipe, resolve
 
 T = TypeVar("T")
 
@@ -139,6 +142,35 @@ def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str,
 def parameter_count(model: nn.Module) -> int:
     """Trainable numbers, tied numbers once."""
     return sum(weight.numel() for weight in model.parameters())
+
+
+@dataclass(frozen=True)
+class _Size:
+    """As much of a tokenizer as the size of a network depends on."""
+
+    number: int
+    pad_token_id: int = 0
+    eos_token_id: int = 1
+    bos_token_id: int | None = None
+
+    def __len__(self) -> int:
+        return self.number
+
+
+def trained_parameters(recipe: Recipe) -> int | None:
+    """How many weights `recipe` trains, without loading any; None of heads, whose size the target decides."""
+    if recipe.heads_kind() is not None:
+        return None
+    if recipe.model.start_from:
+        return parameters(model_at(recipe.model.start_from, "model.start_from"))
+    pieces, where = recipe.tokenizer.size, recipe.tokenizer.start_from or recipe.distill.target
+    try:
+        if where:
+            pieces = load_config(where).get_text_config().vocab_size
+    except (UserError, MachineError):
+        return None
+    with torch.device("meta"):
+        return parameter_count(build(recipe.model, cast(PreTrainedTokenizerFast, _Size(pieces))))
 
 
 def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str, int], target: str) -> None:

@@ -6,7 +6,7 @@ one-hot at T=0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,20 @@ import torch
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.algorithm.decoding import DecodingSpec, autoregressive
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.quality import quality, quality_interval
+from specbench.sampling import Sampling
 from specbench.stats import Interval, over_rows, ratio
 from specbench.train.rows import Row, lead_3, load_rows
 from specbench.train.schema import Recipe
 from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs
 
 AT_ONCE = 64  # sources that alpha is measured on
+SCORED = {"cpu": 2_000, "gpu": 10_000}  # tokens that it is measured on, as by `specbench alpha`
 
 
 def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -65,8 +71,14 @@ def _in_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f}{bounds}"
 
 
+def engine_of(target: PreTrainedModel) -> EagerModel:
+    """`target` by the engine of `specbench run`."""
+    size: int = target.config.get_text_config().vocab_size
+    return with_engine("auto", target, size, special_ids(target)[1], "auto")
+
+
 def target_outputs(
-    target: PreTrainedModel,
+    target: PreTrainedModel | EagerModel,
     sources: list[Ids],
     *,
     sampled: bool,
@@ -74,11 +86,28 @@ def target_outputs(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
-    """What `target` writes for `sources`, which `alpha` is measured on."""
-    return write_outputs(
-        target, sources, sampled=sampled, batch_size=AT_ONCE, max_new_tokens=max_new_tokens, seed=seed,
-        progress=progress, purpose=" to measure α",
-    )  # fmt: skip
+    """What `target` writes for the first of `sources`, which `alpha` is measured on, by the engine of `specbench run`.
+
+    It ends when it has written as many tokens as `specbench alpha` scores.
+    """
+    model = target if isinstance(target, EagerModel) else engine_of(target)
+    config = model.network.config
+    start = (config.decoder_start_token_id,) if config.is_encoder_decoder else ()
+    most = SCORED["cpu" if model.device.type == "cpu" else "gpu"]
+    spec = DecodingSpec.algorithm_1(Sampling(temperature=float(sampled)), max_new_tokens)
+    outputs: list[Ids] = []
+    written = 0
+    title = f"{'sampled' if sampled else 'greedy'} outputs to measure α"
+    with torch.inference_mode(), tqdm(total=most, desc=title, unit=" tokens", disable=not progress) as bar:
+        for index, source in enumerate(sources):
+            if written >= most:
+                break
+            prompt = Prompt(tuple(source), start) if start else Prompt((), tuple(source))
+            generator = torch.Generator(model.device).manual_seed(seed + index)
+            outputs.append(autoregressive(model, prompt, spec, generator).tokens)
+            written += len(outputs[-1])
+            bar.update(len(outputs[-1]))
+    return outputs
 
 
 def alpha(
@@ -91,31 +120,54 @@ def alpha(
     seed: int = 0,
     progress: bool = False,
 ) -> Alpha:
-    """α of `draft` on what `target` wrote for `sources` (`target_outputs`): greedily (T=0), or sampled at T=1."""
-    sums = np.zeros(len(sources))
-    counts = np.zeros(len(sources))
+    """α of `draft` on what `target` wrote for the first of `sources` (`target_outputs`): greedily (T=0), or at T=1."""
+    return alpha_of_each(target, [draft], sources, outputs, sampled=sampled, seed=seed, progress=progress)[0]
+
+
+def alpha_of_each(
+    target: PreTrainedModel,
+    drafts: Sequence[Any],
+    sources: list[Ids],
+    outputs: list[Ids],
+    *,
+    sampled: bool,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Alpha]:
+    """`alpha` of each of `drafts`; the target reads its outputs once for all."""
+    sources = sources[: len(outputs)]
+    sums_DP = np.zeros((len(drafts), len(sources)))
+    counts_P = np.array([len(output) for output in outputs], float)
     for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
         chosen = slice(start, start + AT_ONCE)
-        overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
-        sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
-        counts[chosen] = counted_BT.sum(-1).numpy()
-    return Alpha(over_rows(np.stack([sums, counts], 1), ratio, scale="probability"), int(counts.sum()))
+        sums_DP[:, chosen] = _overlaps(target, drafts, sources[chosen], outputs[chosen], sampled)
+    return [
+        Alpha(over_rows(np.stack([sums_P, counts_P], 1), ratio, scale="probability"), int(counts_P.sum()))
+        for sums_P in sums_DP
+    ]
 
 
 def _overlaps(
-    target: PreTrainedModel, draft: PreTrainedModel, sources: list[Ids], outputs: list[Ids], sampled: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ min(p, q) at every output position, and which positions count."""
+    target: PreTrainedModel, drafts: Sequence[Any], sources: list[Ids], outputs: list[Ids], sampled: bool
+) -> list[np.ndarray[Any, Any]]:
+    """For each draft, the sum over each output's tokens of Σ min(p, q)."""
     pad, _ = special_ids(target)
     output_BT = padded(outputs, pad)
     counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
+    found = []
     with torch.inference_mode():
-        p_BTV, q_BTV = (_distributions(model, sources, output_BT, pad) for model in (target, draft))
-        if sampled:
-            overlap_BT = torch.minimum(p_BTV.softmax(-1), q_BTV.softmax(-1)).sum(-1)
-        else:
-            overlap_BT = (p_BTV.argmax(-1) == q_BTV.argmax(-1)).float()
-    return overlap_BT.cpu(), counted_BT
+        p_BTV = _probabilities(target, sources, output_BT, pad, sampled)
+        for draft in drafts:
+            q_BTV = _probabilities(draft, sources, output_BT, pad, sampled)
+            overlap_BT = torch.minimum(p_BTV, q_BTV).sum(-1) if sampled else (p_BTV == q_BTV).float()
+            found.append((overlap_BT.cpu() * counted_BT).sum(-1).numpy())
+    return found
+
+
+def _probabilities(model: Any, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool) -> torch.Tensor:
+    """The distribution at every output position; where nothing is sampled, its likeliest token."""
+    logits_BTV = _distributions(model, sources, output_BT, pad)
+    return logits_BTV.softmax(-1) if sampled else logits_BTV.argmax(-1)
 
 
 def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.Tensor, pad: int) -> torch.Tensor:
@@ -173,18 +225,31 @@ def alphas(
 ) -> dict[str, str]:
     """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
     found = {}
+    model = engine_of(target)
     for name, prompts in sources.items():
         for sampled in (False, True):
             settings: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-            outputs = target_outputs(target, prompts, max_new_tokens=recipe.data.max_target, **settings)
-            for called, draft in drafts.items():
-                found[f"{called}, {name}, T={int(sampled)}"] = str(alpha(target, draft, prompts, outputs, **settings))
+            outputs = target_outputs(model, prompts, max_new_tokens=recipe.data.max_target, **settings)
+            measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, **settings)
+            for called, one in zip(drafts, measured, strict=True):
+                found[f"{called}, {name}, T={int(sampled)}"] = str(one)
     return found
 
 
 def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
     """What a model is given to write from: the rows held out, and each test file of the recipe."""
     return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
+
+
+def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
+    """The rows that `specbench run` takes as a task: the held-out prompts, or those of the first test file."""
+    for name, rows in _tests(recipe, held).items():
+        if recipe.task == "lm":
+            begun = _beginnings([row[recipe.data.text] for row in rows], tokenizer, name)
+            texts: list[str] = tokenizer.batch_decode(begun, skip_special_tokens=True)
+            return [{"prompt": text} for text in texts]
+        return [{"prompt": recipe.data.prefix + row[recipe.data.source]} for row in rows]
+    return []
 
 
 def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
@@ -210,7 +275,8 @@ def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -
 
 
 def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
-    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(texts)["input_ids"]  # begun as a prompt of `specbench run` is, and as little ended
+    ids = [text[:-1] if text[-1:] == [tokenizer.eos_token_id] else text for text in ids]
     long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
     if not long_enough:
         key, way_out = ("data.hold_out", "data.hold_out=0") if name == HELD else ("data.test", "longer ones")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -29,18 +31,31 @@ from transformers import (
     default_data_collator,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.places import OF_MODELS, SHIPPED
 from specbench.environment import environment
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
+from specbench.files import json_text, write_atomically
 from specbench.formatting import markdown_table
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.quality import bleu_metric, measure, prompts
+from specbench.train.quality import bleu_metric, held_out_prompts, measure, prompts
+from specbench.train.resuming import CHECKPOINTS, MarksWhole, claim, interrupted, last_whole, step_of
 from specbench.train.rows import read
-from specbench.train.schema import SHIPPED, BlockPlan, DataPlan, EaglePlan, Recipe, check, resolve, short_name
+from specbench.train.schema import (
+    BlockPlan,
+    DataPlan,
+    EaglePlan,
+    Recipe,
+    check,
+    portable,
+    require_made,
+    resolve,
+    short_name,
+    with_places,
+)
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
@@ -50,6 +65,7 @@ from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_by
 # decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.
 
 
+PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained
 TEXT_FIELDS = ("text", "prompt")  # of rows of running text, the first that a row has
@@ -61,6 +77,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     A target whose config cannot be read changes nothing: loading it reports the error. Raises UserError if a given
     `task` contradicts the target.
     """
+    recipe = with_places(recipe)
     config = _config_of(recipe)
     kind = None if config is None else "seq2seq" if config.is_encoder_decoder else "lm"
     if kind is not None and kind != recipe.task:
@@ -121,7 +138,7 @@ def _config_of(recipe: Recipe) -> Any:
         return None
     try:
         return networks.load_config(recipe.distill.target, recipe.distill.revision)
-    except UserError:
+    except (UserError, MachineError):
         return None
 
 
@@ -188,16 +205,6 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
     )
 
 
-def portable(value: Any) -> Any:
-    """A recipe as plain values, with file names in place of this machine's folders."""
-    if isinstance(value, dict):
-        # Words put before or kept in a text may begin with a slash, too.
-        return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [portable(part) for part in value]
-    return short_name(value) if isinstance(value, str) else value
-
-
 def hardware() -> str:
     """The processor or GPU in words."""
     machine = environment()
@@ -211,15 +218,26 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 
     `composed_from` is the choice of `recipe=` that it was composed from, which the card names.
     """
-    check(recipe)
+    recipe = with_places(check(recipe))
+    require_made(recipe)
+    try:
+        return _train(recipe, composed_from)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(interrupted(recipe)) from error
+
+
+def _train(recipe: Recipe, composed_from: str | None) -> Path:
     output = Path(recipe.output).expanduser()
     output.mkdir(parents=True, exist_ok=True)
+    # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    with processes.main_process_first():
+        if processes.is_main_process:
+            claim(recipe, output)
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
     rows, held = training_rows(recipe)
-    # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
-    processes = PartialState(cpu=not torch.cuda.is_available())
     with processes.main_process_first():
         tokenizer = make_tokenizer(recipe, rows, output)
     prompts(recipe, held, tokenizer)  # rows that nothing can be measured on end a training before it begins
@@ -242,7 +260,11 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
     trainer.add_callback(clock)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
+    trainer.add_callback(MarksWhole())
+    checkpoint = last_whole(output, told=processes.is_main_process)
+    if checkpoint is not None and processes.is_main_process:
+        print(f"{output}: resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.is_world_process_zero():
         if heads is not None:
             learner.save(recipe, output)
@@ -264,7 +286,34 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
             measured=measured,
         )
         write_card(recipe, facts, output, composed_from)
+        for name, value in measured.items():
+            print(f"{name}: {value}", file=sys.stderr)
+        if rows_to_run := held_out_prompts(recipe, held, tokenizer):
+            write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
     return output
+
+
+def next_command(recipe: Recipe) -> str:
+    """The command that measures what `recipe` wrote: on its held-out prompts, where it has any."""
+    output = Path(recipe.output).expanduser()
+    own, kind = _word_of(str(output)), recipe.heads_kind()
+    words = ["specbench", "run"]
+    if recipe.distill.target is None:
+        words += [f"target={own}", "draft=lookup"]
+    else:
+        commit = f"@{recipe.distill.revision}" if recipe.distill.revision else ""
+        words.append(f"target={_word_of(recipe.distill.target)}{commit}")
+        words += [f"draft={own}"] if kind is None else [f"draft={kind}", f"draft.path={own}"]
+    if (output / PROMPTS).is_file():
+        words += ["task=prompts", f"task.path={output / PROMPTS}"]
+    return shlex.join(words)
+
+
+def _word_of(place: str) -> str:
+    """A place as `target=` and `draft=` take it."""
+    if place.startswith(OF_MODELS):
+        return place.removeprefix(OF_MODELS)
+    return place if "/" in place else f"./{place}"
 
 
 def load_target(
@@ -286,7 +335,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
     """The arguments of the Trainer, from the recipe."""
     optim = recipe.optim
     return Seq2SeqTrainingArguments(
-        output_dir=str(output / "checkpoints"),
+        output_dir=str(output / CHECKPOINTS),
         max_steps=optim.max_steps,
         per_device_train_batch_size=optim.batch_size,
         per_device_eval_batch_size=100,

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 from specbench.config.keys import fresh, key
-from specbench.config.paths import shipped
+from specbench.config.model import place_of
+from specbench.config.paths import made_by, shipped
+from specbench.config.places import SHIPPED, model_at
 from specbench.errors import UserError
 
 
@@ -23,7 +25,7 @@ class ModelShape:
     """The network. `start_from` (a folder or hub name) replaces the shape by a trained model's own."""
 
     family: str = key("t5", "t5 | gpt2")
-    start_from: str | None = key(None, "a trained model, a folder or hub name, that replaces the shape")
+    start_from: str | None = key(None, "a trained model, NAME, ./FOLDER or OWNER/NAME, that replaces the shape")
     revision: str | None = key(None, "its commit on the hub")
     d_model: int = key(256, "width of the network")
     d_ff: int = key(512, "width of the feed-forward layers")
@@ -119,7 +121,8 @@ class DistillPlan:
     """Train a draft against `target`: on outputs the target wrote, towards its distribution (DistillSpec)."""
 
     target: str | None = key(
-        None, "the target a draft learns from: a folder, a hub name or shipped:models/NAME; unset: ordinary training"
+        None,
+        "the target a draft learns from, as target= of run: NAME, ./FOLDER or OWNER/NAME; unset: ordinary training",
     )
     revision: str | None = key(None, "its commit on the hub")
     greedy: float = key(1.0, "share of the sources for which the target writes a greedy output to learn from")
@@ -259,6 +262,7 @@ class Recipe:
     look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings instead of a model")
     pard: PardPlan = fresh(PardPlan, "PARD's training of a draft in place of another")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
+    force: bool = key(False, "start again, and discard the checkpoints of any training in output")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
@@ -302,7 +306,9 @@ def check(recipe: Recipe) -> Recipe:
     Raises UserError for the first value that cannot work; the message names the key.
     """
     if recipe.distill.target == "":  # as a recipe for any target has it
-        raise UserError("distill.target is not set: give the model to train for, distill.target=FOLDER or OWNER/NAME")
+        raise UserError(
+            "distill.target is not set: give the model to train for, distill.target=NAME, ./FOLDER or OWNER/NAME"
+        )
     _require_range(recipe, AT_LEAST_ONE, 1)
     words = recipe.data.passages.words
     if len(words) != 2 or not 0 < words[0] <= words[1]:
@@ -338,7 +344,7 @@ def check(recipe: Recipe) -> Recipe:
         _require_share(recipe, "pard.share")
         _require_share(recipe, "pard.decay")
         if recipe.model.start_from is None:
-            raise UserError("model.start_from is not set: pard trains a draft on, e.g. shipped:models/gpt-nano")
+            raise UserError("model.start_from is not set: pard trains a draft on, e.g. gpt-nano")
     _check_block(recipe)
     if recipe.look_ahead.number:
         _require_range(recipe, ["look_ahead.number"], 1, 16)
@@ -347,7 +353,7 @@ def check(recipe: Recipe) -> Recipe:
     if recipe.distill.start_from and not recipe.heads_kind():
         raise UserError("distill.start_from: is for heads; a model continues from model.start_from=FOLDER")
     if recipe.heads_kind() and recipe.distill.target is None:
-        raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
+        raise UserError("distill.target is not set: heads are trained on a target, e.g. t5-mini")
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe
@@ -435,9 +441,46 @@ def _check_specdec(recipe: Recipe) -> None:
     _require_share(recipe, "specdec.share")
 
 
-# Where a recipe's files lie: a path, a hub name, or `shipped:models/t5-mini` for what comes with the package.
+# Where a recipe's files and models are: a path, a hub name, or `shipped:models/t5-mini` for what comes with the
+# package. A model can also be named as in `specbench run`.
 
-SHIPPED = "shipped:"
+
+MODELS = {  # the options that name a model, and those of their commits
+    "model.start_from": "model.revision", "tokenizer.start_from": None, "distill.target": "distill.revision",
+    "distill.start_from": None,
+}  # fmt: skip
+
+
+def with_places(recipe: Recipe, folders: Iterable[Path] = ()) -> Recipe:
+    """`recipe` with the place of each model that it names, and its commit; `folders` hold choices as in `conf/`.
+
+    Raises UserError for a name of no model, or of one without weights.
+    """
+    for name, commit in MODELS.items():
+        value = attrgetter(name)(recipe)
+        if not value or value.startswith(SHIPPED):
+            continue
+        model = model_at(value, name, folders)
+        place = place_of(model)
+        if place is None:
+            raise UserError(f"{name}={value}: this model has no weights; name one that has")
+        recipe = _with(recipe, name, place)
+        if commit is not None and attrgetter(commit)(recipe) is None and model.path is None:
+            recipe = _with(recipe, commit, model.revision)
+    return recipe
+
+
+def require_made(recipe: Recipe) -> None:
+    """Raise UserError for a model that does not exist yet, which another recipe is to write first."""
+    for name in MODELS:
+        value = attrgetter(name)(recipe)
+        if value and not Path(resolve(value)).exists() and (how := made_by(value)):
+            raise UserError(f"{name}={value}: does not exist yet; {how}")
+
+
+def _with(recipe: Recipe, key: str, value: str | None) -> Recipe:
+    part, _, name = key.partition(".")
+    return replace(recipe, **{part: replace(getattr(recipe, part), **{name: value})})
 
 
 def resolve(where: str) -> str:
@@ -450,3 +493,13 @@ def resolve(where: str) -> str:
 def short_name(where: str) -> str:
     """`where` without the machine's folders: for model cards, which travel."""
     return where if where.startswith(SHIPPED) or not Path(where).is_absolute() else Path(where).name
+
+
+def portable(value: Any) -> Any:
+    """A recipe as plain values, with file names in place of this machine's folders."""
+    if isinstance(value, dict):
+        # Words put before or kept in a text may begin with a slash, too.
+        return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    return short_name(value) if isinstance(value, str) else value

@@ -158,7 +158,7 @@ def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
 
 
 def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), without an end token.
+    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'); a text begins with [CLS].
 
     Raises UserError if the text does not give that many pieces.
     """
@@ -167,6 +167,10 @@ def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
+    begin = ("[CLS]", special.index("[CLS]"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", pair="[CLS] $A $B", special_tokens=[begin]
+    )
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != size:
@@ -292,9 +296,15 @@ def pairs_of_ids(sources: list[list[int]], targets: list[list[int]]) -> Dataset:
 
 
 def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
-    """Texts run together, each closed by the end-of-sequence token, cut into blocks of `max_target` counted tokens."""
+    """Texts run together and cut into blocks of `max_target` counted tokens.
+
+    Each is closed by the end-of-sequence token, and begins with the token that begins a text where there is another:
+    an unconditional completion starts from it (`engine.vocabulary.Vocabulary.start`).
+    """
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
-    line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
+    end = tokenizer.eos_token_id
+    begin = [] if tokenizer.bos_token_id in (None, end) else [tokenizer.bos_token_id]
+    line = list(chain.from_iterable([*begin, *text, end] for text in ids))
     size = min(plan.max_target, len(line))
     parts = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
     masks, lengths = [[1] * size] * len(parts), [size] * len(parts)

@@ -109,8 +109,9 @@ def probe(
     first: int = 0,
     timing: Timing = once,
     steps: int | None = None,
+    told: Callable[[Sequence[Round]], None] = lambda _: None,
 ) -> list[Round]:
-    """Time `rounds` rounds over `texts`, numbered from `first`, each by `timing`.
+    """Time `rounds` rounds over `texts`, numbered from `first`, each by `timing`; `told` receives those done so far.
 
     If `first` is 0, an untimed warm-up round comes first. `steps`: the baseline's of a visit; None: as many as take
     `LONG_S`, which ranks of one target would not agree on.
@@ -122,6 +123,7 @@ def probe(
         _visit_lengths(target, sorted(set(chains)), texts, rounds, _common(candidates).max_new_tokens)
     for number in range(first, first + rounds):
         timed.append(timing(partial(_round, target, candidates, gammas, texts, number, seed, steps)))
+        told(timed)
     return timed
 
 
@@ -288,8 +290,11 @@ def probe_rows(
     rounds: int,
     seed: int = 0,
     timing: Timing = once,
+    told: Callable[[Sequence[Round]], None] = lambda _: None,
 ) -> list[Round]:
     """Timed passes of a batch: `rounds` rounds over `rows` of `texts` at a time, after an untimed round.
+
+    `told` receives the rounds done so far.
 
     All rows are at work: they begin inside completions that the target wrote, each at a place of its own, no completion
     ends, and only passes count in which no row had left. What a pass of the batch takes does not depend on how much one
@@ -330,7 +335,11 @@ def probe_rows(
         return this
 
     one_round(-1)
-    return [timing(partial(one_round, number)) for number in range(rounds)]
+    timed = []
+    for number in range(rounds):
+        timed.append(timing(partial(one_round, number)))
+        told(timed)
+    return timed
 
 
 def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int, cold: int) -> list[Prompt]:

@@ -1,0 +1,208 @@
+"""What a training leaves in its folder: which recipe it is of, and which of its checkpoints are whole.
+
+Checkpoints, the fitted tokenizer and the target's completions are taken up again by the same recipe alone. Beside them
+lies its fingerprint: the values that change the training, and digests of the files that they name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from specbench.errors import UserError
+from specbench.files import digest, write_atomically
+from specbench.train.schema import Recipe, portable, resolve
+
+FINGERPRINT = "training.json"
+CHECKPOINTS = "checkpoints"
+LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
+# What says how a training is shown, saved or measured, and not what is trained.
+NOT_IDENTITY = (
+    "name", "takes", "output", "force", "threads", "progress", "log_steps", "save_steps", "eval_steps",
+    "data.eval_path", "data.eval_rows", "data.test", "data.test_rows", "data.passages.test", "optim.max_minutes",
+)  # fmt: skip
+FILES = ("data.path", "data.exclude", "data.passages.path", "data.passages.exclude", "tokenizer.extra")
+MODELS = ("model.start_from", "tokenizer.start_from", "distill.target", "distill.start_from")
+WEIGHTS = (".safetensors", ".bin", ".json", ".model")
+READ = 2**20  # bytes of a file of weights that its digest reads at either end
+NAMED = 3  # differences that a message names
+
+
+def fingerprint(recipe: Recipe) -> dict[str, Any]:
+    """The values of `recipe` that change a training, by their keys, without those at their default.
+
+    A key that another version adds changes nothing as long as it is at its default.
+    """
+    usual = dict(_flat(asdict(Recipe())))
+    own = {name: value for name, value in _flat(portable(asdict(recipe))) if value != usual.get(name)}
+    own = {name: value for name, value in own.items() if not _belongs(name, NOT_IDENTITY)}
+    contents = dict(_contents(asdict(recipe)))
+    plain: dict[str, Any] = json.loads(json.dumps(own | ({"contents": contents} if contents else {})))
+    return plain
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value with its key, `optim.lr`."""
+    for name, part in value.items():
+        if isinstance(part, Mapping) and part:
+            yield from _flat(part, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", part
+
+
+def _belongs(name: str, keys: Iterable[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
+
+
+def _contents(recipe: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Digests of the files that each key names; models of the hub are named by their revision."""
+    for keys, digest_of in ((FILES, digest), (MODELS, _digest_of_weights)):
+        for key in keys:
+            value: Any = recipe
+            for part in key.split("."):
+                value = value[part]
+            places = [Path(resolve(one)) for one in ([value] if isinstance(value, str) else value or [])]
+            if found := [digest_of(place) for place in places if place.exists()]:
+                yield key, found
+
+
+def _digest_of_weights(folder: Path) -> str:
+    """Of the names, the sizes and both ends of the files of a model: reading all of a large one takes minutes."""
+    found = hashlib.sha256()
+    for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+        if file.suffix not in WEIGHTS or file.name == FINGERPRINT:
+            continue
+        size = file.stat().st_size
+        found.update(f"{file.name} {size}".encode())
+        with open(file, "rb") as opened:
+            found.update(opened.read(READ))
+            opened.seek(max(0, size - READ))
+            found.update(opened.read(READ))
+    return found.hexdigest()
+
+
+def claim(recipe: Recipe, output: Path) -> None:
+    """Write the fingerprint of `recipe` into `output`, where only the same recipe is taken up again.
+
+    With `force` the work of any earlier training there is discarded. Raises UserError if another one has left work.
+    """
+    left = [place for name in LEFT if (place := output / name).exists()]
+    now = fingerprint(recipe)
+    if recipe.force:
+        for place in left:
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+    elif (left or any(output.glob("*.safetensors"))) and (before := _read(output / FINGERPRINT)) != now:
+        raise UserError(
+            f"output={recipe.output}: this folder holds another training ({_difference(before, now)}); give it a "
+            "folder of its own, output=FOLDER, or discard what is there with force=true"
+        )
+    write_atomically(output / FINGERPRINT, json.dumps(now, indent=1, ensure_ascii=False) + "\n", "output=FOLDER")
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _difference(before: dict[str, Any] | None, now: dict[str, Any]) -> str:
+    """The first keys in which two fingerprints differ, in words."""
+    if before is None:
+        return f"its recipe is not known: it has no {FINGERPRINT}"
+    usual = dict(_flat(asdict(Recipe())))
+    there, here = (usual | {name: value for name, value in one.items() if name != "contents"} for one in (before, now))
+    said = [
+        f"{name}={_word(there.get(name))} there, {_word(here.get(name))} now"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name)
+    ]
+    old, new = (one.get("contents", {}) for one in (before, now))
+    named = {one.partition("=")[0] for one in said}
+    said += [
+        f"other files as {name}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name) and name not in named
+    ]
+    more = f" and {len(said) - NAMED} more" if len(said) > NAMED else ""
+    return f"{'; '.join(said[:NAMED])}{more}"
+
+
+def _word(value: Any) -> str:
+    """A value as the command line writes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# A checkpoint is whole if the digests written after it are those of its files: a kill or a full disk leaves part of it.
+
+
+WHOLE = "whole.json"
+NUMBER = re.compile(r"checkpoint-(\d+)")
+OF_A_PROCESS = re.compile(r"rng_state_\d+\.pth")  # written by each of several processes in its own time
+
+
+class MarksWhole(TrainerCallback):
+    """Writes the digests of a checkpoint's files into it when all are written."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and checkpoint.is_dir():
+            write_atomically(checkpoint / WHOLE, json.dumps(_digests(checkpoint), indent=1), "output=FOLDER")
+
+
+def last_whole(output: Path, told: bool = True) -> Path | None:
+    """The last checkpoint that is whole; None without one. `told`: each that is skipped is said on stderr."""
+    folder = output / CHECKPOINTS
+    there = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+    for place in sorted((one for one in there if NUMBER.fullmatch(one.name)), key=step_of, reverse=True):
+        if (fault := _fault(place)) is None:
+            return place
+        if told:
+            print(f"{place}: {fault}; it is skipped", file=sys.stderr)
+    return None
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    found = NUMBER.fullmatch(checkpoint.name)
+    assert found is not None
+    return int(found[1])
+
+
+def _fault(checkpoint: Path) -> str | None:
+    """Why a checkpoint cannot be resumed; None if it is whole."""
+    marked = _read(checkpoint / WHOLE)
+    if marked is None:
+        return "this checkpoint is unfinished"
+    found = _digests(checkpoint)
+    damaged = [name for name, known in marked.items() if found.get(name) != known]
+    return f"this checkpoint is damaged ({', '.join(damaged)})" if damaged else None
+
+
+def _digests(checkpoint: Path) -> dict[str, str]:
+    return {
+        file.name: digest(file)
+        for file in sorted(checkpoint.iterdir())
+        if file.is_file() and file.name != WHOLE and not OF_A_PROCESS.fullmatch(file.name)
+    }
+
+
+def interrupted(recipe: Recipe) -> str:
+    """What Ctrl-C leaves of a training, and what the same command does with it."""
+    checkpoint = last_whole(Path(recipe.output).expanduser(), told=False)
+    if checkpoint is None:
+        return (
+            f"interrupted before the first checkpoint (save_steps={recipe.save_steps}): the same command starts again "
+            "from step 0"
+        )
+    return f"interrupted; the same command resumes from step {step_of(checkpoint)}"

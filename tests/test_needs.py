@@ -1,0 +1,85 @@
+"""`--dry-run` of run, alpha, recommend and train: models, tokens, memory and time, and nothing loaded or written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import main
+
+Capture = pytest.CaptureFixture[str]
+MINI = ["target=gpt-mini", "draft=gpt-nano", "dtype=float32", "device=cpu", "limit=4", "max_new_tokens=16"]
+CALLS = {
+    "run": (["run", *MINI], 2 * 4 * 16, "4 prompts with and without the draft, up to 128 tokens"),
+    "alpha": (["alpha", *MINI, "tokens=64"], 2 * 64, "2 samples of 64 tokens, along which 1 drafts are scored"),
+    "recommend": (["recommend", *MINI, "tokens=64", "gammas=[1,3]"], 64, "64 tokens"),
+    "train": (
+        ["train", "recipe=distill", "distill.target=gpt-mini", "data.path=[x.jsonl]", "optim.max_steps=10"],
+        10 * 128 * 128, "10 steps of 128 rows, up to 163,840 tokens",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.engine.weights.load.load_model", None)
+    monkeypatch.setattr("specbench.train.networks.load", None)
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_needs_are_told_and_nothing_is_done(
+    verb: str, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, tokens, work = CALLS[verb]
+    assert main([*words, "--dry-run"]) == 0, capfd.readouterr().err
+    out = capfd.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in out] == ["models", "work", "memory", "time"]
+    assert "gpt-mini (" in out[0] and "parameters" in out[0] and work in out[1]
+    assert "MB" in out[2] and out[3].startswith("time: about ")
+    assert main([*words, "--dry-run", "--format", "json"]) == 0
+    needs = json.loads(capfd.readouterr().out)
+    assert needs["tokens"] == tokens and needs["seconds"] > 0 and needs["weights_bytes"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_mistakes_are_told_as_without_it(verb: str, capfd: Capture) -> None:
+    wrong = "optim.max_steps=0" if verb == "train" else "max_new_tokens=0"
+    assert main([*CALLS[verb][0], wrong, "--dry-run"]) == 2
+    assert wrong.partition("=")[0] in capfd.readouterr().err
+
+
+def test_dry_run_of_other_modes_is_refused(capfd: Capture) -> None:
+    assert main(["recommend", "--load", "--dry-run"]) == 2
+    assert "--dry-run: is not known for --load" in capfd.readouterr().err
+
+
+def test_a_record_tells_the_time_of_the_next_run(tmp_path: Path, capfd: Capture) -> None:
+    from specbench.choose import needs
+
+    words = [*CALLS["run"][0], f"results={tmp_path}"]
+    assert main([*words, "--dry-run"]) == 0
+    assert "an estimate, with no record of this target here" in capfd.readouterr().out
+    row = {
+        "target": "gpt-mini", "task": "lm-mini", "dtype": "float32", "draft": "gpt-nano", "temperature": 0, "gamma": 3,
+        "accept": "exact", "batch": 1, "tokens": 640, "prompts": 10, "target_step_s": 0.5, "speedup_measured": 1.0,
+        "created": "2026-01-01", "run_id": "before",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(needs, "machine_of", lambda config: "here")
+        patch.setattr(needs, "_records", lambda results: [row | {"hardware": "here"}])
+        assert main([*words, "--dry-run"]) == 0
+        assert "time: about 4 min 16 s (from the record before)" in capfd.readouterr().out
+        assert main([*CALLS["alpha"][0], "--dry-run"]) == 0
+        assert "with the step time of the record before" in capfd.readouterr().out
+
+
+def test_a_run_of_an_experiment_says_how_many_it_leaves_out(capfd: Capture) -> None:
+    assert main(["run", "experiment=table2-mini", "limit=0"]) == 2
+    said = capfd.readouterr().err.splitlines()[0]
+    assert said.startswith("experiment=table2-mini: this is one of 12 runs, with draft, sampling.temperature, gamma as")
+    assert said.endswith("specbench sweep experiment=table2-mini limit=0")
+    picked = ["draft=bigram", "sampling.temperature=0", "gamma=3"]
+    assert main(["run", "experiment=table2-mini", *picked, "limit=0"]) == 2
+    assert "one of" not in capfd.readouterr().err

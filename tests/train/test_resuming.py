@@ -1,0 +1,152 @@
+"""A training resumes what is its own and whole: another recipe is refused, a damaged checkpoint skipped."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from specbench.cli import main
+from specbench.errors import UserError
+from specbench.train.recipe import train
+from specbench.train.resuming import fingerprint, last_whole
+from specbench.train.schema import DataPlan, Recipe
+from specbench.train.trainers import SizedTrainer
+
+CHANGES: dict[str, Callable[[Recipe], Recipe]] = {
+    "optim.lr=0.001 there, 0.01 now": lambda one: replace(one, optim=replace(one.optim, lr=0.01)),
+    "seed=1 there, 2 now": lambda one: replace(one, seed=2),
+    "model.d_model=32 there, 16 now": lambda one: replace(one, model=replace(one.model, d_model=16)),
+    "tokenizer.size=100 there, 90 now": lambda one: replace(one, tokenizer=replace(one.tokenizer, size=90)),
+    "data.max_target=32 there, 16 now": lambda one: replace(one, data=replace(one.data, max_target=16)),
+}
+
+
+@contextmanager
+def stopped_after(steps: int, by: type[BaseException] = RuntimeError) -> Iterator[None]:
+    """Trainings end with `by` when they have done so many steps, with the disk as a kill leaves it."""
+    original, done = SizedTrainer.training_step, []
+
+    def dying(self: SizedTrainer, *args: object, **kwargs: object) -> object:
+        if len(done) == steps:
+            raise by
+        done.append(0)
+        return original(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SizedTrainer, "training_step", dying)
+        with pytest.raises(by):
+            yield
+
+
+@pytest.fixture
+def begun(gpt_recipe: Recipe) -> Recipe:
+    """A recipe of 4 steps that was killed after its third, with a checkpoint after each."""
+    recipe = replace(gpt_recipe, save_steps=1)
+    with stopped_after(3):
+        train(recipe)
+    return recipe
+
+
+def test_another_recipe_is_refused_with_both_ways_out(begun: Recipe) -> None:
+    for said, change in CHANGES.items():
+        with pytest.raises(UserError) as caught:
+            train(change(begun))
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+        assert "output=FOLDER" in str(caught.value) and "force=true" in str(caught.value)
+    assert (train(begun) / "model.safetensors").is_file()
+
+
+def test_other_rows_under_the_same_name_are_another_training(begun: Recipe, rows: list[dict], tmp_path: Path) -> None:
+    (file,) = begun.data.path
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copy(file, tmp_path / "elsewhere")
+    Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows[:50]))
+    with pytest.raises(UserError, match=r"\(other files as data.path\)"):
+        train(begun)
+    assert train(replace(begun, data=replace(begun.data, path=[moved])))  # the same rows from elsewhere
+
+
+def test_force_starts_again_and_discards_all_that_the_other_left(begun: Recipe) -> None:
+    other = replace(begun, model=replace(begun.model, d_model=16), tokenizer=replace(begun.tokenizer, size=90))
+    folder = train(replace(other, force=True))
+    assert {len(weight) for name, weight in load_file(folder / "model.safetensors").items() if "ln_f" in name} == {16}
+    steps = [entry["step"] for entry in json.loads((folder / "training-log.json").read_text()) if "loss" in entry]
+    assert steps == [1, 2, 3, 4]
+    assert len(json.loads((folder / "tokenizer" / "tokenizer.json").read_text())["model"]["vocab"]) == 90
+    assert json.loads((folder / "training.json").read_text()) == fingerprint(other)
+
+
+def test_weights_of_an_unknown_training_are_not_overwritten(gpt_recipe: Recipe) -> None:
+    folder = Path(gpt_recipe.output)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights of somebody")
+    with pytest.raises(UserError, match="its recipe is not known.*force=true"):
+        train(gpt_recipe)
+    assert (folder / "model.safetensors").read_bytes() == b"weights of somebody"
+
+
+def test_what_is_only_shown_or_measured_is_no_other_training(begun: Recipe, pairs: str) -> None:
+    data = replace(begun.data, test={"toy": pairs}, test_rows=2)
+    assert train(replace(begun, name="renamed", log_steps=2, save_steps=2, data=data)).is_dir()
+
+
+def damage(checkpoint: Path, how: str) -> None:
+    """As a kill, a full disk or a bad disk leaves a checkpoint."""
+    if how == "empty":
+        shutil.rmtree(checkpoint)
+        checkpoint.mkdir()
+    elif how == "unfinished":
+        (checkpoint / "whole.json").unlink()
+        (checkpoint / "trainer_state.json").unlink()
+    elif how == "cut":
+        file = checkpoint / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        (checkpoint / "optimizer.pt").write_bytes(b"\0" * (checkpoint / "optimizer.pt").stat().st_size)
+
+
+@pytest.mark.parametrize("how", ["empty", "unfinished", "cut", "zeros"])
+def test_a_damaged_checkpoint_is_skipped_and_said(begun: Recipe, how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    last = last_whole(Path(begun.output))
+    assert last is not None and last.name == "checkpoint-3"
+    damage(last, how)
+    capfd.readouterr()
+    assert (train(begun) / "model.safetensors").is_file()
+    said = capfd.readouterr().err
+    assert f"checkpoint-3: this checkpoint is {'damaged' if how in ('cut', 'zeros') else 'unfinished'}" in said
+    assert "it is skipped" in said and "resumes from step 2 of 4" in said
+
+
+def test_without_a_whole_checkpoint_training_starts_from_step_0(begun: Recipe) -> None:
+    for checkpoint in (Path(begun.output) / "checkpoints").iterdir():
+        damage(checkpoint, "empty")
+    assert (train(begun) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "said"),
+    [
+        (1, "interrupted; the same command resumes from step 2"),
+        (300, "interrupted before the first checkpoint (save_steps=300): the same command starts again from step 0"),
+    ],
+)
+def test_ctrl_c_says_what_it_leaves(
+    gpt_recipe: Recipe, save_steps: int, said: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(gpt_recipe, save_steps=save_steps)
+    monkeypatch.setattr("specbench.cli.train.main", lambda words: 0 if train(recipe) else 1)
+    with stopped_after(2, KeyboardInterrupt):
+        code = main(["train"])
+        err = capfd.readouterr().err
+        assert code == 130 and err.splitlines()[-1] == f"specbench: {said}"
+        raise KeyboardInterrupt
+
+
+def test_a_fingerprint_names_no_folder_of_this_machine(gpt_recipe: Recipe, tmp_path: Path) -> None:
+    assert str(tmp_path) not in json.dumps(fingerprint(gpt_recipe))
+    assert fingerprint(Recipe(data=DataPlan())) == {}
