@@ -15,6 +15,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.draft import Draft, DraftSession
 from specbench.config.draft import DraftConfig
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule
@@ -109,7 +110,7 @@ def test_a_lossy_rule_is_caught() -> None:
         check_rule(all_of_it)
 
 
-class Wrong:
+class Wrong(Draft, DraftSession):
     """A right draft but for one thing."""
 
     operations = 0.0

@@ -19,7 +19,6 @@ from test_medusa import made as heads_on_a_target
 from torch.nn import functional
 
 from specbench import kernels as compiler
-from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.choice import with_engine
@@ -547,7 +546,7 @@ def test_heads_are_captured_before_decoding_and_not_for_each_length(kind: str, m
         return ready(self, function, widths)
 
     monkeypatch.setattr(NativeModel, "ready", counted)
-    expect(draft, Sampling(0.0), [3, 9])
+    draft.expect(Sampling(0.0), [3, 9])
     before = len(asked)
     assert before > 0
     for tokens in (3, 7, 12):

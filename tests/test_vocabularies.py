@@ -296,7 +296,7 @@ TEXT_FAULTS: dict[str, Fault] = {  # without q each token is certain; any q that
 }
 
 
-class Faulty:
+class Faulty(Draft):
     operations = 1.0
 
     def __init__(self, draft: Draft, shared: int, fault: Fault) -> None:

@@ -5,7 +5,7 @@ it yields a `Moment` and receives a mark (`engine.session.marking`), whose time 
 driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
 give all rows the same time stamps (`algorithm.batching`).
 
-Where the target's engine runs passes itself (`engine.session.RunsPasses`), a sequence yields nothing within them:
+Where the target's engine runs passes itself (`Model.passes`), a sequence yields nothing within them:
 tokens and times come with each `DonePass`. Tests compare these passes with those of this module, token by token.
 """
 
@@ -20,7 +20,7 @@ import torch
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, Drafting, Proposed, expect, models_of
+from specbench.algorithm.draft import Draft, Drafting, Proposed
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.experts import Counting
 from specbench.engine.session import (
@@ -31,12 +31,8 @@ from specbench.engine.session import (
     PassPlan,
     Prompt,
     Read,
-    RunsPasses,
     Session,
-    get_ready,
-    is_a,
     marking,
-    repeating,
 )
 from specbench.sampling import Choice, DrawnNumbers, Sampling, uniforms
 
@@ -117,15 +113,15 @@ READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Standard decoding: one target step a token; several steps in one call where the engine can."""
-    get_ready(target, prompt, spec.max_new_tokens)
+    target.get_ready(prompt, spec.max_new_tokens)
     began = target.now()
-    session, repeat = target.start(prompt), repeating(target)
+    session, repeat = target.start(prompt), target.repeat
     tokens, choice = list(prompt.prefix), Choice(spec.sampling, target.vocabulary_size)
     end = len(tokens) + spec.max_new_tokens
     plan = PassPlan(0, end, choice, choice)
-    in_calls = target.passes(session, None, plan, tokens) if is_a(target, RunsPasses) else None
+    in_calls = target.passes(session, None, plan, tokens)
     start_s = target.now() - began
-    counting = Counting(target)
+    counting = Counting(target.experts)
     marks = [(yield READY)]
     while len(tokens) < end:
         if in_calls is not None:
@@ -151,15 +147,15 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
     an accepted block.
     """
-    expect(draft, spec.drafting, spec.gamma.picks)
-    for model in (target, *models_of(draft)):
-        get_ready(model, prompt, spec.max_new_tokens)
+    draft.expect(spec.drafting, spec.gamma.picks)
+    for model in (target, *draft.models):
+        model.get_ready(prompt, spec.max_new_tokens)
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
     drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
-    gamma, verification, repeat = spec.gamma.start(), spec.verification, repeating(target)
-    counting = Counting(target)
+    gamma, verification, repeat = spec.gamma.start(), spec.verification, target.repeat
+    counting = Counting(target.experts)
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
     passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
@@ -216,7 +212,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
 
 def _plan(target: Model, drafting: Drafting, spec: DecodingSpec, end: int) -> PassPlan:
     """Of the passes of `spec`."""
-    own = Choice(spec.drafting, target.vocabulary_size) if drafting.chooses is None else drafting.chooses[1]
+    chooses = drafting.own.chooses
+    own = Choice(spec.drafting, target.vocabulary_size) if chooses is None else chooses[1]
     choosing = Choice(spec.verification.sampling, target.vocabulary_size)
     return PassPlan(max(spec.gamma.picks), end, own, choosing, RESIDUAL_EPSILON)
 
@@ -231,10 +228,10 @@ def _in_calls(
     """
     verification = spec.verification
     is_exact = verification.argmax_only or verification.rule is accept_exact
-    if not is_exact or drafting.needs_target or not is_a(target, RunsPasses):
+    if not is_exact or drafting.needs_target:
         return None, False
-    if drafting.chooses is not None and isinstance(spec.gamma, Constant):
-        whole = target.passes(session, drafting.chooses[0], plan, tokens)
+    if (chooses := drafting.own.chooses) is not None and isinstance(spec.gamma, Constant):
+        whole = target.passes(session, chooses[0], plan, tokens)
         if whole is not None:
             return whole, True
     return target.passes(session, None, plan, tokens), False

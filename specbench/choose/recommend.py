@@ -72,15 +72,10 @@ def assisted_generation(candidates: Sequence[LoadedCandidate]) -> Engines:
         if (processing := one.config.sampling.processing()) is not None:
             raise UserError(f"sampling ({processing}): engine=transformers is timed without it; leave it out")
         found[one.name] = AssistedGeneration(
-            _network(parts.target), _network(draft.model), parts.spec.sampling, one.config.max_new_tokens,
+            parts.target.network, draft.model.network, parts.spec.sampling, one.config.max_new_tokens,
             parts.target.now,
         )  # fmt: skip
     return found
-
-
-def _network(model: object) -> object:
-    """The `transformers` module that our engines are made from."""
-    return getattr(model, "network")  # noqa: B009 a Model need not have one
 
 
 def rounds_of(engines: Engines, scored: Scored) -> list[Round]:

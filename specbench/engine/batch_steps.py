@@ -5,7 +5,7 @@ logits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from transformers import EncoderDecoderCache
 from specbench.engine.buffers import TensorCache
 from specbench.engine.capture.placement import Placement, cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
+from specbench.engine.experts import Experts
 from specbench.engine.layout import Layout
-from specbench.engine.session import Read
+from specbench.engine.session import Marking, Now, Prompt, Read, Session
 
 
 class StepsOfRows(Protocol):
@@ -53,11 +54,16 @@ class BatchableModel(Protocol):
     eos_ids: frozenset[int]
     longest: int | None
     operations: float
-    now: Callable[[], float]
+    now: Now
+    mark: Marking | None
+    experts: Experts | None
     state_width: int
     tap_width: int
     states_of_prompt: bool
     readable: int
+    window: Any  # what its sessions attend to; None: to everything
+
+    def start(self, prompt: Prompt) -> Session: ...
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows. Raises UserError where it cannot."""
@@ -67,20 +73,17 @@ class BatchableModel(Protocol):
         """Raise UserError where the model cannot read a tree."""
         ...
 
-
-@runtime_checkable
-class ReadsAtOnce(Protocol):
-    """A model that reads for several of its own sessions in one run, where `reads_at_once`."""
-
-    @property
-    def reads_at_once(self) -> bool: ...
-
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the model cannot read rows of several lengths."""
         ...
 
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether it reads for several of its own sessions in one run."""
+        ...
+
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """The results of `Session.extend` for each of `reads`, of different sessions: the same to the bit."""
+        """Where it does: the results of `Session.extend` for each of `reads`, of different sessions."""
         ...
 
 

@@ -27,7 +27,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.experts import Experts
 from specbench.engine.native.model import NativeModel
-from specbench.engine.session import Prompt, get_ready
+from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
 
 
@@ -218,7 +218,7 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
     tokens = [(index + 1) * model.vocabulary_size // (PROBED_TOKENS + 1) for index in range(PROBED_TOKENS)]
     whole = model.network.config.is_encoder_decoder
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
-    get_ready(model, prompt, len(tokens))
+    model.get_ready(prompt, len(tokens))
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):

@@ -85,8 +85,8 @@ class Experts:
 class Counting:
     """The experts that one completion's runs of a model read: between `begin` and `end` lies one run, or several."""
 
-    def __init__(self, model: object) -> None:
-        self._experts: Experts | None = getattr(model, "experts", None)
+    def __init__(self, experts: Experts | None) -> None:
+        self._experts = experts
         self._taken: list[tuple[Tensor, ...] | None] = []
 
     def begin(self) -> None:

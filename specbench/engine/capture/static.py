@@ -51,7 +51,7 @@ class StaticModel(EagerModel):
         self.packed, self.invariant = packed or PackedWeights(), invariant
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
         lowering = self.invariant_lowering if invariant else self.lowering
-        self.program = Program.of(
+        self.program: Program = Program.of(
             network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
         )
         self.placement = self.program.placement

@@ -51,6 +51,7 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
+    rolls_out = True
     grows_in_place = False  # graphs are of buffers of the pool
     no_windows = "replays graphs over whole caches (engine=cudagraph)"
 
@@ -121,7 +122,7 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """See `session.Repeat`: a graph from the second completion on; the first one asks for it.
+        """See `Model.repeat`: a graph from the second completion on; the first one asks for it.
 
         What no graph can hold runs as it is.
         """
@@ -141,7 +142,7 @@ class CudaGraphModel(StaticModel):
         return found
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `RollsOut`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
+        """See `Model`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
         wanted = [] if self.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         stride = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
@@ -245,7 +246,7 @@ class CudaGraphSession(StaticSession):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
-        """See `RolloutSession`."""
+        """See `Session.rollout`."""
         captured = self.model.steps_of_rollout(choice, steps)
         if captured is None or len(tokens) not in FIRST_READS:
             return None

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EncoderDecoderCache
 
+from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.capture.placement import Placement
+from specbench.engine.capture.program import Program
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts
 from specbench.engine.saved_heads import Positions, readable_tokens
-from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of, require_readable
+from specbench.engine.session import Model, Prompt, Read, Session, Tokens, clock_of, require_readable
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
@@ -30,7 +32,7 @@ from specbench.errors import UserError
 ONCE_A_SOURCE = re.compile(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)$")
 
 
-class EagerModel:
+class EagerModel(Model):
     """A `transformers` model with a language head, ready to start sessions."""
 
     engine = "eager"
@@ -45,12 +47,12 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
-    experts: Experts | None = None  # where its runs choose among experts, and note which
     pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
     unused_tensors: tuple[str, ...] = ()  # of its files, which the network has no place for
 
     window: Window | None = None  # what its sessions attend to; None: to everything
     no_windows: str | None = None  # why its sessions cannot have one
+    program: Program | None = None  # its step, where that is captured
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -106,7 +108,10 @@ class EagerModel:
         """A model of this engine over `network`, a part of this model's network that shares its weights."""
         return EagerModel(network, self.vocabulary_size, self.eos_ids)
 
-    def start(self, prompt: Prompt) -> LayeredSession:
+    def in_batch(self, rows: int) -> Batch:
+        return Batch.of(self, rows)
+
+    def start(self, prompt: Prompt) -> Session:
         if self.is_encoder_decoder:
             session = EncoderDecoderSession(self, prompt.source)
             if len(prompt.prefix) > 1:
@@ -126,7 +131,6 @@ class EagerModel:
 
     @property
     def recurrent_layers(self) -> int:
-        """How many layers have a recurrent state."""
         return 0 if self.recurrence is None else self.recurrence.recurrent_layers
 
     @property
@@ -146,11 +150,11 @@ class EagerModel:
 
     @property
     def reads_at_once(self) -> bool:
-        """See `ReadsAtOnce`: recurrent states are of sessions, and in no buffers."""
+        """See `BatchableModel`: recurrent states are of sessions, and in no buffers."""
         return self.recurrence is not None
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """See `ReadsAtOnce`; equal to rounding."""
+        """See `BatchableModel`; equal to rounding."""
         if len(reads) == 1:
             return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
         return RecurrentSession.read_rows(self, reads)

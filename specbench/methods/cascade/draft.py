@@ -24,8 +24,7 @@ from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_of, operations_of
-from specbench.engine.batch import Batch
+from specbench.algorithm.draft import Draft, Drafting, operations_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Reading
@@ -42,7 +41,7 @@ from specbench.theory.trees import ROOT
 GREEDY = Sampling(temperature=0.0)
 
 
-class CascadeDraft:
+class CascadeDraft(Draft):
     """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
 
     def __init__(
@@ -51,7 +50,7 @@ class CascadeDraft:
         """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
         self.trees = trees
         self.model = middle
-        self.models = (middle, *models_of(inner))
+        self.models = (middle, *inner.models)
         self.vocabulary_size = vocabulary_size
         self.inner = inner
         self.parts = (inner,)
@@ -63,11 +62,11 @@ class CascadeDraft:
         return CascadeSession(self, prompt, sampling)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        expect(self.inner, sampling, (self.inner_gamma,))
+        self.inner.expect(sampling, (self.inner_gamma,))
 
     def in_batch(self, rows: int) -> "CascadeDraft":
-        middle = Batch.of(self.model, rows)
-        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size, self.trees)
+        middle = self.model.in_batch(rows)
+        return CascadeDraft(middle, self.inner.in_batch(rows), self.inner_gamma, self.vocabulary_size, self.trees)
 
 
 class CascadeSession(ModelDraftSession):
@@ -75,7 +74,7 @@ class CascadeSession(ModelDraftSession):
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
-        self.rolling = None  # the middle model proposes nothing by itself
+        self.rolls_out = False  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
         inner_sampling = sampling if draft.trees is None else GREEDY

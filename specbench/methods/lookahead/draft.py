@@ -35,7 +35,7 @@ from specbench.theory.trees import ROOT
 
 
 @dataclass(eq=False)
-class LookaheadDraft:
+class LookaheadDraft(Draft):
     """A window of `window` columns, n-grams of `ngram` tokens, up to `guesses` of them verified in a pass."""
 
     target: Model

@@ -73,7 +73,7 @@ class OnlineDraft(ModelDraft):
         return OnlineSession(self, prompt, sampling)
 
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
-        """See `Learns`."""
+        """See `Draft.learn`."""
         session, self.at_work = self.at_work, None
         self._prompts += 1
         rejected = 0
@@ -106,7 +106,7 @@ class OnlineSession(ModelDraftSession):
         return super().proposing(tokens, gamma, generator)
 
     def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
-        """See `SeesVerification`."""
+        """See `DraftSession.after_verification`."""
         self.rejected += rejected
         size = len(logits_LV)
         first = (size - rejected) if self.draft.rejected_only else 0

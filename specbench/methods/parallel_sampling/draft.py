@@ -34,7 +34,7 @@ from specbench.sampling import Sampling, draw, most_likely, standardise
 from specbench.theory.trees import ROOT
 
 
-class ParallelDraft:
+class ParallelDraft(Draft):
     """`ids` are what `target` reads as look-ahead positions 1, 2, ..."""
 
     operations = 0.0  # what the positions take is counted in each proposal
