@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens, Verdict
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered, up_to_end
+from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
 from specbench.sampling import Choice, Sampling
 from specbench.theory.trees import ROOT
 
@@ -298,52 +298,3 @@ class Stores:
         for store in self._stores:
             store.add_texts(self._texts[self._added : place])
         self._added = place
-
-
-class Drafting:
-    """A draft at work beside the target's session on one sequence."""
-
-    def __init__(
-        self, target: Session, draft: Draft, prompt: Prompt, sampling: Sampling, eos_ids: frozenset[int]
-    ) -> None:
-        """`target` is the target's session on the same prompt, and `eos_ids` are the tokens that end a completion."""
-        self.target, self.eos_ids = target, eos_ids
-        self.own = draft.start_on(target, prompt, sampling)
-        self.propose = self.own.proposing
-        self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
-        # Asked once a completion, not in each pass.
-        self._watches = self.own.watches
-        # Of the target's runs: its session, its logits, or what it read.
-        self.needs_target = draft.starts_on_target or self.own.sees_runs
-
-    def read(self, tokens: list[int], proposal: Proposed) -> Read:
-        """The target's run that verifies `proposal` after `tokens`."""
-        unread = tokens[self.target.length :]
-        self._unread, self._size = len(unread), proposal.size
-        return read_of(self.target, unread, proposal)
-
-    def commit(self, tokens: list[int], proposal: Proposal, verdict: Verdict, logits_LV: Tensor) -> int:
-        """Append what a pass emits to `tokens`, up to an end, and bring the target and the draft there.
-
-        Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
-        `logits_LV` are those of the target's run. Returns the number of tokens emitted.
-        """
-        path, token = verdict
-        emitted_tokens = up_to_end([*(proposal.tokens[node] for node in path), token], self.eos_ids)
-        tokens += emitted_tokens
-        emitted = len(emitted_tokens)
-        accepted, unverified = path[: emitted - 1], proposal.unverified
-        end = len(logits_LV) - (0 if unverified is None else len(unverified.tokens))
-        if self._watches:
-            own_LV = logits_LV[end - self._size - 1 : end][:emitted]
-            rejected = emitted == len(path) + 1 <= len(proposal.tokens)
-            self.own.after_verification(len(tokens) - emitted, own_LV, rejected)
-        if proposal.parents is not None or unverified is not None:
-            self.target.select([*range(self._unread), *(self._unread + node for node in accepted)])
-        if proposal.parents is not None:
-            self.own.select(accepted)
-        if unverified is not None:
-            self.own.after_unverified(logits_LV[end:], accepted)
-        self.target.rollback(len(tokens) - 1)
-        self.own.rollback(len(tokens) - 1)
-        return emitted

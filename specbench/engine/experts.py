@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+Chosen = tuple[Tensor, ...]  # the experts [T, K] that runs chose, layer by layer
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 
@@ -93,8 +94,11 @@ class Counting:
         if self._experts is not None:
             self._experts.begin()
 
-    def end(self) -> None:
-        self._taken.append(None if self._experts is None else self._experts.taken())
+    def end(self) -> "Chosen | None":
+        """What was read since `begin`; None of a model without experts."""
+        taken = None if self._experts is None else self._experts.taken()
+        self._taken.append(taken)
+        return taken
 
     def counts(self) -> list[list[int] | None]:
         """Distinct experts by layer, run by run; None of a model without experts."""

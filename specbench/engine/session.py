@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from specbench.engine.experts import Experts
+from specbench.engine.experts import Chosen, Experts
 from specbench.errors import UserError
-from specbench.sampling import Choice, DrawnNumbers
+from specbench.sampling import Choice
 
 T = TypeVar("T")
 
@@ -243,47 +243,42 @@ class PassPlan:
     least: float = 0.0  # a residual of no more mass is rounding
 
 
-class PassNumbers(NamedTuple):
-    """The random numbers of P passes: of G drafted tokens, of their tests, and of the tokens that follow."""
-
-    uniform_PG: Tensor
-    trial_PG: Tensor
-    next_P1: Tensor
-
-
 class DonePass(NamedTuple):
-    """The result of a pass, and the times on the target's clock at which drafting, verifying and accepting ended."""
+    """A pass of Algorithm 1, whoever ran it, and marks of when drafting, verifying and accepting ended.
+
+    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, and
+    `experts` those that the target's run chose.
+    """
 
     drafted: list[int]
-    accepted: int
+    path: Sequence[int]
     emitted: list[int]
-    drafted_s: float
-    verified_s: float
-    over_s: float
+    drafted_at: Any
+    verified_at: Any
+    over_at: Any
+    operations: float | None = None
+    parents: Sequence[int] | None = None
+    experts: Chosen | None = None
 
 
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token. Both raise FloatingPointError where p or q is not finite.
+    Its sessions have then read all but the newest token. Both draw from `generator` what single passes would, in their
+    order, and raise FloatingPointError where p or q is not finite.
     """
 
-    most: int  # passes of a call
-
     def verify(
-        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, drawn: DrawnNumbers | None
+        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, asked: int, generator: torch.Generator
     ) -> DonePass:
-        """Verify tokens that were drafted after `tokens`, with `drawn` where T > 0.
+        """Verify tokens that were drafted after `tokens`, of `asked` that the draft drew numbers for.
 
         `q_GV` are the fp32 rows they were drawn from; None where each had all mass.
         """
         ...
 
-    def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
-        """Up to `most` passes after `length` tokens, with their random numbers where T > 0; at least one.
-
-        The last may end the sequence.
-        """
+    def run(self, length: int, generator: torch.Generator) -> list[DonePass]:
+        """The next passes after `length` tokens, at least one. The last may end the sequence."""
         ...
 
 
