@@ -23,6 +23,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import TargetRows, next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of
 from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
 from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
 from specbench.sampling import Choice, Sampling
@@ -73,6 +74,11 @@ class Pass:
     parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
     path: list[int] | None = None  # of a tree: the accepted tokens, by index
     experts: list[int] | None = None  # distinct experts that the target read, by layer; of all rows of a batch
+    # The pass, in other parts: forward passes while drafting and while verifying, and the loop around them. None on a
+    # device that works while the host goes on.
+    draft_run_s: float | None = None
+    verify_run_s: float | None = None
+    loop_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,31 +189,39 @@ class Passes:
         """`session` is the target's, and `drafting` the draft's, both at the same text."""
         self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
         self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)
+        self._ran_before: float | None = None  # the clock of runs at the end of the last pass
 
     def next(self, tokens: list[int], gamma: int, generator: torch.Generator) -> "Passing":
         """The next pass after `tokens`, or the next few, which no read separates."""
+        ran = RUNS.seconds if self._ran_before is None else self._ran_before
         # Draft x_1, ..., x_gamma ~ q.
         proposal = yield from self.drafting.proposing(tokens, gamma, generator)
-        return [(yield from self.verify(tokens, proposal, (yield DRAFTED), generator))]
+        drafted_at, drafting_s = (yield DRAFTED), RUNS.seconds - ran
+        done = yield from self.verify(tokens, proposal, generator)
+        self._ran_before = RUNS.seconds  # before other rows of a batch draft
+        return [done._replace(drafted_at=drafted_at, over_at=(yield OVER), draft_ran_s=drafting_s)]
 
     def verify(
-        self, tokens: list[int], proposal: Proposed, drafted_at: Any, generator: torch.Generator
+        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
     ) -> Generator[Read | Moment, Any, DonePass]:
+        """Verify `proposal`, accept and roll back; the marks of drafting and of the end are still missing."""
+        ran = RUNS.seconds
         # Verify: p at each of the draft tokens and after the last, in one run of the target.
         unread = tokens[self.session.length :]
         self.counting.begin()
         logits_LV = yield read_of(self.session, unread, proposal)
         experts = self.counting.end()
         p = self.rows(logits_LV, proposal)
-        verified_at = yield VERIFIED
+        verified_at, verifying_s = (yield VERIFIED), RUNS.seconds - ran
         # Accept the first n of them, and draw the token that follows from the residual, or from p after the last.
         known, (path, token) = verdict_on_host(p, proposal, self.verification, generator, self.repeat)
         emitted = up_to_end([*(known.tokens[node] for node in path), token], self.target.eos_ids)
         # Roll back what was rejected.
         self.roll_back(len(tokens), len(unread), known, path, emitted, logits_LV)
         return DonePass(
-            known.tokens, path, emitted, drafted_at, verified_at, (yield OVER), known.operations, known.parents, experts
-        )
+            known.tokens, path, emitted, None, verified_at, None, known.operations, known.parents, experts,
+            target_ran_s=verifying_s,
+        )  # fmt: skip
 
     def rows(self, logits_LV: Tensor, proposal: Proposed) -> TargetRows:
         """p at each token of `proposal` and after the last, from the logits of the target's run."""
@@ -248,14 +262,14 @@ class VerifiedInCalls(Passes):
         self.calls, self.plan = calls, plan
 
     def verify(
-        self, tokens: list[int], proposal: Proposed, drafted_at: Any, generator: torch.Generator
+        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
     ) -> Generator[Read | Moment, Any, DonePass]:
         plan = self.plan
         if not (isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)):
-            return (yield from super().verify(tokens, proposal, drafted_at, generator))
+            return (yield from super().verify(tokens, proposal, generator))
         done = self.calls.verify(tokens, proposal.tokens, proposal.q_GV, proposal.asked, generator)
         self.roll_back(len(tokens), 1, proposal, done.path, done.emitted)
-        return done._replace(drafted_at=drafted_at, over_at=(yield OVER), operations=proposal.operations)
+        return done._replace(operations=proposal.operations)
 
 
 class WholeInCalls(Passes):
@@ -297,7 +311,7 @@ class PassLog:
 
     def __init__(self, target: Model) -> None:
         self.passes: list[DonePass] = []
-        self._now, self._experts = target.now, target.experts
+        self._now, self._experts, self._runs_are_timed = target.now, target.experts, target.device.type == "cpu"
         self._began = self._target_started = self._ready = target.now()
         self._first: Any = None
 
@@ -333,9 +347,13 @@ class PassLog:
         parents, path = (None, None) if done.parents is None else (list(done.parents), list(done.path))
         emitted = len(done.emitted)
         experts = None if self._experts is None or done.experts is None else self._experts.distinct(done.experts)
+        ran: tuple[float | None, ...] = (None, None, None)
+        if self._runs_are_timed:
+            ran_s = done.draft_ran_s, done.target_ran_s
+            ran = *ran_s, draft_s + verify_s + accept_s - sum(ran_s)
         return Pass(
             len(done.drafted), min(len(done.path), emitted), emitted, draft_s, verify_s, accept_s, done.drafted,
-            done.operations, parents, path, experts,
+            done.operations, parents, path, experts, *ran,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from transformers import EncoderDecoderCache
 from specbench.engine.buffers import TensorCache
 from specbench.engine.capture.placement import Placement, cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
+from specbench.engine.clock import RUNS
 from specbench.engine.experts import Experts
 from specbench.engine.layout import Layout
 from specbench.engine.session import Marking, Now, Prompt, Read, Session
@@ -131,7 +132,7 @@ class EagerSteps:
         if last_row and not of_source:
             inputs["logits_to_keep"] = 1
         with self._placement.applying(layout) as options:
-            output = self._network(past_key_values=cache, use_cache=True, **inputs, **options)
+            output = RUNS.run(self._network, past_key_values=cache, use_cache=True, **inputs, **options)
         logits_BLV: Tensor = output.logits
         return logits_BLV[:, -1:] if last_row else logits_BLV
 
@@ -178,7 +179,7 @@ class CapturedSteps:
         inputs += fixed
         key = (id(step), count, *slots, *source_lengths)
         inputs += self._once(self._sources, key, lambda: step.of_source(*inputs))
-        return step.run(*inputs, *step.of_layout(*inputs))
+        return RUNS.run(step.run, *inputs, *step.of_layout(*inputs))
 
     @staticmethod
     def _once(

@@ -246,8 +246,8 @@ class PassPlan:
 class DonePass(NamedTuple):
     """A pass of Algorithm 1, whoever ran it, and marks of when drafting, verifying and accepting ended.
 
-    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, and
-    `experts` those that the target's run chose.
+    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, `experts`
+    those that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
     """
 
     drafted: list[int]
@@ -259,6 +259,8 @@ class DonePass(NamedTuple):
     operations: float | None = None
     parents: Sequence[int] | None = None
     experts: Chosen | None = None
+    draft_ran_s: float = 0.0
+    target_ran_s: float = 0.0
 
 
 class PassesInCalls(Protocol):

@@ -241,8 +241,9 @@ def _raw(trace: Trace, parts: Parts) -> TraceRecord:
         if raw[name] is None:
             del raw[name]
     for one in raw["passes"]:
-        if one["experts"] is None:
-            del one["experts"]
+        for name in ("experts", "draft_run_s", "verify_run_s", "loop_s"):
+            if one[name] is None:
+                del one[name]
     return cast(TraceRecord, raw)
 
 

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
 from specbench.engine.capture.placement import Placement
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
@@ -230,7 +231,7 @@ class EagerSession(NetworkSession):
             if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
             options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
-            output = model.network(use_cache=True, **self._inputs(tokens), **options)
+            output = RUNS.run(model.network, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
         logits_LV: Tensor = output.logits[0]

@@ -65,7 +65,7 @@ class RawReader(ctypes.Structure):
     _fields_ = [
         ("steps", ctypes.c_void_p), ("placed", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("most", "length", "capacity")),
-        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice),
+        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice), ("ran_s", ctypes.c_double),
     ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class RawPass(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("drafted", "accepted", "emitted")),
-        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s")),
+        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s", "draft_ran_s", "target_ran_s")),
     ]  # fmt: skip
 
 
@@ -86,6 +86,13 @@ class RawPasses(ctypes.Structure):
         ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
     ]  # fmt: skip
+
+
+def _done(one: RawPass, drafted: list[int], emitted: list[int]) -> DonePass:
+    return DonePass(
+        drafted, range(one.accepted), emitted, one.drafted_s, one.verified_s, one.over_s,
+        draft_ran_s=one.draft_ran_s, target_ran_s=one.target_ran_s,
+    )  # fmt: skip
 
 
 class Reader:
@@ -105,7 +112,7 @@ class Reader:
 
     def begin(self, session: ReadingSession, rows_GV: Tensor | None) -> None:
         """Continue from `session`; `rows_GV` receives the probabilities, None at T = 0."""
-        self.raw.length, self.raw.capacity = session.length, session.capacity
+        self.raw.length, self.raw.capacity, self.raw.ran_s = session.length, session.capacity, 0.0
         self.raw.choice.rows = None if rows_GV is None else rows_GV.data_ptr()
 
     def add(self, session: ReadingSession, length: int, count: int) -> None:
@@ -204,7 +211,7 @@ class NativePasses:
         for number, one in enumerate(self._done[:count]):
             end = length + one.emitted
             drafted, emitted = self._drafted[number * gamma : number * gamma + one.drafted], self._text[length:end]
-            found.append(DonePass(drafted, range(one.accepted), emitted, one.drafted_s, one.verified_s, one.over_s))
+            found.append(_done(one, drafted, emitted))
             length = end
         return found
 
@@ -228,7 +235,7 @@ class NativePasses:
             raw.given = -1
         one = self._done[0]
         emitted = self._text[length : length + one.emitted]
-        return DonePass(drafted, range(one.accepted), emitted, one.drafted_s, one.verified_s, one.over_s)
+        return _done(one, drafted, emitted)
 
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.

@@ -25,6 +25,7 @@ from specbench.config.draft import TrainedConfig
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import checked_capture
+from specbench.engine.clock import RUNS
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
@@ -124,7 +125,8 @@ class ParallelSession(StaticSession):
             return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
         placed = self.model.positions.once(key, compute)
-        logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+        inputs = *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]
+        logits_LV = RUNS.run(step.run, ids_1L, *inputs)[0]
         self.length += len(tokens)
         return logits_LV[-queries:]
 
