@@ -16,3 +16,6 @@ class Around:
         if name == "proposing" and hasattr(type(self), "propose"):
             return partial(DraftSession.proposing, self)  # or the replacement would be passed by
         return getattr(self.inner, name)
+
+
+DraftSession.register(Around)  # what it wraps has the defaults

@@ -21,7 +21,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import TargetRows, next_token, target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of
+from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of, require_base
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
@@ -292,6 +292,7 @@ def passes_of(
     It can by the rule of Algorithm 1 and with drafts that need nothing of the target's runs, and it drafts as well with
     one model at a constant gamma.
     """
+    require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
     step_by_step = Passes(target, session, drafting, verification)
     is_exact = verification.argmax_only or verification.rule is accept_exact

@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
 from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
+from specbench.errors import UserError
 from specbench.sampling import Choice, Sampling
 from specbench.theory.trees import ROOT
 
@@ -130,6 +131,15 @@ class DraftSession(ABC):
 def overrides(one: object, method: Callable[..., Any]) -> bool:
     """Whether the class of `one` has its own `method`, an optional one of a base class."""
     return getattr(type(one), method.__name__) is not method
+
+
+def require_base(one: object, base: type, key: str) -> None:
+    """Raise UserError if the class of `one`, which another package may have written, does not extend `base`."""
+    if not isinstance(one, base):
+        raise UserError(
+            f"{key}: {type(one).__name__} must extend {base.__module__}.{base.__name__}, which has the defaults of "
+            "methods that it does not define"
+        )
 
 
 class Stateless(DraftSession):

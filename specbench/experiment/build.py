@@ -9,7 +9,7 @@ import torch
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import AcceptByChance
 from specbench.algorithm.decoding import DecodingSpec
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, require_base
 from specbench.config.draft import TextDraftConfig
 from specbench.config.keys import as_share
 from specbench.config.model import name_of
@@ -163,6 +163,8 @@ def build_each(
     for config, task in zip(configs, encoded, strict=True):
         require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}
+    for draft in drafts.values():
+        require_base(draft, Draft, "draft")
     if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
         for model in (target, *(model for making in builders.values() for model in making.models)):
             model.eos_ids = frozenset()
