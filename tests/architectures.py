@@ -153,11 +153,13 @@ def row_of(kind: str) -> dict[str, str]:
     return {
         "family": NAMES[kind],
         "model_type": kind,
-        "engine": auto.engine if auto.fell_back is None else f"{auto.engine}: {auto.fell_back}",
+        "engine": auto.engine if auto.report.fell_back is None else f"{auto.engine}: {auto.report.fell_back}",
         "engines": " ".join(engines),
         "trees": _answer(in_trees),
         "batches": _answer(in_rows),
-        "invariance": "yes" if agrees(invariant, small) and invariant.invariant else f"no: {invariant.not_invariant}",
+        "invariance": "yes"
+        if agrees(invariant, small) and invariant.invariant
+        else f"no: {invariant.report.not_invariant}",
     }
 
 

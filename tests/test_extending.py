@@ -163,7 +163,10 @@ def test_a_class_without_the_base_class_is_refused_by_name() -> None:
             return Bare()
 
     with pytest.raises(UserError, match="^draft: Bare must extend specbench.algorithm.draft.DraftSession, which has"):
-        speculative(ToyModel(random_table(1)), Starts(), PROMPT, 2, Sampling(), 3, torch.Generator())
+        speculative(
+            ToyModel(random_table(1)), Starts(), PROMPT, gamma=2, sampling=Sampling(), max_new_tokens=3,
+            generator=torch.Generator(),
+        )  # fmt: skip
     with pytest.raises(UserError, match="^draft: Bare must extend specbench.algorithm.draft.Draft, which has"):
         require_base(Bare(), Draft, "draft")
 

@@ -90,7 +90,7 @@ def made(kind: str) -> Any:
 def test_a_step_is_one_call(kind: str) -> None:
     """Grouped queries, rotary angles, gates, norms of heads, sliding windows, learned positions, biases."""
     model = with_engine("native", made(kind), 40, ENDS, "invariant")
-    assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
+    assert isinstance(model, NativeModel) and model.invariant, model.report.not_invariant
     assert calls(model.program.one) == calls(model.program.several) == ["native_run"]
 
 
@@ -128,7 +128,7 @@ def in_torch_too() -> Any:
 def test_what_is_not_known_is_torchs() -> None:
     """What surrounds it is native."""
     model = with_engine("native", in_torch_too(), 40, ENDS, "invariant")
-    assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
+    assert isinstance(model, NativeModel) and model.invariant, model.report.not_invariant
     found = calls(model.program.several)
     assert found.count("native_run") > 1 and "packed_linear" not in found
 
@@ -329,7 +329,11 @@ def test_without_a_compiler_auto_is_static_and_native_says_why(monkeypatch: pyte
     compiler.found.cache_clear()
     try:
         found = with_engine("auto", network("t5", seed=5), 40, ENDS)
-        assert found.engine == "static" and found.fell_back is not None and "no C compiler" in found.fell_back
+        assert (
+            found.engine == "static"
+            and found.report.fell_back is not None
+            and "no C compiler" in found.report.fell_back
+        )
         with pytest.raises(UserError, match="engine=native: there is no C compiler .*; use engine=auto"):
             with_engine("native", network("t5", seed=5), 40, ENDS)
     finally:
@@ -384,7 +388,7 @@ def test_fp16_is_not_for_the_native_kernels() -> None:
 @pytest.mark.parametrize("numerics", ["auto", "invariant", "fast"])
 def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: str) -> None:
     found = with_engine("auto", network("t5", seed=5), 40, ENDS, numerics)
-    assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
+    assert (found.engine, found.invariant, found.report.not_invariant) == ("native", numerics != "fast", None)
 
 
 @pytest.mark.full

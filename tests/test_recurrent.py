@@ -146,8 +146,8 @@ def test_auto_comes_to_eager_and_others_are_refused() -> None:
     reason = "recurrent states, which only engine=eager rolls back"
     own = model("qwen3_next").network
     found = with_engine("auto", own, SIZE, ENDS, "invariant")
-    assert (found.engine, found.fell_back) == ("eager", reason)
-    assert found.not_invariant == "engine=eager does not control its kernels"
+    assert (found.engine, found.report.fell_back) == ("eager", reason)
+    assert found.report.not_invariant == "engine=eager does not control its kernels"
     for engine in ("static", "native", "compile"):
         with pytest.raises(UserError, match=f"engine={engine}: Qwen3NextForCausalLM has {reason}; use"):
             with_engine(engine, own, SIZE, ENDS)

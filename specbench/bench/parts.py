@@ -227,7 +227,7 @@ def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens
         draft.expect(Sampling(), [gamma])
         for model in models:
             model.get_ready(prompt, tokens)
-    return next((model.rollout_fell_back for model in models if model.rollout_fell_back), None)
+    return next((model.report.rollout_fell_back for model in models if model.report.rollout_fell_back), None)
 
 
 @dataclass(frozen=True)

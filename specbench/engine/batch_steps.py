@@ -12,11 +12,12 @@ from torch import Tensor
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
-from specbench.engine.capture.placement import Placement, cache_over, replaced
+from specbench.engine.capture.marking import cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Experts
 from specbench.engine.layout import Layout
+from specbench.engine.placement import Placement
 from specbench.engine.session import Marking, Now, Prompt, Read, Session
 
 

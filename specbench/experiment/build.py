@@ -59,17 +59,17 @@ class Parts:
     @property
     def fell_back(self) -> str | None:
         """Why a model of engine=auto runs by a slower engine than the fastest of its device."""
-        return next((model.fell_back for model in self.models if model.fell_back), None)
+        return next((model.report.fell_back for model in self.models if model.report.fell_back), None)
 
     @property
     def rollout_fell_back(self) -> str | None:
         """Why a draft's steps are not one graph where they should be, up to now."""
-        return next((model.rollout_fell_back for model in self.models if model.rollout_fell_back), None)
+        return next((model.report.rollout_fell_back for model in self.models if model.report.rollout_fell_back), None)
 
     @property
     def warmup_s(self) -> float:
         """Seconds of engine set-up so far; some captures are made between prompts."""
-        return sum(model.warmup_s for model in self.models)
+        return sum(model.report.warmup_s for model in self.models)
 
 
 def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
@@ -159,7 +159,7 @@ def build_each(
     for making in builders.values():
         making.fit(say)
     needed = needed_of_target(builders.values())
-    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *needed), say)
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, needed), say)
     for config, task in zip(configs, encoded, strict=True):
         require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}
@@ -175,7 +175,7 @@ def build_each(
             for model in (target, *making.models):
                 model.require_trees()
         making.require_room([*task.prompts, *task.probe_prompts])
-        not_invariant = target.not_invariant
+        not_invariant = target.report.not_invariant
         if config.batch > 1 and config.numerics == "invariant":
             not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)

@@ -243,7 +243,7 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Setup:
     require_range(run, vocabulary, name_of(run.target))
     builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
     builder.fit(say)
-    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
+    request = ModelRequest(run.target, "target", vocabulary, run, device, needed_of_target([builder]))
     loaded = loader.load(request, say)
     target = processed(loaded, config.sampling, vocabulary)
     return _Setup(config, run, vocabulary, target, builder.load(loaded, say), drawing(config.sampling), device)

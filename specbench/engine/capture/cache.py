@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from transformers import GenerationConfig, PretrainedConfig
 
+from specbench.engine import placement
 from specbench.engine.capture.stored import restored, stored
 from specbench.files import replacing, user_cache
 
@@ -141,7 +142,7 @@ def _sample(tensors: list[Tensor]) -> bytes:
 def _own_code() -> str:
     """A digest of the code that captures and simplifies."""
     found = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in [Path(placement.__file__), *sorted(Path(__file__).parent.rglob("*.py"))]:
         found.update(file.read_bytes())
     return found.hexdigest()
 

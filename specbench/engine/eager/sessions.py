@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
-from specbench.engine.capture.placement import Placement
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
+from specbench.engine.placement import Placement
 from specbench.engine.session import Read, Session, Tokens
 
 

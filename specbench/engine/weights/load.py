@@ -29,7 +29,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from specbench.config.model import QUANTISED, ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
-from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
@@ -240,10 +240,11 @@ def load_model(
     if spread:
         network, unused = _from_pretrained(partial(network_in, auto, dtype=dtype, **spread), model, key)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics)
-        placed.unused_tensors = unused
-        if "tp_plan" in spread:
-            placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        split = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        traits = SessionTraits(no_trees=split if "tp_plan" in spread else None)
+        ends = _end_tokens(network, vocabulary, key)
+        placed = with_engine("eager", network, vocabulary.size, ends, numerics, traits=traits)
+        placed.report.unused_tensors = unused
         return placed
     network, unused = load_network(model, key, auto, dtype, device)
     if kept_tokens is not None:
@@ -252,10 +253,10 @@ def load_model(
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics, level_bits)
-    made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
-    made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
-    made.unused_tensors = unused
+    traits = SessionTraits(width, taps, states_of_prompt, positions)
+    ends = _end_tokens(network, vocabulary, key)
+    made = with_engine(engine, network, vocabulary.size, ends, numerics, level_bits, traits)
+    made.report.unused_tensors = unused
     return made
 
 

@@ -20,8 +20,8 @@ from specbench.engine.weights.load import load_tokenizer
 from specbench.engine.window import Window
 from specbench.errors import UserError
 from specbench.loading import choose_vocabulary, require_a_pair, require_range
-from specbench.loading.model_loader import ModelRequest, Say
-from specbench.methods.build import DraftBuilder, DraftRequest, Needed, require_decoder
+from specbench.loading.model_loader import LOGITS_ALONE, ModelRequest, Say, TargetOutputs
+from specbench.methods.build import DraftBuilder, DraftRequest, require_decoder
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession, TextDraft
@@ -239,11 +239,11 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         translation = self.choice.translation
         super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
 
-    def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
-        """`needed`: see `needed_of_target`."""
+    def load_model(self, say: Say, needed: TargetOutputs = LOGITS_ALONE) -> EagerModel:
+        """`needed`: by a draft inside, for which it is the target."""
         request = self.request
         wanted = ModelRequest(
-            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed,
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, needed,
             changes=self.draft.online, kept_tokens=self.kept_tokens,
         )  # fmt: skip
         return request.loader.load(wanted, say)

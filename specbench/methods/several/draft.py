@@ -54,7 +54,9 @@ class SeveralBuilder(DraftBuilder[Several]):
             builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
             for name, part in self.draft.drafts.items()
         ]
-        self.needs_states, self.taps, self.needs_prompt_states, self.pass_embeddings = needed_of_target(self.parts)
+        needed = needed_of_target(self.parts)
+        self.needs_states, self.needs_prompt_states = needed.states, needed.of_prompt
+        self.taps, self.pass_embeddings = needed.taps, needed.pass_embeddings
 
     def fit(self, say: Say) -> None:
         for part in self.parts:
