@@ -18,8 +18,9 @@ from specbench.engine.eager import cache
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.eager.recurrence import FAMILIES
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import layers_of, load_model, load_tokenizer
+from specbench.engine.weights.load import layers_of, load_model
 from specbench.errors import UserError
+from specbench.text.tokenizer import load_tokenizer
 
 SIZE, ENDS = 40, frozenset({1})
 TEXT = torch.randint(2, SIZE, (80,), generator=torch.Generator().manual_seed(5)).tolist()

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from specbench.engine.session import Model, Prompt, Session
-from specbench.engine.vocabulary import Vocabulary
 from specbench.sampling import Sampling, standardise
+from specbench.text.vocabulary import Vocabulary
 
 TEXTS = ["## The old dog\n\n## runs, and the small cats run. ###", "The dogs running: an old tree, über das Haus!"] * 8
 SHOWN = "The small dogs run: ## an old tree, and the cats run über das Haus"

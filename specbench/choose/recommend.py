@@ -22,7 +22,6 @@ from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.engine.experts import Experts
-from specbench.engine.translation import TranslatedModel
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
@@ -49,6 +48,7 @@ from specbench.records.documents import (
 )
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
+from specbench.text.translation import TranslatedModel
 
 Engines = Mapping[str, Engine]  # by the candidate's name
 Making = Callable[[Sequence[LoadedCandidate]], Engines]

@@ -17,10 +17,7 @@ from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import drawing, processed, processors
 from specbench.engine.session import Model, Prompt
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
@@ -29,6 +26,9 @@ from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinne
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
+from specbench.text.processed import drawing, processed, processors
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 

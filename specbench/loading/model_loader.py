@@ -23,13 +23,13 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model
 from specbench.engine.weights.pretrained import named
 from specbench.errors import UserError
 from specbench.files import digest as digest_of
 from specbench.files import private_folder, user_cache
 from specbench.hub import COMMIT, Kind, commit_of
+from specbench.text.vocabulary import Vocabulary
 
 SECONDS_BETWEEN_LOOKS = 0.5
 

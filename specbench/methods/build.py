@@ -14,11 +14,11 @@ from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
 from specbench.hub import hub_is_reachable
 from specbench.loading import VocabularyChoice, require_room
 from specbench.loading.model_loader import ModelLoader, Say, TargetOutputs
+from specbench.text.vocabulary import Vocabulary
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 Part = TypeVar("Part", bound=DraftConfig)

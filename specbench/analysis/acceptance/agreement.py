@@ -25,11 +25,11 @@ from specbench.algorithm.acceptance.base import ChainRule, TokenRule
 from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.config.rules import RULES
-from specbench.engine.processed import ProcessedModel
 from specbench.engine.session import Model, Prompt, Session
-from specbench.engine.translation import TranslatedModel
 from specbench.methods.model.draft import TextDraftSession
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
+from specbench.text.processed import ProcessedModel
+from specbench.text.translation import TranslatedModel
 
 LENIENCES = (0.5, 0.3, 0.1)  # the paper's; at 1 alpha(l) is alpha
 CHUNK = 256

@@ -7,8 +7,7 @@ import copy
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ class SessionTraits:
     columns: int = 0
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
-    pass_embeddings: Positions = MappingProxyType({})
+    pass_embeddings: Positions = field(default_factory=dict)
     no_trees: str | None = None
 
 

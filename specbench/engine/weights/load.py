@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import transformers
@@ -32,7 +32,6 @@ from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
-from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import (
     DamagedCheckpoint,
@@ -145,7 +144,25 @@ def one_at_a_time() -> Iterator[None]:
             os.environ[THREADS_OFF] = before
 
 
-def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
+class LoadedTokenizer(NamedTuple):
+    """A tokenizer, and what the config of its model says of texts."""
+
+    tokenizer: Any
+    start: int
+    is_encoder_decoder: bool
+    family: str
+    rows: int | None = None  # tokens that the model has embeddings of, where its config says
+
+
+class KnownTokens(Protocol):
+    """What weights are loaded for: a tokenizer, and how many tokens it has (`text.vocabulary.Vocabulary`)."""
+
+    tokenizer: Any
+    size: int
+    is_encoder_decoder: bool
+
+
+def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
     """The tokenizer of `model`, with the start token that its config names. `key` is 'target' or 'draft'.
 
     Raises:
@@ -154,7 +171,7 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     """
     if model.architecture:
         shape = config_of(model.architecture, key)
-        return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
+        return LoadedTokenizer(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
     config = _from_pretrained(config_in, model, key)
     tokenizer = _from_pretrained(tokenizer_in, model, key)
     # Without its files a tokenizer may still be built, of special tokens alone.
@@ -170,19 +187,18 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     if start is None:
         raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
     rows = getattr(config.get_text_config(), "vocab_size", None)
-    found = Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
     begins = "decoder_start_token_id" if config.is_encoder_decoder else "the token that begins a text"
-    last = (rows or found.size) - 1
+    last = (rows or max(tokenizer.get_vocab().values()) + 1) - 1
     for name, token in ((begins, start), ("eos_token_id of its tokenizer", tokenizer.eos_token_id)):
         if token is not None and not (type(token) is int and 0 <= token <= last):
             raise UserError(f"{key}: {name_of(model)}: {name} is {token!r}, and the model has tokens 0 to {last}")
-    return found
+    return LoadedTokenizer(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
 
 
 def load_model(
     model: ModelConfig,
     key: str,
-    vocabulary: Vocabulary,
+    vocabulary: KnownTokens,
     dtype: torch.dtype,
     device: torch.device,
     engine: str = "eager",
@@ -283,7 +299,7 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _end_tokens(network: Any, vocabulary: Vocabulary, key: str) -> frozenset[int]:
+def _end_tokens(network: Any, vocabulary: KnownTokens, key: str) -> frozenset[int]:
     """The end-of-sequence tokens, as `generate` reads them. Raises UserError where they are no tokens."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:

@@ -27,7 +27,6 @@ from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.decoding import Passes
 from specbench.algorithm.draft import Draft, operations_of, read_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Reading, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
@@ -37,6 +36,7 @@ from specbench.methods.model.build import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.sampling import Sampling
+from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
 GREEDY = Sampling(temperature=0.0)

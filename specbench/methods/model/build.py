@@ -13,10 +13,7 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft, Lesson, Proposed
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Reading
-from specbench.engine.translation import TranslatedModel
-from specbench.engine.weights.load import load_tokenizer
 from specbench.engine.window import Window
 from specbench.errors import UserError
 from specbench.loading import choose_vocabulary, require_a_pair, require_range
@@ -27,6 +24,9 @@ from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession, TextDraft
 from specbench.sampling import Sampling
 from specbench.tasks import Task
+from specbench.text.processed import processed
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.translation import TranslatedModel
 from specbench.train.losses import distillation_loss
 
 # A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).

@@ -23,7 +23,6 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.engine.session import Model, Prompt, up_to_end
 from specbench.errors import UserError
@@ -31,6 +30,7 @@ from specbench.methods.at_once import RowsAlong, positions_after, room
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
 from specbench.sampling import Sampling, draw, most_likely, standardise
+from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
 

@@ -23,11 +23,8 @@ from specbench.algorithm.draft import Draft, Proposed, ProposesByReading
 from specbench.config.keys import MAX_GAMMA
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Read, Reading, answered
-from specbench.engine.vocabulary import require_same_vocabulary
 from specbench.engine.weights.files import CONFIG, read_config
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.loading import require_a_pair
 from specbench.loading.model_loader import ModelRequest, Say
@@ -36,6 +33,9 @@ from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.heads import require_weights
 from specbench.methods.pard.config import FIELD, PardConfig
 from specbench.sampling import Sampling
+from specbench.text.processed import processed
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import require_same_vocabulary
 
 
 class PardDraft(Draft):

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from specbench.config.schema import SamplingConfig
 from specbench.engine.session import Model, Prompt, Session, Tokens, WrappedModel
-from specbench.engine.vocabulary import Spelling, Vocabulary
 from specbench.errors import UserError
 from specbench.sampling import Sampling
+from specbench.text.vocabulary import Spelling, Vocabulary
 from specbench.theory.trees import ROOT
 
 # What servers do to logits before they sample: penalties, words that must not occur, a minimum length, a pattern.

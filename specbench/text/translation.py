@@ -16,8 +16,8 @@ from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel, StepsOfRows
 from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, WrappedModel
-from specbench.engine.vocabulary import Spelling, Vocabulary, unfinished
 from specbench.errors import UserError
+from specbench.text.vocabulary import Spelling, Vocabulary, unfinished
 from specbench.theory.trees import ROOT
 
 WINDOW = 16  # tokens before a new text that its tokenisation is made with
