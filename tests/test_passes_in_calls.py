@@ -192,6 +192,26 @@ def test_what_is_drafted_elsewhere_is_verified_in_one_call(
     assert calls and (within or sampling.temperature == 0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0)])
+def test_a_pass_tells_forward_passes_from_the_loop(
+    kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs it: the parts add up to the pass, and a draft without a model has no forward passes."""
+    target, model = models(kind, frozenset({39}))
+    for draft, in_calls in itertools.product((ModelDraft(model, 40), Guessing(with_q=False)), (True, False)):
+        with monkeypatch.context() as patched:
+            if not in_calls:
+                patched.setattr(NativeModel, "passes", lambda *_: None)
+            passes = speculative(target, draft, start(kind), sampling, 20, 3).passes
+        for one in passes:
+            assert one.draft_run_s is not None and one.verify_run_s is not None and one.loop_s is not None
+            assert (one.draft_run_s > 0) == (isinstance(draft, ModelDraft) and one.drafted > 0)
+            assert one.draft_run_s <= one.draft_s and 0 < one.verify_run_s <= one.verify_s and one.loop_s > 0
+            whole = one.draft_s + one.verify_s + one.accept_s
+            assert one.draft_run_s + one.verify_run_s + one.loop_s == pytest.approx(whole)
+
+
 def test_ends_and_narrow_heads_are_seen_anew() -> None:
     """Calls outlive their sessions: another end is read, and logits that lack tokens are not read past their row."""
     target, model = models("gpt2", frozenset({39}))

@@ -5,8 +5,9 @@ it yields a `Moment` and receives a mark (`engine.session.marking`), whose time 
 driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
 give all rows the same time stamps (`algorithm.batching`).
 
-Where the target's engine runs passes itself (`Model.passes`), a sequence yields nothing within them:
-tokens and times come with each `DonePass`. Tests compare these passes with those of this module, token by token.
+What runs passes is chosen once, by `passes_of`: this module step by step (`Passes`), or the target's engine, which
+verifies in one call (`VerifiedInCalls`) or runs whole passes (`WholeInCalls`). A sequence yields nothing within such a
+call, and a `DonePass` is the same whoever ran it. Tests compare them token by token.
 """
 
 from collections.abc import Generator, Sequence
