@@ -95,7 +95,7 @@ class HeadsDraft(FollowsTarget):
         return self._ready[first, end](states_ND.unsqueeze(0))[: (stop - first) * len(states_ND)]
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        """Make ready the heads of proposals of so many tokens; see `algorithm.draft.expect`."""
+        """Make ready the heads of proposals of so many tokens; see `Draft.expect`."""
         for count in {min(gamma, self.heads.later) for gamma in gammas} - {0}:
             self._make_ready(0, count, self.width)
 
