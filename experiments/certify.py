@@ -36,12 +36,13 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
-from specbench.engine.weights.load import load_model, load_tokenizer
+from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.schema import EvidenceRecord
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
+from specbench.text.tokenizer import load_tokenizer
 
 GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9
 TABLE = Path(__file__).resolve().parent.parent / "docs" / "certify.csv"

@@ -25,7 +25,12 @@ MOVED: dict[str, tuple[str, ...]] = {
     "specbench.config.ranges": ("specbench.config.keys",),
     "specbench.drafts": ("specbench.algorithm.draft", "specbench.algorithm.acceptance.base"),
     "specbench.drafts.base": ("specbench.algorithm.draft",),
-    "specbench.models": ("specbench.engine.session", "specbench.engine.vocabulary", "specbench.engine.weights.load"),
+    "specbench.models": (
+        "specbench.engine.session",
+        "specbench.text.vocabulary",
+        "specbench.text.tokenizer",
+        "specbench.engine.weights.load",
+    ),
     "specbench.models.eager": ("specbench.engine.eager.model",),
     "specbench.runs": (),
     "specbench.runs.draft_builders": ("specbench.methods.build",),

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import DecodingSpec, speculate, speculative
-from specbench.algorithm.draft import Draft, in_batch
+from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch
 from specbench.engine.choice import with_engine
@@ -136,7 +136,7 @@ def row_of(kind: str) -> dict[str, str]:
         return agrees(auto, TreeDraft(small, TreeShape.of_widths([2, 2]), "fixed", ENDS))
 
     def in_rows() -> bool:
-        batch, drafts = Batch.of(auto, ROWS), in_batch(small, ROWS)
+        batch, drafts = Batch.of(auto, ROWS), small.in_batch(ROWS)
         begun = (speculate(batch, drafts, prompt, spec, torch.Generator()) for prompt in prompts(kind))
         return [trace.tokens for trace in together(begun, ROWS, batch)] == texts
 
@@ -153,11 +153,13 @@ def row_of(kind: str) -> dict[str, str]:
     return {
         "family": NAMES[kind],
         "model_type": kind,
-        "engine": auto.engine if auto.fell_back is None else f"{auto.engine}: {auto.fell_back}",
+        "engine": auto.engine if auto.report.fell_back is None else f"{auto.engine}: {auto.report.fell_back}",
         "engines": " ".join(engines),
         "trees": _answer(in_trees),
         "batches": _answer(in_rows),
-        "invariance": "yes" if agrees(invariant, small) and invariant.invariant else f"no: {invariant.not_invariant}",
+        "invariance": "yes"
+        if agrees(invariant, small) and invariant.invariant
+        else f"no: {invariant.report.not_invariant}",
     }
 
 

@@ -145,7 +145,7 @@ def drawn_anew(p_GV: Tensor, q_GV: Tensor, drafted: list[int], generator: torch.
     return Verdict.chain(verdict.accepted, draw(p_GV[verdict.accepted], generator))
 
 
-class GreedyInFull:
+class GreedyInFull(Draft):
     """A draft that proposes the argmax of q and reports all of q."""
 
     operations = 1.0
@@ -154,7 +154,7 @@ class GreedyInFull:
         return TruncatedSession(DRAFT.start(prompt, Sampling(0.0)), sampling)
 
 
-class Truncated:
+class Truncated(Draft):
     """A draft that samples from the top k of q and reports all of q."""
 
     operations = 1.0

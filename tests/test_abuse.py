@@ -16,8 +16,8 @@ import specbench.experiment.runner as runner
 from specbench.cli import main
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.schema import RunConfig
-from specbench.engine.vocabulary import Vocabulary
 from specbench.records import store
+from specbench.text.vocabulary import Vocabulary
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

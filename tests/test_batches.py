@@ -16,7 +16,7 @@ from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative
-from specbench.algorithm.draft import Draft, in_batch
+from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Heuristic
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch, read_together
@@ -68,7 +68,7 @@ def alone(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: Decodin
 
 
 def in_rows(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: DecodingSpec, rows: int) -> list[Trace]:
-    batch, draft = Batch.of(target, rows), in_batch(draft, rows)
+    batch, draft = Batch.of(target, rows), draft.in_batch(rows)
     return together(
         (speculate(batch, draft, prompt, spec, generator(index)) for index, prompt in enumerate(prompts)), rows, batch
     )
@@ -249,7 +249,7 @@ def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -
         spec_of(Sampling(0.0), data.draw(st.integers(1, 30)), data.draw(st.sampled_from([1, 4, Heuristic(6)])))
         for _ in prompts
     ]
-    inside = in_batch(draft, rows)
+    inside = draft.in_batch(rows)
     ours = together(
         (speculate(batch, inside, *one, generator(0)) for one in zip(prompts, specs, strict=True)), rows, batch
     )

@@ -19,7 +19,7 @@ from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft, DraftSession, start_draft
+from specbench.algorithm.draft import Draft, DraftSession
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.passes import InnerRanking, of_cascades
@@ -129,7 +129,7 @@ def test_q_is_the_middle_models_row_at_each_token() -> None:
         assert torch.allclose(draft.start(PROMPT, WARM).score([START, *proposal.tokens], 1), expected)
 
 
-class AsIfFresh:
+class AsIfFresh(Draft, DraftSession):
     """A draft whose every greedy proposal must be that of a session which has seen the present text alone."""
 
     operations = 0.0
@@ -141,9 +141,14 @@ class AsIfFresh:
         raise NotImplementedError
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        self.session = start_draft(session, self.draft, prompt, sampling)
-        self.rollback, self.score = self.session.rollback, self.session.score
+        self.session = self.draft.start_on(session, prompt, sampling)
         return self
+
+    def rollback(self, length: int) -> None:
+        self.session.rollback(length)
+
+    def score(self, tokens, prefix_length):  # type: ignore[no-untyped-def]
+        return self.session.score(tokens, prefix_length)
 
     def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
         proposal = self.session.propose(tokens, gamma, generator)

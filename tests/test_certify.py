@@ -28,11 +28,12 @@ from specbench.analysis.proof.departures import departures, difference, first_di
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_model, load_tokenizer
+from specbench.engine.weights.load import load_model
 from specbench.interop.certify import read_outputs
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]

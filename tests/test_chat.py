@@ -12,10 +12,10 @@ from networks import network, tokenizer
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.schema import TaskConfig
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.tasks import Task
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 Folders = dict[str, Path]
 MARKS = ["<|user|>", "<|assistant|>", "<|end|>"]

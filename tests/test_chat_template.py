@@ -10,7 +10,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from specbench.engine import chat_template
 from specbench.engine.chat_template import render
-from specbench.engine.vocabulary import Vocabulary
+from specbench.text.vocabulary import Vocabulary
 
 CHAT = [{"role": "user", "content": "the old dog"}, {"role": "assistant", "content": "größer {{ x }} \n"}]
 RIGHT = [

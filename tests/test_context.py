@@ -21,12 +21,12 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.model import Lookups, NativeModel
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
 from specbench.experiment.prompts import encode, in_context, prompt_tokens
 from specbench.tasks import Task
+from specbench.text.tokenizer import load_tokenizer
 from specbench.theory import expected_tokens
 from specbench.theory.trees import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 
 from specbench.cli import main
 from specbench.config.model import ModelConfig
-from specbench.engine.weights.load import load_tokenizer
 from specbench.records import store
+from specbench.text.tokenizer import load_tokenizer
 
 Folders = dict[str, Path]
 TEXT = "the old dog sees a tree"

@@ -150,7 +150,7 @@ def test_auto_takes_a_captured_step_and_says_why_not() -> None:
     odd = network("gpt2", seed=5)
     odd.forward = lambda **_: {}[0]  # what cannot be captured
     fallen = with_engine("auto", odd, 40, ENDS)
-    assert fallen.engine == "eager" and fallen.fell_back
+    assert fallen.engine == "eager" and fallen.report.fell_back
     with pytest.raises(UserError, match="engine=static: .*; use engine=auto or engine=eager"):
         with_engine("static", odd, 40, ENDS)
     with pytest.raises(UserError, match="engine=cudagraph: needs a CUDA device"):
@@ -167,9 +167,9 @@ def test_a_capture_that_disagrees_is_not_used(
     monkeypatch.setattr(NativeSession, "_step", StaticSession._step)
     monkeypatch.setattr(NativeSession, "extend", StaticSession.extend)
     fallen = with_engine("auto", network("gpt2", seed=5).to(dtype), 40, ENDS)
-    assert fallen.engine == "eager" and fallen.fell_back is not None
-    assert "differs from the model's own" in fallen.fell_back
-    assert ("from fp32 by" in fallen.fell_back) == (dtype == torch.bfloat16)
+    assert fallen.engine == "eager" and fallen.report.fell_back is not None
+    assert "differs from the model's own" in fallen.report.fell_back
+    assert ("from fp32 by" in fallen.report.fell_back) == (dtype == torch.bfloat16)
 
 
 def test_rotary_positions_that_change_with_the_text_run_eagerly_and_say_so() -> None:
@@ -209,7 +209,7 @@ def test_compiled(kind: str) -> None:
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler")
     eager, ours = EagerModel(calm(kind), 40, ENDS), with_engine("compile", calm(kind), 40, ENDS)
-    assert ours.engine == "compile" and ours.warmup_s > 0
+    assert ours.engine == "compile" and ours.report.warmup_s > 0
     sessions = ours.start(prompt(kind)), eager.start(prompt(kind))
     for fed, forgotten in [(1, 0), (4, 2), (5, 5), (1, 0), (2, 1), (8, 3), (60, 0), (3, 1), (1, 0)]:
         new = [2 + (fed * 7 + i * 3) % 38 for i in range(fed)]

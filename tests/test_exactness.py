@@ -100,7 +100,7 @@ def test_a_gamma_that_adapts_changes_no_probability(name: str) -> None:
     assert p_value(decoder(drafts()[name], adaptive, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 
 
-class Peeking:
+class Peeking(Draft):
     """A policy that looks at what it must not: it stops a proposal by the tokens that were drawn for it."""
 
     def __init__(self, target: ToyModel) -> None:

@@ -10,15 +10,19 @@ from typing import ClassVar
 
 import pytest
 import torch
+from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.draft import Draft, DraftSession, require_base
 from specbench.config.draft import DraftConfig
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule
+from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
+from specbench.sampling import Sampling
 
 EXAMPLE = PACKAGE.parent / "docs" / "extension"
 SCRIPT = """
@@ -109,7 +113,7 @@ def test_a_lossy_rule_is_caught() -> None:
         check_rule(all_of_it)
 
 
-class Wrong:
+class Wrong(Draft, DraftSession):
     """A right draft but for one thing."""
 
     operations = 0.0
@@ -143,6 +147,28 @@ def test_a_draft_whose_q_is_wrong_is_caught(fault: str) -> None:
         return
     with pytest.raises(NotConforming):
         check_draft(Wrong(fault), VOCABULARY, PROMPT, [1, 2, 0, 1])
+
+
+def test_a_class_without_the_base_class_is_refused_by_name() -> None:
+    """It would lack the defaults, and a method whose name is misspelt would be a feature that is silently off."""
+
+    class Bare:
+        def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+            return Proposal([])
+
+    class Starts(Draft):
+        operations = 0.0
+
+        def start(self, *_):  # type: ignore[no-untyped-def]
+            return Bare()
+
+    with pytest.raises(UserError, match="^draft: Bare must extend specbench.algorithm.draft.DraftSession, which has"):
+        speculative(
+            ToyModel(random_table(1)), Starts(), PROMPT, gamma=2, sampling=Sampling(), max_new_tokens=3,
+            generator=torch.Generator(),
+        )  # fmt: skip
+    with pytest.raises(UserError, match="^draft: Bare must extend specbench.algorithm.draft.Draft, which has"):
+        require_base(Bare(), Draft, "draft")
 
 
 def test_a_kind_of_another_package_may_use_the_former_names_of_flags() -> None:

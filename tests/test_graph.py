@@ -11,8 +11,8 @@ from transformers.activations import NewGELUActivation
 
 from specbench.bench.parts import Budget, budget
 from specbench.engine.capture.lower import PackedWeights, lower
+from specbench.engine.capture.marking import write
 from specbench.engine.capture.nodes import aten, calls, capture, example_sizes
-from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import Program
 from specbench.engine.capture.rewrite import for_last_row, for_one_token, for_outputs, hoist, simplify
 

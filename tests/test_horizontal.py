@@ -12,7 +12,7 @@ from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 from specbench import theory
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.lenient import lenient
-from specbench.algorithm.draft import Draft, growing
+from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.reasons import reasons
 from specbench.cli.overrides import read
@@ -111,7 +111,7 @@ def test_each_token_has_the_q_of_the_draft_that_drew_it() -> None:
                 expected = scored[part_at[position]]
                 assert torch.allclose(proposal.q_GV[position], expected[position])
                 assert torch.allclose(ahead[position], expected)
-    assert growing(draft) == []
+    assert draft.stores() == []
 
 
 @pytest.mark.covering(most=1)

@@ -26,7 +26,6 @@ from specbench.border import Unreadable
 from specbench.cli import sweep_log
 from specbench.cli.read import main as read_main
 from specbench.config.own_choices import read_choice
-from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import MachineError, UserError
 from specbench.experiment import dtype
 from specbench.files import json_text
@@ -40,6 +39,7 @@ from specbench.records.journal import Journal
 from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling
 from specbench.tasks.rows import messages_of, read_rows
+from specbench.text.vocabulary import Vocabulary
 
 FILES = int(os.environ.get("SPECBENCH_FILES", "2000"))
 RECORD = record(prompts=1)

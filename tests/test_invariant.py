@@ -131,7 +131,7 @@ def test_a_tree_across_the_end_of_a_sum() -> None:
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
     made = with_engine("static", network(kind, seed=5).to(dtype), SIZE, ENDS, "invariant")
-    assert made.invariant and made.not_invariant is None
+    assert made.invariant and made.report.not_invariant is None
 
 
 @pytest.mark.full
@@ -143,7 +143,7 @@ def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.engine.choice.make_invariant", lambda model: "a kernel of that machine")
     fallen = with_engine("static", network("t5", seed=5), SIZE, ENDS, "invariant")
     assert fallen.engine == "static" and not fallen.invariant
-    assert fallen.not_invariant == "a kernel of that machine"
+    assert fallen.report.not_invariant == "a kernel of that machine"
 
 
 @pytest.mark.full
@@ -168,7 +168,7 @@ def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkey
         "specbench.engine.capture.static.CompiledModel.lowering", staticmethod(lower)
     )  # no minute of compiling
     made = with_engine(engine, network("gpt2", seed=5), SIZE, ENDS, "invariant")
-    assert not made.invariant and made.not_invariant == f"engine={engine} does not control its kernels"
+    assert not made.invariant and made.report.not_invariant == f"engine={engine} does not control its kernels"
 
 
 @pytest.mark.full
@@ -199,7 +199,7 @@ def test_the_proof_on_a_gpu(kind: str, engine: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     made = with_engine(engine, network(kind, seed=5).to("cuda", torch.bfloat16), SIZE, ENDS, "invariant")
-    assert made.invariant, made.not_invariant
+    assert made.invariant, made.report.not_invariant
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_a_thousand_texts_of_the_pairs_that_ship() -> None:
         ]
         size = networks[0].config.vocab_size
         target = with_engine("static", networks[0], size, ENDS, "invariant")
-        assert target.invariant, target.not_invariant
+        assert target.invariant, target.report.not_invariant
         drafts = [ModelDraft(with_engine("static", networks[1], size, ENDS), size), LookupDraft(size, target.device, 2)]
         generator = torch.Generator().manual_seed(0)
         for index in range(500):

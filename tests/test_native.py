@@ -19,7 +19,6 @@ from test_medusa import made as heads_on_a_target
 from torch.nn import functional
 
 from specbench import kernels as compiler
-from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.choice import with_engine
@@ -91,7 +90,7 @@ def made(kind: str) -> Any:
 def test_a_step_is_one_call(kind: str) -> None:
     """Grouped queries, rotary angles, gates, norms of heads, sliding windows, learned positions, biases."""
     model = with_engine("native", made(kind), 40, ENDS, "invariant")
-    assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
+    assert isinstance(model, NativeModel) and model.invariant, model.report.not_invariant
     assert calls(model.program.one) == calls(model.program.several) == ["native_run"]
 
 
@@ -129,7 +128,7 @@ def in_torch_too() -> Any:
 def test_what_is_not_known_is_torchs() -> None:
     """What surrounds it is native."""
     model = with_engine("native", in_torch_too(), 40, ENDS, "invariant")
-    assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
+    assert isinstance(model, NativeModel) and model.invariant, model.report.not_invariant
     found = calls(model.program.several)
     assert found.count("native_run") > 1 and "packed_linear" not in found
 
@@ -330,7 +329,11 @@ def test_without_a_compiler_auto_is_static_and_native_says_why(monkeypatch: pyte
     compiler.found.cache_clear()
     try:
         found = with_engine("auto", network("t5", seed=5), 40, ENDS)
-        assert found.engine == "static" and found.fell_back is not None and "no C compiler" in found.fell_back
+        assert (
+            found.engine == "static"
+            and found.report.fell_back is not None
+            and "no C compiler" in found.report.fell_back
+        )
         with pytest.raises(UserError, match="engine=native: there is no C compiler .*; use engine=auto"):
             with_engine("native", network("t5", seed=5), 40, ENDS)
     finally:
@@ -385,7 +388,7 @@ def test_fp16_is_not_for_the_native_kernels() -> None:
 @pytest.mark.parametrize("numerics", ["auto", "invariant", "fast"])
 def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: str) -> None:
     found = with_engine("auto", network("t5", seed=5), 40, ENDS, numerics)
-    assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
+    assert (found.engine, found.invariant, found.report.not_invariant) == ("native", numerics != "fast", None)
 
 
 @pytest.mark.full
@@ -547,7 +550,7 @@ def test_heads_are_captured_before_decoding_and_not_for_each_length(kind: str, m
         return ready(self, function, widths)
 
     monkeypatch.setattr(NativeModel, "ready", counted)
-    expect(draft, Sampling(0.0), [3, 9])
+    draft.expect(Sampling(0.0), [3, 9])
     before = len(asked)
     assert before > 0
     for tokens in (3, 7, 12):

@@ -2,12 +2,10 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from around import Around
 from decode import autoregressive as decode_alone
 from decode import speculative as decode_with
 from networks import network
@@ -15,13 +13,13 @@ from networks import network
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import Trace
-from specbench.algorithm.draft import Stateless
+from specbench.algorithm.draft import Draft, Stateless
 from specbench.algorithm.gamma import Adaptive
 from specbench.engine.capture.static import FIRST_CAPACITY
 from specbench.engine.native.model import NativeModel
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.segments import LoweredPrompt, WholeReading
-from specbench.engine.session import CapturesSteps, Prompt, is_a
+from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.sampling import Choice, Sampling
@@ -148,7 +146,7 @@ def test_what_learns_from_passes_is_told_of_them() -> None:
     assert trace.tokens == speculative(target, ModelDraft(model, 40), start("t5"), Sampling(4.0), 20, 3).tokens
 
 
-class Guessing(Stateless):
+class Guessing(Draft, Stateless):
     """Drafts copies of the text, whatever ends are in them, with q or without."""
 
     operations = 0.0
@@ -163,6 +161,9 @@ class Guessing(Stateless):
         drafted = [*tokens, *[18, 39, 7, 15]][-gamma:] if gamma else []
         q_GV = torch.full((len(drafted), 40), 1 / 40) if self.with_q else None
         return Proposal(drafted, q_GV, asked=gamma)
+
+    def score(self, tokens: Any, prefix_length: int) -> torch.Tensor:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,6 +190,26 @@ def test_what_is_drafted_elsewhere_is_verified_in_one_call(
             last = found[0].passes[-1]
             within += last.emitted == last.accepted < last.drafted
     assert calls and (within or sampling.temperature == 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0)])
+def test_a_pass_tells_forward_passes_from_the_loop(
+    kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs it: the parts add up to the pass, and a draft without a model has no forward passes."""
+    target, model = models(kind, frozenset({39}))
+    for draft, in_calls in itertools.product((ModelDraft(model, 40), Guessing(with_q=False)), (True, False)):
+        with monkeypatch.context() as patched:
+            if not in_calls:
+                patched.setattr(NativeModel, "passes", lambda *_: None)
+            passes = speculative(target, draft, start(kind), sampling, 20, 3).passes
+        for one in passes:
+            assert one.draft_run_s is not None and one.verify_run_s is not None and one.loop_s is not None
+            assert (one.draft_run_s > 0) == (isinstance(draft, ModelDraft) and one.drafted > 0)
+            assert one.draft_run_s <= one.draft_s and 0 < one.verify_run_s <= one.verify_s and one.loop_s > 0
+            whole = one.draft_s + one.verify_s + one.accept_s
+            assert one.draft_run_s + one.verify_run_s + one.loop_s == pytest.approx(whole)
 
 
 def test_ends_and_narrow_heads_are_seen_anew() -> None:
@@ -280,13 +301,3 @@ def test_a_source_is_read_in_one_program_as_torch_reads_it() -> None:
                 our[:, :, :length] - their
             ).abs().max() < 3e-4 * their.abs().max()  # this network amplifies rounding
             assert own.equal(our[:, :, :length]) and (our[:, :, length:] == 7).all()
-
-
-def test_a_protocol_is_asked_once_for_a_class() -> None:
-    class Ready:
-        def get_ready(self, prompt: Prompt, tokens: int) -> None: ...
-
-    assert is_a(Ready(), CapturesSteps) and is_a(Ready(), CapturesSteps)
-    assert not is_a(object(), CapturesSteps) and not is_a(SimpleNamespace(), CapturesSteps)
-    for inner in (Ready(), object(), Ready()):  # objects of one class with the members of others
-        assert is_a(Around(inner), CapturesSteps) == isinstance(inner, Ready)

@@ -6,9 +6,9 @@ from tokenized import KINDS, SHOWN, byte_level
 from transformers import PreTrainedTokenizerFast
 
 from specbench.config.model import ModelConfig
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_tokenizer
 from specbench.report.passes import lines
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,10 +11,10 @@ from specbench.config.model import ModelConfig, check_model, not_a_model
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.config.verbs import LOAD, VALIDATE, refused
-from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model
 from specbench.errors import UserError
 from specbench.tasks import Task
+from specbench.text.vocabulary import Vocabulary
 
 Capture = pytest.CaptureFixture[str]
 ROWS = [{"prompt": "a dog", "n": 1}, {"prompt": "a cat", "n": 2}]

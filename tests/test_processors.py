@@ -28,12 +28,12 @@ from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.schema import SamplingConfig
 from specbench.config.verbs import CertifyConfig, certify_run
-from specbench.engine.processed import ProcessedModel, ProcessedSession, Processors, processors
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, most_likely, standardise
+from specbench.text.processed import ProcessedModel, ProcessedSession, Processors, processors
+from specbench.text.tokenizer import load_tokenizer
 
 WIDE, ENDS = 50, frozenset({7, 9})
 ONE = Sampling(1.0)

@@ -8,9 +8,9 @@ from tokenized import END, vocabulary_of
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from specbench.engine.vocabulary import Vocabulary
 from specbench.experiment.prompts import repeated_tokens
 from specbench.interop.certify import read_outputs
+from specbench.text.vocabulary import Vocabulary
 
 START = "<s>"
 

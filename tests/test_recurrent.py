@@ -18,8 +18,9 @@ from specbench.engine.eager import cache
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.eager.recurrence import FAMILIES
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import layers_of, load_model, load_tokenizer
+from specbench.engine.weights.load import layers_of, load_model
 from specbench.errors import UserError
+from specbench.text.tokenizer import load_tokenizer
 
 SIZE, ENDS = 40, frozenset({1})
 TEXT = torch.randint(2, SIZE, (80,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -146,8 +147,8 @@ def test_auto_comes_to_eager_and_others_are_refused() -> None:
     reason = "recurrent states, which only engine=eager rolls back"
     own = model("qwen3_next").network
     found = with_engine("auto", own, SIZE, ENDS, "invariant")
-    assert (found.engine, found.fell_back) == ("eager", reason)
-    assert found.not_invariant == "engine=eager does not control its kernels"
+    assert (found.engine, found.report.fell_back) == ("eager", reason)
+    assert found.report.not_invariant == "engine=eager does not control its kernels"
     for engine in ("static", "native", "compile"):
         with pytest.raises(UserError, match=f"engine={engine}: Qwen3NextForCausalLM has {reason}; use"):
             with_engine(engine, own, SIZE, ENDS)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.algorithm.draft import growing
 from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.retrieval import draft as suffixes
@@ -110,7 +109,7 @@ def test_a_store_that_grew_finds_what_one_corpus_of_all_texts_finds(
 
 def test_a_draft_takes_in_texts_between_prompts_with_the_end_of_their_prompt() -> None:
     grows = RetrievalDraft(GrowingStore(index([[3, 4, 5]])), 8, CPU, 2)
-    assert growing(MergedDraft([grows, draft([[1]])])) == [grows]  # type: ignore[list-item]
+    assert MergedDraft([grows, draft([[1]])]).stores() == [grows]  # type: ignore[list-item]
     session, generator = grows.start(Prompt((), (START,)), Sampling(1.0)), torch.Generator()
     assert session.propose([6, 2], 3, generator).tokens == []
     grows.add_texts([(Prompt((), (START, 1, 6, 2)), [7, 4])])

@@ -228,7 +228,10 @@ def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() ->
     prompts = [prompt("t5", 4), prompt("t5", 9)]
     with pytest.warns(UserWarning, match=r"not permitted when stream is capturing; it drafts step by step") as warned:
         found, _ = texts(target, ModelDraft(small, SIZE), prompts, 3, Sampling(1.0))
-    assert sum("step by step" in str(one.message) for one in warned) <= 2 and small.rollout_fell_back == NOT_PERMITTED
+    assert (
+        sum("step by step" in str(one.message) for one in warned) <= 2
+        and small.report.rollout_fell_back == NOT_PERMITTED
+    )
     want, _ = texts(*_drafting(pair("t5", StepByStep, frozenset({1}))), prompts, 3, Sampling(1.0))
     assert what(found) == what(want)
 

@@ -7,7 +7,7 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.draft import Draft, DraftSession, growing
+from specbench.algorithm.draft import Draft, DraftSession
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
@@ -174,7 +174,7 @@ def test_what_its_drafts_are_it_is() -> None:
 
 
 def test_the_store_of_its_copy_grows() -> None:
-    assert len(growing(routers()["a suffix else a model"])) == 1 and growing(routers()["two models"]) == []
+    assert len(routers()["a suffix else a model"].stores()) == 1 and routers()["two models"].stores() == []
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def test_models_that_carry_no_tree_say_why(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UserError, match=r"^draft=pass: .* target\.tp_plan .*; use another draft$"):
         split.require_trees("draft=pass", "use another draft")
     flash = eager(calm("gpt2"))
-    monkeypatch.setattr("specbench.engine.capture.placement.MASKED_ATTENTION", ("eager",))
+    monkeypatch.setattr("specbench.engine.placement.MASKED_ATTENTION", ("eager",))
     assert "takes no mask with attn_implementation=sdpa" in one_line(flash)
     monkeypatch.undo()
     unasked = eager(calm("gpt2"))

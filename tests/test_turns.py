@@ -11,9 +11,9 @@ from specbench.analysis.acceptance.strata import labels, phases_of, strata
 from specbench.cli import main
 from specbench.compose.hydra_app import composed_config
 from specbench.config.schema import RunConfig, TaskConfig
-from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
 from specbench.tasks import Task
+from specbench.text.vocabulary import Vocabulary
 
 
 def test_each_message_of_the_assistant_is_a_prompt():

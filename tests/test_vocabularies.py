@@ -25,10 +25,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
-from specbench.engine.processed import ProcessedModel, Processors
 from specbench.engine.session import Prompt
-from specbench.engine.translation import TranslatedModel, Translation
-from specbench.engine.vocabulary import Vocabulary, unfinished
 from specbench.engine.weights.load import WordNumbers
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft, TextDraft
@@ -36,6 +33,9 @@ from specbench.records.alphas import alpha_files
 from specbench.records.documents import read_document
 from specbench.records.frame import Records
 from specbench.sampling import Sampling
+from specbench.text.processed import ProcessedModel, Processors
+from specbench.text.translation import TranslatedModel, Translation
+from specbench.text.vocabulary import Vocabulary, unfinished
 
 TEXT = "The small dogs run: ## an old tree, über das Haus\n\n漢字 and the cats"
 PAIRS = [(one, other) for one in KINDS for other in KINDS if one != other]
@@ -296,7 +296,7 @@ TEXT_FAULTS: dict[str, Fault] = {  # without q each token is certain; any q that
 }
 
 
-class Faulty:
+class Faulty(Draft):
     operations = 1.0
 
     def __init__(self, draft: Draft, shared: int, fault: Fault) -> None:

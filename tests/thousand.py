@@ -54,7 +54,7 @@ def greedy_texts(network: Any, size: int, ends: frozenset[int], longest: int, pr
 
 
 @dataclass(frozen=True)
-class Nearly:
+class Nearly(Draft):
     """Proposes the known completions with mistakes."""
 
     texts: Texts

@@ -10,9 +10,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from specbench.engine.session import Prompt
-from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.session import Model, Prompt, Session
 from specbench.sampling import Sampling, standardise
+from specbench.text.vocabulary import Vocabulary
 
 TEXTS = ["## The old dog\n\n## runs, and the small cats run. ###", "The dogs running: an old tree, über das Haus!"] * 8
 SHOWN = "The small dogs run: ## an old tree, and the cats run über das Haus"
@@ -90,7 +90,7 @@ def vocabulary_of(
     return Vocabulary(made, inner.token_to_id(start or end), is_encoder_decoder=False)
 
 
-class Tables:
+class Tables(Model):
     """A model whose next token depends on the last two, drawn at random for each pair, over the tokens of `support`."""
 
     longest: int | None = None
@@ -128,7 +128,7 @@ class Tables:
         return found
 
 
-class TablesSession:
+class TablesSession(Session):
     """Keeps the very tokens that it was fed."""
 
     def __init__(self, model: Tables, prompt: Prompt) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.session import Model, Prompt
+from specbench.engine.session import Model, Prompt, Session
 from specbench.sampling import Sampling, standardise
 
 START, EOS = 0, 3
@@ -19,7 +19,7 @@ VOCABULARY = 4
 PROMPT = Prompt((), (START,))
 
 
-class ToyModel:
+class ToyModel(Model):
     """Log-probabilities from a table [V, V, V]: row [a, b] is what follows a, b."""
 
     vocabulary_size = VOCABULARY
@@ -37,7 +37,7 @@ class ToyModel:
         return time.perf_counter()
 
 
-class ToySession:
+class ToySession(Session):
     def __init__(self, model: ToyModel) -> None:
         self.model = model
         self.fed: list[int] = []

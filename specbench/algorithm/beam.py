@@ -14,7 +14,7 @@ IMPOSSIBLE = -1e9  # the score of a beam that does not exist yet
 
 
 class HypothesisReader(Protocol):
-    """A model that has begun on a prompt; `models.PrefixBatch` implements it."""
+    """A model that has begun on a prompt; `engine.eager.model.PrefixBatch` implements it."""
 
     def read(self, hypotheses: Iterable[TokenSequence]) -> Mapping[TokenSequence, Tensor]:
         """Log-probabilities [V] of the next token of each hypothesis, prefix included, from one run."""

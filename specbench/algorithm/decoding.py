@@ -5,44 +5,32 @@ it yields a `Moment` and receives a mark (`engine.session.marking`), whose time 
 driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
 give all rows the same time stamps (`algorithm.batching`).
 
-Where the target's engine runs passes itself (`engine.session.RunsPasses`), a sequence yields nothing within them:
-tokens and times come with each `DonePass`. Tests compare these passes with those of this module, token by token.
+What runs passes is chosen once, by `passes_of`: this module step by step (`Passes`), or the target's engine, which
+verifies in one call (`VerifiedInCalls`) or runs whole passes (`WholeInCalls`). A sequence yields nothing within such a
+call, and a `DonePass` is the same whoever ran it. Tests compare them token by token.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.verify import next_token, target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, Drafting, Proposed, expect, models_of
+from specbench.algorithm.acceptance.verify import TargetRows, next_token, target_rows, verdict_on_host
+from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of, require_base
 from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
-from specbench.engine.session import (
-    DonePass,
-    Model,
-    PassesInCalls,
-    PassNumbers,
-    PassPlan,
-    Prompt,
-    Read,
-    RunsPasses,
-    Session,
-    get_ready,
-    is_a,
-    marking,
-    repeating,
-)
-from specbench.sampling import Choice, DrawnNumbers, Sampling, uniforms
+from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
+from specbench.sampling import Choice, Sampling
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
-MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an end would be in vain
 
 
 @dataclass(frozen=True)
@@ -87,6 +75,11 @@ class Pass:
     parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
     path: list[int] | None = None  # of a tree: the accepted tokens, by index
     experts: list[int] | None = None  # distinct experts that the target read, by layer; of all rows of a batch
+    # The pass, in other parts: forward passes while drafting and while verifying, and the loop around them. None on a
+    # device that works while the host goes on.
+    draft_run_s: float | None = None
+    verify_run_s: float | None = None
+    loop_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,42 +100,59 @@ class Moment(Enum):
     """The event for which a sequence requests a time stamp."""
 
     READY = auto()  # the prompt has been read, and the first pass begins
-    WITHIN = auto()  # a part of a pass is over
+    DRAFTED = auto()  # the tokens of a pass have been drafted
+    VERIFIED = auto()  # the target has read them, and p is known at each
     OVER = auto()  # a pass is over
 
 
 Decoding = Generator[Read | Moment, Any, Trace]
-READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
+READY, DRAFTED, VERIFIED, OVER = Moment.READY, Moment.DRAFTED, Moment.VERIFIED, Moment.OVER
+
+
+class Text:
+    """The tokens of one sequence, up to an end or to `most` tokens after the prompt."""
+
+    def __init__(self, prompt: Prompt, most: int, eos_ids: frozenset[int]) -> None:
+        self.tokens, self.eos_ids = list(prompt.prefix), eos_ids
+        self.first = len(self.tokens)
+        self.end = self.first + most
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still follow."""
+        return self.end - len(self.tokens)
+
+    @property
+    def is_over(self) -> bool:
+        count = len(self.tokens)
+        return count >= self.end or (count > self.first and self.tokens[-1] in self.eos_ids)
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Standard decoding: one target step a token; several steps in one call where the engine can."""
-    get_ready(target, prompt, spec.max_new_tokens)
+    target.get_ready(prompt, spec.max_new_tokens)
     began = target.now()
-    session, repeat = target.start(prompt), repeating(target)
-    tokens, choice = list(prompt.prefix), Choice(spec.sampling, target.vocabulary_size)
-    end = len(tokens) + spec.max_new_tokens
-    plan = PassPlan(0, end, choice, choice)
-    in_calls = target.passes(session, None, plan, tokens) if is_a(target, RunsPasses) else None
+    session = target.start(prompt)
+    text, choice = Text(prompt, spec.max_new_tokens, target.eos_ids), Choice(spec.sampling, target.vocabulary_size)
+    in_calls = target.passes(session, None, PassPlan(0, text.end, choice, choice), text.tokens)
     start_s = target.now() - began
-    counting = Counting(target)
+    counting = Counting(target.experts)
     marks = [(yield READY)]
-    while len(tokens) < end:
+    while not text.is_over:
         if in_calls is not None:
-            for done in _done(in_calls, len(tokens), plan, generator):
-                tokens += done.emitted
-                marks.append(done.over_s)
+            for done in in_calls.run(len(text.tokens), generator):
+                text.tokens += done.emitted
+                marks.append(done.over_at)
         else:
             counting.begin()
-            logits_LV = yield Read(session, tokens[session.length :])
+            logits_LV = yield Read(session, text.tokens[session.length :])
             counting.end()
-            tokens.append(next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, repeat))
+            token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, target.repeat)
+            text.tokens.append(token)
             marks.append((yield OVER))
-        if tokens[-1] in target.eos_ids:
-            break
     steps_s = [after - before for before, after in pairwise(marks)]
     experts = [sum(layers) for layers in counting.counts() if layers is not None] or None
-    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts)
+    return Trace(text.tokens[text.first :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts)
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -151,132 +161,202 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
     an accepted block.
     """
-    expect(draft, spec.drafting, spec.gamma.picks)
-    for model in (target, *models_of(draft)):
-        get_ready(model, prompt, spec.max_new_tokens)
-    began = target.now()
+    draft.expect(spec.drafting, spec.gamma.picks)
+    for model in (target, *draft.models):
+        model.get_ready(prompt, spec.max_new_tokens)
+    log, text = PassLog(target), Text(prompt, spec.max_new_tokens, target.eos_ids)
     session = target.start(prompt)
-    target_started = target.now()
-    drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
-    gamma, verification, repeat = spec.gamma.start(), spec.verification, repeating(target)
-    counting = Counting(target)
-    tokens = list(prompt.prefix)
-    end = len(tokens) + spec.max_new_tokens
-    passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
-    plan = _plan(target, drafting, spec, end)
-    in_calls, whole = _in_calls(target, session, drafting, plan, spec, tokens)
-    ready = target.now()
-    started = before = yield READY
-    while len(tokens) < end and not (passes and tokens[-1] in target.eos_ids):
-        if whole:
-            assert in_calls is not None
-            for done in _done(in_calls, len(tokens), plan, generator):
-                marks = (before, done.drafted_s, done.verified_s, before := done.over_s)
-                counting.end()  # none: a step with experts is not one program
-                passes.append((marks, done.drafted, range(done.accepted), len(done.emitted), None, None))
-                tokens += done.emitted
-            continue
-        # Draft.
-        proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
-        drafted_at = yield WITHIN
-        path: Sequence[int]
-        if in_calls is not None and _is_plain(proposal, plan):
-            # Verify, accept and roll back in one call.
-            asked = max(proposal.asked, proposal.size)
-            drawn = DrawnNumbers.of(asked, generator, generator.device) if plan.choosing.draws else None
-            done = in_calls.verify(tokens, proposal.tokens, proposal.q_GV, drawn)
-            counting.end()
-            verified_at, path, emitted = done.verified_s, range(done.accepted), len(done.emitted)
-            tokens += done.emitted
-            drafting.own.rollback(len(tokens) - 1)
-        else:
-            # Verify: p at each of the draft tokens and after the last, in one run of the target.
-            counting.begin()
-            logits_LV = yield drafting.read(tokens, proposal)
-            counting.end()
-            rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size, repeat)
-            verified_at = yield WITHIN
-            # Accept, and draw the token that follows.
-            proposal, verdict = verdict_on_host(rows, proposal, verification, generator, repeat)
-            # Roll back what was rejected.
-            path, emitted = verdict.path, drafting.commit(tokens, proposal, verdict, logits_LV)
-        gamma.learn(len(proposal.tokens), len(path))
-        now = yield OVER
-        marks = (before, drafted_at, verified_at, now)
-        passes.append((marks, proposal.tokens, path, emitted, proposal.operations, proposal.parents))
-        before = now
-    return Trace(
-        tokens[len(prompt.prefix) :],
-        start_s=ready - began,
-        decode_s=before - started,
-        passes=[_pass(experts, *values) for experts, values in zip(counting.counts(), passes, strict=True)],
-        draft_start_s=ready - target_started,
-    )
+    log.target_started()
+    drafting = draft.start_on(session, prompt, spec.drafting)
+    passes = passes_of(target, session, draft, drafting, spec, text)
+    gamma = spec.gamma.start()
+    log.ready()
+    log.begin((yield READY))
+    while not text.is_over:
+        for done in (yield from passes.next(text.tokens, min(gamma.next(), text.room - 1), generator)):
+            text.tokens += done.emitted
+            gamma.learn(len(done.drafted), len(done.path))
+            log.passes.append(done)
+    return log.trace(text)
 
 
-def _plan(target: Model, drafting: Drafting, spec: DecodingSpec, end: int) -> PassPlan:
-    """Of the passes of `spec`."""
-    own = Choice(spec.drafting, target.vocabulary_size) if drafting.chooses is None else drafting.chooses[1]
-    choosing = Choice(spec.verification.sampling, target.vocabulary_size)
-    return PassPlan(max(spec.gamma.picks), end, own, choosing, RESIDUAL_EPSILON)
+class Passes:
+    """Passes of Algorithm 1, one at a time: draft, verify, accept, roll back.
 
-
-def _in_calls(
-    target: Model, session: Session, drafting: Drafting, plan: PassPlan, spec: DecodingSpec, tokens: list[int]
-) -> tuple[PassesInCalls | None, bool]:
-    """What runs passes in calls of the target's engine, and whether it drafts as well; None where it cannot.
-
-    It can by the rule of Algorithm 1 and with drafts that need nothing of the target, and it drafts with one model at a
-    constant gamma.
+    A model is run by `yield`, so that a driver may answer the reads of a whole batch at once.
     """
-    verification = spec.verification
+
+    def __init__(self, target: Model, session: Session, drafting: DraftSession, verification: Verification) -> None:
+        """`session` is the target's, and `drafting` the draft's, both at the same text."""
+        self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
+        self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)
+        self._ran_before: float | None = None  # the clock of runs at the end of the last pass
+
+    def next(self, tokens: list[int], gamma: int, generator: torch.Generator) -> "Passing":
+        """The next pass after `tokens`, or the next few, which no read separates."""
+        ran = RUNS.seconds if self._ran_before is None else self._ran_before
+        # Draft x_1, ..., x_gamma ~ q.
+        proposal = yield from self.drafting.proposing(tokens, gamma, generator)
+        drafted_at, drafting_s = (yield DRAFTED), RUNS.seconds - ran
+        done = yield from self.verify(tokens, proposal, generator)
+        self._ran_before = RUNS.seconds  # before other rows of a batch draft
+        return [done._replace(drafted_at=drafted_at, over_at=(yield OVER), draft_ran_s=drafting_s)]
+
+    def verify(
+        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
+    ) -> Generator[Read | Moment, Any, DonePass]:
+        """Verify `proposal`, accept and roll back; the marks of drafting and of the end are still missing."""
+        ran = RUNS.seconds
+        # Verify: p at each of the draft tokens and after the last, in one run of the target.
+        unread = tokens[self.session.length :]
+        self.counting.begin()
+        logits_LV = yield read_of(self.session, unread, proposal)
+        experts = self.counting.end()
+        p = self.rows(logits_LV, proposal)
+        verified_at, verifying_s = (yield VERIFIED), RUNS.seconds - ran
+        # Accept the first n of them, and draw the token that follows from the residual, or from p after the last.
+        known, (path, token) = verdict_on_host(p, proposal, self.verification, generator, self.repeat)
+        emitted = up_to_end([*(known.tokens[node] for node in path), token], self.target.eos_ids)
+        # Roll back what was rejected.
+        self.roll_back(len(tokens), len(unread), known, path, emitted, logits_LV)
+        return DonePass(
+            known.tokens, path, emitted, None, verified_at, None, known.operations, known.parents, experts,
+            target_ran_s=verifying_s,
+        )  # fmt: skip
+
+    def rows(self, logits_LV: Tensor, proposal: Proposed) -> TargetRows:
+        """p at each token of `proposal` and after the last, from the logits of the target's run."""
+        return target_rows(logits_LV, proposal, self.verification, self.target.vocabulary_size, self.repeat)
+
+    def roll_back(
+        self, before: int, unread: int, proposal: Proposal, path: Sequence[int], emitted: list[int],
+        logits_LV: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Bring both sessions from `before` tokens, of which `unread` were read in the pass, to its end.
+
+        Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
+        `logits_LV` are those of the target's run.
+        """
+        accepted, beside, drafting = path[: len(emitted) - 1], proposal.unverified, self.drafting
+        length = before + len(emitted) - 1
+        if self.watched and logits_LV is not None:
+            rejected = len(emitted) == len(path) + 1 <= len(proposal.tokens)
+            drafting.after_verification(before, logits_LV[unread - 1 :][: len(emitted)], rejected)
+        if proposal.parents is not None or beside is not None:
+            self.session.select([*range(unread), *(unread + node for node in accepted)])
+        if proposal.parents is not None:
+            drafting.select(accepted)
+        if beside is not None and logits_LV is not None:
+            drafting.after_unverified(logits_LV[unread + len(proposal.tokens) :], accepted)
+        self.session.rollback(length)
+        drafting.rollback(length)
+
+
+Passing = Generator[Read | Moment, Any, list[DonePass]]
+
+
+class VerifiedInCalls(Passes):
+    """Passes of which the engine of the target verifies, accepts and rolls back in one call, whatever drafts."""
+
+    def __init__(self, step_by_step: Passes, calls: PassesInCalls, plan: PassPlan) -> None:
+        super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)
+        self.calls, self.plan = calls, plan
+
+    def verify(
+        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
+    ) -> Generator[Read | Moment, Any, DonePass]:
+        plan = self.plan
+        if not (isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)):
+            return (yield from super().verify(tokens, proposal, generator))
+        done = self.calls.verify(tokens, proposal.tokens, proposal.q_GV, proposal.asked, generator)
+        self.roll_back(len(tokens), 1, proposal, done.path, done.emitted)
+        return done._replace(operations=proposal.operations)
+
+
+class WholeInCalls(Passes):
+    """Passes that the engine of the target runs, several in one call, the drafting of one model too."""
+
+    def __init__(self, step_by_step: Passes, calls: PassesInCalls) -> None:
+        super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)
+        self.calls = calls
+
+    def next(self, tokens: list[int], gamma: int, generator: torch.Generator) -> Passing:
+        return self.calls.run(len(tokens), generator)
+        yield
+
+
+def passes_of(
+    target: Model, session: Session, draft: Draft, drafting: DraftSession, spec: DecodingSpec, text: Text
+) -> Passes:
+    """What runs the passes over `text`: the engine of the target as far as it can.
+
+    It can by the rule of Algorithm 1 and with drafts that need nothing of the target's runs, and it drafts as well with
+    one model at a constant gamma.
+    """
+    require_base(drafting, DraftSession, "draft")
+    verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
+    step_by_step = Passes(target, session, drafting, verification)
     is_exact = verification.argmax_only or verification.rule is accept_exact
-    if not is_exact or drafting.needs_target or not is_a(target, RunsPasses):
-        return None, False
-    if drafting.chooses is not None and isinstance(spec.gamma, Constant):
-        whole = target.passes(session, drafting.chooses[0], plan, tokens)
-        if whole is not None:
-            return whole, True
-    return target.passes(session, None, plan, tokens), False
+    if not is_exact or draft.starts_on_target or drafting.sees_runs:
+        return step_by_step
+    model, own = drafting.chooses or (None, Choice(spec.drafting, size))
+    plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON)
+    drafts = model is not None and isinstance(gamma, Constant)
+    if drafts and (calls := target.passes(session, model, plan, text.tokens)) is not None:
+        return WholeInCalls(step_by_step, calls)
+    calls = target.passes(session, None, plan, text.tokens)
+    return step_by_step if calls is None else VerifiedInCalls(step_by_step, calls, plan)
 
 
-def _is_plain(proposal: Proposed, plan: PassPlan) -> TypeGuard[Proposal]:
-    return isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)
+class PassLog:
+    """The passes of one completion and its times, which are read from their marks when it is over."""
 
+    def __init__(self, target: Model) -> None:
+        self.passes: list[DonePass] = []
+        self._now, self._experts, self._runs_are_timed = target.now, target.experts, target.device.type == "cpu"
+        self._began = self._target_started = self._ready = target.now()
+        self._first: Any = None
 
-def _done(in_calls: PassesInCalls, length: int, plan: PassPlan, generator: torch.Generator) -> list[DonePass]:
-    """The next passes after `length` tokens, on the random numbers that single passes would draw."""
-    if not plan.choosing.draws:
-        return in_calls.run(length, None, in_calls.most)
-    gamma, left, device, drawn = plan.gamma, plan.end - length, generator.device, []
-    if gamma == 0:
-        next_P = uniforms(min(in_calls.most, left), generator, device)
-        none_P0 = next_P.new_empty(len(next_P), 0)
-        return in_calls.run(length, PassNumbers(none_P0, none_P0, next_P.unsqueeze(-1)), len(next_P))
-    most = min(in_calls.most, MOST_DRAWN, left // (gamma + 1)) or 1  # one with less than gamma is a call's only pass
-    for _ in range(most):
-        uniform_G = uniforms(min(gamma, left - 1), generator, device)
-        after = DrawnNumbers.of(len(uniform_G), generator, device)
-        drawn.append((uniform_G, after.trials_G, after.next_1))
-    return in_calls.run(length, PassNumbers(*map(torch.stack, zip(*drawn, strict=True))), most)
+    def target_started(self) -> None:
+        """The target has read the prompt."""
+        self._target_started = self._now()
 
+    def ready(self) -> None:
+        """The draft has, too."""
+        self._ready = self._now()
 
-def _pass(
-    experts: list[int] | None,
-    marks: Sequence[Any],
-    drafted: list[int],
-    path: Sequence[int],
-    emitted: int,
-    operations: float | None,
-    parents: Sequence[int] | None,
-) -> Pass:
-    """A pass; tokens drafted after an end of sequence are not part of the completion, and do not count as accepted."""
-    draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
-    nodes, chosen = (None, None) if parents is None else (list(parents), list(path))
-    accepted = min(len(path), emitted)
-    return Pass(
-        len(drafted), accepted, emitted, draft_s, verify_s, accept_s, drafted, operations, nodes, chosen, experts
-    )
+    def begin(self, mark: Any) -> None:
+        """The first pass begins at `mark`."""
+        self._first = mark
+
+    def trace(self, text: Text) -> Trace:
+        before, passes = self._first, list[Pass]()
+        for done in self.passes:
+            passes.append(self._pass(before, done))
+            before = done.over_at
+        return Trace(
+            text.tokens[text.first :],
+            start_s=self._ready - self._began,
+            decode_s=before - self._first,
+            passes=passes,
+            draft_start_s=self._ready - self._target_started,
+        )
+
+    def _pass(self, before: Any, done: DonePass) -> Pass:
+        """`done`. Tokens after an end of sequence are not part of the completion, and do not count as accepted."""
+        marks = (before, done.drafted_at, done.verified_at, done.over_at)
+        draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
+        parents, path = (None, None) if done.parents is None else (list(done.parents), list(done.path))
+        emitted = len(done.emitted)
+        experts = None if self._experts is None or done.experts is None else self._experts.distinct(done.experts)
+        ran: tuple[float | None, ...] = (None, None, None)
+        if self._runs_are_timed:
+            ran_s = done.draft_ran_s, done.target_ran_s
+            ran = *ran_s, draft_s + verify_s + accept_s - sum(ran_s)
+        return Pass(
+            len(done.drafted), min(len(done.path), emitted), emitted, draft_s, verify_s, accept_s, done.drafted,
+            done.operations, parents, path, experts, *ran,
+        )  # fmt: skip
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:

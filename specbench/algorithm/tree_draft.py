@@ -1,4 +1,4 @@
-"""Trees of a draft's tokens: any draft whose session reads trees (`ReadsTrees`), level by level.
+"""Trees of a draft's tokens: any draft whose session reads trees (`after_text`, `after_nodes`), level by level.
 
 A level is read in one step of the draft. The children of a node are its likeliest tokens, or tokens found in a text,
 which were not drawn; or draws from its q, with or without replacement. At T = 0 none are drawn:
@@ -14,33 +14,29 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children, Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, operations_of, start_draft
+from specbench.algorithm.draft import Draft, DraftSession, operations_of
 from specbench.engine.session import Prompt, Session
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_first
 
 
-class TreeDraft:
-    """`draft`, whose sessions must be `ReadsTrees`, as one that proposes trees."""
+class TreeDraft(Draft):
+    """`draft`, whose sessions must read trees, as one that proposes trees."""
 
     def __init__(self, draft: Draft, plan: Plan, children: Children, eos_ids: frozenset[int]) -> None:
         self.draft, self.plan, self.children, self.eos_ids = draft, plan, children, eos_ids
         self.operations = draft.operations
-        self.models = models_of(draft)
+        self.models = draft.models
         self.parts = (draft,)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
-        return self._grower(self.draft.start(prompt, sampling), sampling)
+        return TreeDraftSession(self, self.draft.start(prompt, sampling), sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
-        return self._grower(start_draft(session, self.draft, prompt, sampling), sampling)
+        return TreeDraftSession(self, self.draft.start_on(session, prompt, sampling), sampling)
 
     def in_batch(self, rows: int) -> "TreeDraft":
-        return TreeDraft(in_batch(self.draft, rows), self.plan, self.children, self.eos_ids)
-
-    def _grower(self, session: DraftSession, sampling: Sampling) -> "TreeDraftSession":
-        assert isinstance(session, ReadsTrees)
-        return TreeDraftSession(self, session, sampling)
+        return TreeDraft(self.draft.in_batch(rows), self.plan, self.children, self.eos_ids)
 
 
 @dataclass
@@ -78,10 +74,10 @@ class _Growth:
         return _Growth([self.tokens[node] for node in kept], parents, read=read, operations=self.operations)
 
 
-class TreeDraftSession:
+class TreeDraftSession(DraftSession):
     """Builds a tree in each pass, and continues after the accepted path."""
 
-    def __init__(self, draft: TreeDraft, session: ReadsTrees, sampling: Sampling) -> None:
+    def __init__(self, draft: TreeDraft, session: DraftSession, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
         self.children: Children = "fixed" if sampling.temperature == 0 else draft.children
         self._read: dict[int, int] = {}  # node of the last proposal -> its number in the draft's own tree

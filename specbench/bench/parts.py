@@ -14,15 +14,14 @@ from torch.fx import GraphModule, Node
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import DecodingSpec, Pass, autoregress, autoregressive, speculative
-from specbench.algorithm.draft import Draft, expect, models_of
+from specbench.algorithm.draft import Draft
 from specbench.bench.baselines import generate_many
 from specbench.bench.timing import Decoder, medians
 from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.experts import Experts
-from specbench.engine.session import Model, Prompt, RollsOut, Session, captured_first, get_ready, repeating
+from specbench.engine.session import Model, Prompt, Session, WrappedModel, captured_first
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling, standardise
 
@@ -47,8 +46,7 @@ def stepping(session: Session, tokens: int) -> Callable[[], Any]:
 
 def experts_over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
     """The experts that a run over so many tokens reads over those of a step, at that place; empty without experts."""
-    experts: Experts | None = getattr(model, "experts", None)
-    session, found = model.start(prompt), {}
+    experts, session, found = model.experts, model.start(prompt), {}
     session.extend([5] * 16)
     for count in TOKENS if experts is not None else ():
         assert experts is not None
@@ -224,12 +222,12 @@ def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens
 
     Captures what greedy completions of up to `tokens` tokens after `prompt` replay at `gammas`.
     """
-    models = [model for model in models_of(draft) if isinstance(model, EagerModel)]
+    models = [model for model in draft.models if isinstance(model, EagerModel)]
     for gamma in gammas:
-        expect(draft, Sampling(), [gamma])
+        draft.expect(Sampling(), [gamma])
         for model in models:
-            get_ready(model, prompt, tokens)
-    return next((model.rollout_fell_back for model in models if model.rollout_fell_back), None)
+            model.get_ready(prompt, tokens)
+    return next((model.report.rollout_fell_back for model in models if model.report.rollout_fell_back), None)
 
 
 @dataclass(frozen=True)
@@ -258,7 +256,7 @@ def take_apart(
     and again and again at one place they would be faster, since a cache then holds what in a pass has to be fetched.
     Raises TooShort.
     """
-    generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
+    generator = torch.Generator(device=target.device)
     spec = DecodingSpec.algorithm_1(Sampling(), tokens, gamma)
     checking, proposing = TimedModel(target), TimedModel(draft.model)
     timed_draft = ModelDraft(proposing, draft.vocabulary_size)
@@ -293,33 +291,22 @@ def _by_pass(passes: Sequence[Pass], checking: "TimedModel", proposing: "TimedMo
     return found
 
 
-class TimedModel:
+class TimedModel(WrappedModel):
     """A model that notes when each run of its sessions ended and how long it took: (seconds on its clock, seconds)."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
-        self.longest, self.operations = model.longest, model.operations
-        self.now, self.mark = model.now, getattr(model, "mark", None)
-        self.repeat = repeating(model)
-        self.device: torch.device = getattr(model, "device", torch.device("cpu"))
+        super().__init__(model)
+        self.repeat, self.rolls_out = model.repeat, model.rolls_out  # type: ignore[method-assign]
         self.runs: list[tuple[float, float]] = []
 
-    def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """See `CapturesSteps`."""
-        get_ready(self.model, prompt, tokens)
-
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `RollsOut`."""
-        if isinstance(self.model, RollsOut):
-            self.model.expect_rollouts(choice, steps)
+        self.model.expect_rollouts(choice, steps)
 
     def start(self, prompt: Prompt) -> Session:
         """The model's own session with `extend` and `rollout` wrapped: timing adds as little as it can to a pass."""
         session = self.model.start(prompt)
         for name in ("extend", "rollout"):
-            if hasattr(session, name):
-                setattr(session, name, self._timed(session, getattr(type(session), name)))
+            setattr(session, name, self._timed(session, getattr(type(session), name)))
         return session
 
     def _timed(self, session: Session, method: Callable[..., Any]) -> Callable[..., Any]:

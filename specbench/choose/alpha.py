@@ -33,7 +33,6 @@ from specbench.config.model import name_of, own_weights
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
-from specbench.engine.weights.load import load_tokenizer
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
@@ -53,6 +52,7 @@ from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, Sc
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.stats import Interval, IntervalRecord, over_rows, ratio
 from specbench.tasks import Task
+from specbench.text.tokenizer import load_tokenizer
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000

@@ -21,7 +21,7 @@ import numpy as np
 from specbench import border
 from specbench.algorithm.batching import Arrivals, Turn, together
 from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
-from specbench.algorithm.draft import Draft, in_batch
+from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import already_collected
@@ -240,7 +240,7 @@ def _server(candidates: Sequence[LoadedCandidate]) -> Server:
     settings: dict[Key, Setting] = {(ALONE, 0): Setting(first.parts.spec)}
     for one in candidates:
         require_memory(replace(one.parts, config=replace(one.parts.config, batch=rows)))
-        draft = in_batch(one.parts.draft, rows)
+        draft = one.parts.draft.in_batch(rows)
         for gamma in sorted(set(one.config.gammas)):
             settings[one.name, gamma] = Setting(replace(one.parts.spec, gamma=Constant(gamma)), draft)
     return Server(Batch.of(first.parts.target, rows), first.parts.prompts, settings, first.config.seed)

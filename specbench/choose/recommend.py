@@ -23,7 +23,6 @@ from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.engine.experts import Experts
-from specbench.engine.translation import TranslatedModel
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
@@ -49,6 +48,7 @@ from specbench.records.documents import (
 )
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
+from specbench.text.translation import TranslatedModel
 
 SHORT_S = 5.0  # a recommendation that takes no longer is not forecast
 Engines = Mapping[str, Engine]  # by the candidate's name
@@ -73,15 +73,10 @@ def assisted_generation(candidates: Sequence[LoadedCandidate]) -> Engines:
         if (processing := one.config.sampling.processing()) is not None:
             raise UserError(f"sampling ({processing}): engine=transformers is timed without it; leave it out")
         found[one.name] = AssistedGeneration(
-            _network(parts.target), _network(draft.model), parts.spec.sampling, one.config.max_new_tokens,
+            parts.target.network, draft.model.network, parts.spec.sampling, one.config.max_new_tokens,
             parts.target.now,
         )  # fmt: skip
     return found
-
-
-def _network(model: object) -> object:
-    """The `transformers` module that our engines are made from."""
-    return getattr(model, "network")  # noqa: B009 a Model need not have one
 
 
 def rounds_of(engines: Engines, scored: Scored) -> list[Round]:

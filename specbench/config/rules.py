@@ -27,12 +27,22 @@ def _found() -> Iterator[type[RuleConfig]]:
                 yield one
 
 
+def _added() -> Iterator[type[RuleConfig]]:
+    """Rules with keys, of other packages. The others are imported when they are used: they may import torch."""
+    for name, entry in extensions("rules").items():
+        if entry.attr.endswith("Config"):
+            kind = loaded("rules", name)
+            if not (isinstance(kind, type) and issubclass(kind, RuleConfig) and kind.name == name):
+                raise UserError(f"specbench.rules: {name} must be a RuleConfig whose name is {name!r}")
+            yield kind
+
+
 def _place(kind: type[RuleConfig]) -> tuple[bool, bool, str]:
     """Algorithm 1 first, then lossless rules, then lossy ones."""
     return kind.name != "exact", kind.lossy, kind.name
 
 
-RULES: dict[str, type[RuleConfig]] = {kind.name: kind for kind in sorted(_found(), key=_place)}
+RULES: dict[str, type[RuleConfig]] = {kind.name: kind for kind in sorted([*_found(), *_added()], key=_place)}
 # Whose key it is.
 RULE_OF: dict[str, str] = {one.name: name for name, kind in RULES.items() for one in fields(kind)}
 assert len(RULE_OF) == sum(len(fields(kind)) for kind in RULES.values()), "two rules have a key of the same name"

@@ -16,11 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from specbench.engine.batch_steps import BatchableModel, ReadsAtOnce
+from specbench.engine.batch_steps import BatchableModel
 from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
-from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens, require_readable
+from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, innermost, require_readable
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64
@@ -28,7 +28,7 @@ SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this
 LOGITS = 16  # rows of logits that a row of a batch may hold at a time
 
 
-class Batch:
+class Batch(Model):
     """A model with room for `rows` sequences at a time.
 
     It is a `Model`: `start` takes a row, which is free again when its session is gone.
@@ -46,8 +46,7 @@ class Batch:
         self.model, self.rows = model, rows
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
-        self.mark: Marking | None = getattr(model, "mark", None)
-        self.experts = getattr(model, "experts", None)
+        self.mark, self.experts = model.mark, model.experts
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
@@ -55,13 +54,13 @@ class Batch:
 
         Raises UserError if its network cannot read rows of several lengths.
         """
-        at_once = isinstance(model, ReadsAtOnce) and model.reads_at_once
-        if not at_once and getattr(model, "window", None) is not None:
+        own = cast(BatchableModel, model)
+        if not own.reads_at_once and own.window is not None:
             raise UserError(f"batch={rows}: a draft with a window is batched by engine=native alone; use batch=1")
-        return (BatchOfSessions if at_once else Batch)(cast(BatchableModel, model), rows)
+        return (BatchOfSessions if own.reads_at_once else Batch)(own, rows)
 
     @torch.inference_mode()
-    def start(self, prompt: Prompt) -> "RowSession":
+    def start(self, prompt: Prompt) -> Session:
         """A session in the first free row that has read all of the prompt but the prefix's last token."""
         row = next((index for index in range(self.rows) if self._session(index) is None), None)
         if row is None:
@@ -86,7 +85,7 @@ class Batch:
         return self._read(reads)
 
     def source_states(self, row: int, layer: int) -> tuple[Tensor, Tensor] | None:
-        """See `StatefulSession.source_states`."""
+        """See `Session.source_states`."""
         if not self._of_source.layers:
             return None
         length = self._source_lengths[row]
@@ -200,19 +199,19 @@ class BatchOfSessions(Batch):
 
     def __init__(self, model: BatchableModel, rows: int) -> None:
         self._begin(model, rows)
-        cast(ReadsAtOnce, model).require_batches(rows)
+        model.require_batches(rows)
         self._started = weakref.WeakSet[Session]()
 
-    def start(self, prompt: Prompt) -> Session:  # type: ignore[override]
+    def start(self, prompt: Prompt) -> Session:
         if len(self._started) >= self.rows:
             raise ValueError(f"rows: none of {self.rows} is free")
-        session: Any = cast(Model, self.model).start(prompt)
+        session = self.model.start(prompt)
         session.batch = self
         self._started.add(session)
-        return cast(Session, session)
+        return session
 
     def extend_many(self, reads: Sequence[Read]) -> list[Tensor]:
-        return cast(ReadsAtOnce, self.model).read_at_once(reads)
+        return self.model.read_at_once(reads)
 
 
 def bytes_of_row(model: Model, tokens: int, source: int) -> float:
@@ -228,13 +227,13 @@ def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = Fals
 
     In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
     """
-    own = cast(Any, model)
-    if (window := getattr(model, "window", None)) is not None:
+    own: Any = innermost(model)
+    if (window := own.window) is not None:
         shapes, size = own.steps_of_rows(1).shapes["self"], own.steps_of_rows(1).cache_dtype.itemsize
         return int(window.slots * size * sum(heads * channels for heads, channels in shapes))
-    if getattr(own, "recurrence", None) is not None:
+    if own.recurrence is not None:
         return int(own.bytes_of_session(tokens))
-    program = None if in_batch else getattr(model, "program", None)
+    program = None if in_batch else own.program
     cached = own.steps_of_rows(1) if program is None else program
     slots = {"self": tokens, "cross": source}
     if in_batch:
@@ -252,12 +251,14 @@ def _power_of_two(needed: int) -> int:
     return max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
 
 
-class RowSession:
+class RowSession(Session):
     """One sequence in a row of a batch. Alone it reads in a run of its own."""
 
+    length: int = 0
+
     def __init__(self, batch: Batch, row: int) -> None:
-        self.batch, self.row = batch, row
-        self.length = 0
+        self.batch: Batch = batch
+        self.row = row
         self.tree = OpenTree()
         self._last = LastRead()
 
@@ -322,5 +323,5 @@ def batch_of(session: Session) -> Batch | None:
     """The batch that `session` is a row of, or reads through."""
     if isinstance(session, ReadsThrough):
         session = session.session
-    batch: Batch | None = getattr(session, "batch", None)
+    batch: Batch | None = session.batch
     return batch

@@ -5,17 +5,20 @@ logits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
-from specbench.engine.capture.placement import Placement, cache_over, replaced
+from specbench.engine.capture.marking import cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
+from specbench.engine.clock import RUNS
+from specbench.engine.experts import Experts
 from specbench.engine.layout import Layout
-from specbench.engine.session import Read
+from specbench.engine.placement import Placement
+from specbench.engine.session import Marking, Now, Prompt, Read, Session
 
 
 class StepsOfRows(Protocol):
@@ -53,11 +56,16 @@ class BatchableModel(Protocol):
     eos_ids: frozenset[int]
     longest: int | None
     operations: float
-    now: Callable[[], float]
+    now: Now
+    mark: Marking | None
+    experts: Experts | None
     state_width: int
     tap_width: int
     states_of_prompt: bool
     readable: int
+    window: Any  # what its sessions attend to; None: to everything
+
+    def start(self, prompt: Prompt) -> Session: ...
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows. Raises UserError where it cannot."""
@@ -67,20 +75,17 @@ class BatchableModel(Protocol):
         """Raise UserError where the model cannot read a tree."""
         ...
 
-
-@runtime_checkable
-class ReadsAtOnce(Protocol):
-    """A model that reads for several of its own sessions in one run, where `reads_at_once`."""
-
-    @property
-    def reads_at_once(self) -> bool: ...
-
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the model cannot read rows of several lengths."""
         ...
 
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether it reads for several of its own sessions in one run."""
+        ...
+
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """The results of `Session.extend` for each of `reads`, of different sessions: the same to the bit."""
+        """Where it does: the results of `Session.extend` for each of `reads`, of different sessions."""
         ...
 
 
@@ -128,7 +133,7 @@ class EagerSteps:
         if last_row and not of_source:
             inputs["logits_to_keep"] = 1
         with self._placement.applying(layout) as options:
-            output = self._network(past_key_values=cache, use_cache=True, **inputs, **options)
+            output = RUNS.run(self._network, past_key_values=cache, use_cache=True, **inputs, **options)
         logits_BLV: Tensor = output.logits
         return logits_BLV[:, -1:] if last_row else logits_BLV
 
@@ -175,7 +180,7 @@ class CapturedSteps:
         inputs += fixed
         key = (id(step), count, *slots, *source_lengths)
         inputs += self._once(self._sources, key, lambda: step.of_source(*inputs))
-        return step.run(*inputs, *step.of_layout(*inputs))
+        return RUNS.run(step.run, *inputs, *step.of_layout(*inputs))
 
     @staticmethod
     def _once(

@@ -23,11 +23,11 @@ from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.capture.static import CompiledModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
-from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.model import PLAIN, EagerModel, SessionTraits
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.experts import Experts
 from specbench.engine.native.model import NativeModel
-from specbench.engine.session import Prompt, get_ready
+from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
 
 
@@ -99,6 +99,7 @@ def with_engine(
     eos_ids: frozenset[int],
     numerics: str = "fast",
     level_bits: int = 0,
+    traits: SessionTraits = PLAIN,
 ) -> EagerModel:
     """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
 
@@ -111,6 +112,7 @@ def with_engine(
             are the same to the bit, however many positions are read at once. Where that is not possible the model is
             fast, and `not_invariant` says why.
         level_bits: the weights of linear maps are rounded to so many bits, see `PackedWeights`.
+        traits: what its sessions hand over.
 
     Raises:
         UserError: the named engine does not run on this device, or cannot capture this network.
@@ -128,19 +130,21 @@ def with_engine(
         engine, fell_back = "eager", reason
     for name in AUTO.get(device, ()) if engine == "auto" else () if engine == "eager" else (engine,):
         try:
-            model: EagerModel = _with_numerics(KINDS[name], network, vocabulary_size, eos_ids, numerics, level_bits)
+            model: EagerModel = _with_numerics(
+                KINDS[name], network, vocabulary_size, eos_ids, numerics, level_bits, traits
+            )
         except Exception as error:  # whatever a model's own code raises when it is captured
             if engine != "auto":
                 raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
             fell_back = first_line(error)
         else:
-            model.fell_back = fell_back
+            model.report.fell_back = fell_back
             return model
-    model = EagerModel(network, vocabulary_size, eos_ids)
-    model.fell_back = fell_back
+    model = EagerModel(network, vocabulary_size, eos_ids, traits)
+    model.report.fell_back = fell_back
     model.experts = Experts.noted(network)
     if numerics == "invariant":
-        model.not_invariant = "engine=eager does not control its kernels"
+        model.report.not_invariant = "engine=eager does not control its kernels"
     return model
 
 
@@ -161,20 +165,21 @@ def _with_numerics(
     eos_ids: frozenset[int],
     numerics: str,
     level_bits: int = 0,
+    traits: SessionTraits = PLAIN,
 ) -> StaticModel:
     """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
-    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids, level_bits=level_bits)
+    made = partial(checked_capture, kind, network, vocabulary_size, eos_ids, level_bits=level_bits, traits=traits)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
         return made()
     if kind is CompiledModel:
         model = made()
-        model.not_invariant = "engine=compile does not control its kernels"
+        model.report.not_invariant = "engine=compile does not control its kernels"
         return model
     model, began = made(invariant=True), time.perf_counter()
     if (reason := make_invariant(model)) is not None:
         model = made()
-        model.not_invariant = reason
-    model.warmup_s += time.perf_counter() - began
+        model.report.not_invariant = reason
+    model.report.warmup_s += time.perf_counter() - began
     return model
 
 
@@ -187,6 +192,7 @@ def checked_capture(
     packed: PackedWeights | None = None,
     again: bool = True,
     level_bits: int = 0,
+    traits: SessionTraits = PLAIN,
 ) -> StaticModel:
     """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
 
@@ -194,13 +200,15 @@ def checked_capture(
     differ by more than rounding.
     """
     began = time.perf_counter()
-    model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant)
+    model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant, traits)
     if (reason := _difference(model, EagerModel(network, vocabulary_size, eos_ids))) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return checked_capture(kind, network, vocabulary_size, eos_ids, invariant, packed, False, level_bits)
+            return checked_capture(
+                kind, network, vocabulary_size, eos_ids, invariant, packed, False, level_bits, traits
+            )
         raise RuntimeError(reason)
-    model.warmup_s = time.perf_counter() - began
+    model.report.warmup_s = time.perf_counter() - began
     return model
 
 
@@ -230,7 +238,7 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
     tokens = [(index + 1) * model.vocabulary_size // (PROBED_TOKENS + 1) for index in range(PROBED_TOKENS)]
     whole = model.network.config.is_encoder_decoder
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
-    get_ready(model, prompt, len(tokens))
+    model.get_ready(prompt, len(tokens))
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
+Chosen = tuple[Tensor, ...]  # the experts [T, K] that runs chose, layer by layer
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 
@@ -87,16 +88,19 @@ class Experts:
 class Counting:
     """The experts that one completion's runs of a model read: between `begin` and `end` lies one run, or several."""
 
-    def __init__(self, model: object) -> None:
-        self._experts: Experts | None = getattr(model, "experts", None)
+    def __init__(self, experts: Experts | None) -> None:
+        self._experts = experts
         self._taken: list[tuple[Tensor, ...] | None] = []
 
     def begin(self) -> None:
         if self._experts is not None:
             self._experts.begin()
 
-    def end(self) -> None:
-        self._taken.append(None if self._experts is None else self._experts.taken())
+    def end(self) -> "Chosen | None":
+        """What was read since `begin`; None of a model without experts."""
+        taken = None if self._experts is None else self._experts.taken()
+        self._taken.append(taken)
+        return taken
 
     def counts(self) -> list[list[int] | None]:
         """Distinct experts by layer, run by run; None of a model without experts."""

@@ -10,13 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from specbench.engine.experts import Chosen, Experts
 from specbench.errors import UserError
-from specbench.sampling import Choice, DrawnNumbers
+from specbench.sampling import Choice
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,20 @@ def require_readable(tokens: Sequence[int], readable: int) -> None:
         raise UserError(f"token {token} cannot be read: the model has embeddings of the tokens 0 to {readable - 1}")
 
 
-class Session(Protocol):
-    """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it."""
+class Session(ABC):
+    """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it.
+
+    Methods with a body are optional: their default is that of a session that cannot do what they are for.
+    """
+
+    batch: Any = None  # the batch that it is a row of
 
     @property
+    @abstractmethod
     def length(self) -> int:
         """Tokens of the sequence that have been read; nodes of a tree do not count."""
-        ...
 
+    @abstractmethod
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         """Read `tokens`, and return logits [len(tokens), V], row i for what follows token i.
 
@@ -65,92 +74,152 @@ class Session(Protocol):
 
         Raises UserError where the model cannot read a tree.
         """
-        ...
 
+    @abstractmethod
     def select(self, path: Sequence[int]) -> None:
         """Append the nodes of `path` to the sequence, and drop the rest of the tree.
 
         `path` leads from a child of the sequence's last token from parent to child; it may be empty.
         """
-        ...
 
+    @abstractmethod
     def rollback(self, length: int) -> None:
         """Drop all but the first `length` tokens, and the tree. No effect on a session that has read fewer."""
-        ...
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tokens, Tensor | None] | None:
+        """Read `tokens`, then each chosen token but the last, without leaving the device; see `Model.rolls_out`.
+
+        `uniform_G` is from `choice.uniforms`.
+
+        Returns:
+            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
+            tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
+        """
+        return None
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        """States [stop - start, D] at tokens `start` to `stop` - 1; None if they were not all read in the last run.
+
+        Rolling back removes none of them.
+        """
+        return None
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        """The same for the states after the tapped layers (chosen when the model was loaded), concatenated."""
+        return None
+
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [1, heads, S, channels] that a decoder layer's cross-attention makes of the source.
+
+        `layer` is counted from 0; -1 is the last. None for a decoder-only model.
+        """
+        return None
+
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "Session":
+        """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
+
+        It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
+        reads further. Only one may exist at a time.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no layers that read ahead alone")
 
 
-class Model(Protocol):
-    """Weights and their vocabulary."""
+Now = Callable[[], float]
+Marking = Callable[[], Any]  # of two marks the difference is seconds; less a number a mark is so much earlier
+
+
+class Model(ABC):
+    """Weights and their vocabulary.
+
+    Methods with a body are optional: their default is that of a model that needs none of what they are for.
+    """
 
     vocabulary_size: int  # tokens of the tokenizer; logits beyond it are padding
     eos_ids: frozenset[int]
     longest: int | None  # tokens that the decoder has positions for; None is no limit
     operations: float  # arithmetic operations of one decoding step, for c_hat (Def 3.10)
+    now: Now  # the time in seconds, after all work queued on the device is done
+    mark: Marking | None = None  # records the time without waiting for that work
+    device = torch.device("cpu")
+    experts: Experts | None = None  # where its runs choose among experts, and note which
+    network: Any = None  # the `transformers` module, of an engine
+    rolls_out = False  # sessions run the steps of a proposal on the device, each on the token chosen in the step before
 
+    @property
+    def recurrent_layers(self) -> int:
+        """How many layers have a recurrent state."""
+        return 0
+
+    @abstractmethod
     def start(self, prompt: Prompt) -> Session:
         """A session that has read all of the prompt but the prefix's last token."""
-        ...
-
-    def now(self) -> float:
-        """The time in seconds, after all work queued on the device is done."""
-        ...
-
-
-T = TypeVar("T")
-_known: dict[tuple[type, type], bool] = {}
-
-
-def is_a(one: object, protocol: type[T]) -> TypeGuard[T]:
-    """`isinstance` with a protocol, remembered by class, for what every completion asks: Python takes 3 to 10 us.
-
-    So all objects of one class must have the same of a protocol's members. Only where the class has a `__getattr__`
-    may they differ, and nothing is remembered.
-    """
-    key = type(one), protocol
-    found = _known.get(key)
-    if found is None:
-        found = isinstance(one, protocol)
-        if not hasattr(key[0], "__getattr__"):
-            _known[key] = found
-    return found
-
-
-@runtime_checkable
-class CapturesSteps(Protocol):
-    """A model whose steps are captured for the sizes of a completion, before it is decoded."""
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
-        ...
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
+
+    def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """`function` of `inputs`, in one launch where the engine has made one of it.
+
+        The function of a later pass is equal to that of an earlier one, and hashable.
+        """
+        return function(*inputs)
+
+    def passes(
+        self, session: Session, draft: Session | None, plan: "PassPlan", tokens: list[int]
+    ) -> "PassesInCalls | None":
+        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot.
+
+        Without `draft` the target runs alone at gamma 0, and otherwise verifies what is drafted elsewhere.
+        """
+        return None
+
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "Model":
+        """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
+        raise NotImplementedError(f"{type(self).__name__} has no layers that run alone")
+
+    def in_batch(self, rows: int) -> "Model":
+        """This model with room for `rows` sequences at a time. Raises UserError if it cannot be batched."""
+        raise UserError(f"batch={rows}: {type(self).__name__} reads one sequence at a time; use batch=1")
 
 
-def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
-    """Prepare `model`, before timing starts, for up to `tokens` tokens after `prompt`."""
-    if is_a(model, CapturesSteps):
-        model.get_ready(prompt, tokens)
+class WrappedModel(Model):
+    """`model`, with something done to what its sessions read or return; its clock, device and size are the same."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.vocabulary_size, self.longest, self.operations = model.vocabulary_size, model.longest, model.operations
+        self.now, self.mark, self.device = model.now, model.mark, model.device
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return self.model.eos_ids
+
+    @eos_ids.setter
+    def eos_ids(self, ends: frozenset[int]) -> None:
+        self.model.eos_ids = ends
+
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        self.model.get_ready(prompt, tokens)
 
 
-class Repeat(Protocol):
-    """Runs a function of tensors, which is hashable and equal to itself in later passes."""
+def innermost(model: Model) -> Model:
+    """The model of an engine, inside those that translate or process its logits."""
+    while isinstance(model, WrappedModel):
+        model = model.model
+    return model
 
-    def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor: ...
+
+Repeat = Callable[..., Tensor]  # `Model.repeat`
 
 
 def as_it_is(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """A `Repeat` that calls the function."""
     return function(*inputs)
-
-
-@runtime_checkable
-class Repeats(Protocol):
-    """A model whose engine runs small functions of its logits as one launch."""
-
-    repeat: Repeat
-
-
-def repeating(model: Model) -> Repeat:
-    """How `model` runs functions of its logits."""
-    return model.repeat if is_a(model, Repeats) else as_it_is
 
 
 def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Callable[[], object]]) -> None:
@@ -160,36 +229,7 @@ def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Ca
     """
     for step in steps:
         step()
-    get_ready(model, prompt, tokens)
-
-
-@runtime_checkable
-class RollsOut(Protocol):
-    """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""
-
-    device: torch.device
-
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
-        ...
-
-
-@runtime_checkable
-class RolloutSession(Protocol):
-    """A session of such a model."""
-
-    def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
-    ) -> tuple[Tokens, Tensor | None] | None:
-        """Read `tokens`, then each chosen token but the last.
-
-        `uniform_G` is from `choice.uniforms`.
-
-        Returns:
-            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
-        """
-        ...
+    model.get_ready(prompt, tokens)
 
 
 @dataclass(frozen=True)
@@ -203,110 +243,44 @@ class PassPlan:
     least: float = 0.0  # a residual of no more mass is rounding
 
 
-class PassNumbers(NamedTuple):
-    """The random numbers of P passes: of G drafted tokens, of their tests, and of the tokens that follow."""
-
-    uniform_PG: Tensor
-    trial_PG: Tensor
-    next_P1: Tensor
-
-
 class DonePass(NamedTuple):
-    """The result of a pass, and the times on the target's clock at which drafting, verifying and accepting ended."""
+    """A pass of Algorithm 1, whoever ran it, and marks of when drafting, verifying and accepting ended.
+
+    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, `experts`
+    those that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
+    """
 
     drafted: list[int]
-    accepted: int
+    path: Sequence[int]
     emitted: list[int]
-    drafted_s: float
-    verified_s: float
-    over_s: float
+    drafted_at: Any
+    verified_at: Any
+    over_at: Any
+    operations: float | None = None
+    parents: Sequence[int] | None = None
+    experts: Chosen | None = None
+    draft_ran_s: float = 0.0
+    target_ran_s: float = 0.0
 
 
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token. Both raise FloatingPointError where p or q is not finite.
+    Its sessions have then read all but the newest token. Both draw from `generator` what single passes would, in their
+    order, and raise FloatingPointError where p or q is not finite.
     """
 
-    most: int  # passes of a call
-
     def verify(
-        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, drawn: DrawnNumbers | None
+        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, asked: int, generator: torch.Generator
     ) -> DonePass:
-        """Verify tokens that were drafted after `tokens`, with `drawn` where T > 0.
+        """Verify tokens that were drafted after `tokens`, of `asked` that the draft drew numbers for.
 
         `q_GV` are the fp32 rows they were drawn from; None where each had all mass.
         """
         ...
 
-    def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
-        """Up to `most` passes after `length` tokens, with their random numbers where T > 0; at least one.
-
-        The last may end the sequence.
-        """
-        ...
-
-
-@runtime_checkable
-class RunsPasses(Protocol):
-    """A model whose engine can run whole passes."""
-
-    def passes(
-        self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]
-    ) -> PassesInCalls | None:
-        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot.
-
-        Without `draft` the target runs alone at gamma 0, and otherwise verifies what is drafted elsewhere.
-        """
-        ...
-
-
-class StatefulSession(Session, Protocol):
-    """A session of a model that returns the states that its head reads."""
-
-    def states(self, start: int, stop: int) -> Tensor | None:
-        """States [stop - start, D] at tokens `start` to `stop` - 1; None if they were not all read in the last run.
-
-        Rolling back removes none of them.
-        """
-        ...
-
-    def tapped(self, start: int, stop: int) -> Tensor | None:
-        """The same for the states after the tapped layers (chosen when the model was loaded), concatenated."""
-        ...
-
-    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
-        """Keys and values [1, heads, S, channels] that a decoder layer's cross-attention makes of the source.
-
-        `layer` is counted from 0; -1 is the last. None for a decoder-only model.
-        """
-        ...
-
-
-class LayeredSession(Session, Protocol):
-    """A session whose first layers can read ahead alone."""
-
-    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Session:
-        """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
-
-        It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
-        reads further. Only one may exist at a time.
-        """
-        ...
-
-
-class LayeredModel(Model, Protocol):
-    """A model whose first layers, with its own head, can be used as a model."""
-
-    def start(self, prompt: Prompt) -> LayeredSession: ...
-
-    @property
-    def network(self) -> Any:
-        """The `transformers` module."""
-        ...
-
-    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Model:
-        """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
+    def run(self, length: int, generator: torch.Generator) -> list[DonePass]:
+        """The next passes after `length` tokens, at least one. The last may end the sequence."""
         ...
 
 
@@ -381,10 +355,6 @@ class CudaMark:
         return other._event.elapsed_time(self._event) / 1000 - (self._earlier_s - other._earlier_s)
 
 
-Now = Callable[[], float]
-Marking = Callable[[], Any]  # of two marks the difference is seconds; less a number a mark is so much earlier
-
-
 def clock_of(network: Any) -> tuple[Now, Marking | None]:
     """A function that returns the time after synchronising, and on a single GPU a function that records a mark."""
     device = network.device
@@ -394,10 +364,9 @@ def clock_of(network: Any) -> tuple[Now, Marking | None]:
     return (_after_mps if device.type == "mps" else time.perf_counter), None
 
 
-def marking(model: Any) -> Marking:
+def marking(model: Model) -> Marking:
     """The function that records marks for `model`; its clock if it has none."""
-    found: Marking = getattr(model, "mark", None) or model.now
-    return found
+    return model.mark or model.now
 
 
 def _gpus(network: Any) -> set[torch.device]:

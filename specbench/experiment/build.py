@@ -9,7 +9,7 @@ import torch
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import AcceptByChance
 from specbench.algorithm.decoding import DecodingSpec
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, require_base
 from specbench.config.draft import TextDraftConfig
 from specbench.config.keys import as_share
 from specbench.config.model import name_of
@@ -17,10 +17,7 @@ from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import drawing, processed, processors
 from specbench.engine.session import Model, Prompt
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
@@ -29,6 +26,9 @@ from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinne
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
+from specbench.text.processed import drawing, processed, processors
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 AnyRunConfig = TypeVar("AnyRunConfig", bound=RunConfig)
 
@@ -59,17 +59,17 @@ class Parts:
     @property
     def fell_back(self) -> str | None:
         """Why a model of engine=auto runs by a slower engine than the fastest of its device."""
-        return next((model.fell_back for model in self.models if model.fell_back), None)
+        return next((model.report.fell_back for model in self.models if model.report.fell_back), None)
 
     @property
     def rollout_fell_back(self) -> str | None:
         """Why a draft's steps are not one graph where they should be, up to now."""
-        return next((model.rollout_fell_back for model in self.models if model.rollout_fell_back), None)
+        return next((model.report.rollout_fell_back for model in self.models if model.report.rollout_fell_back), None)
 
     @property
     def warmup_s(self) -> float:
         """Seconds of engine set-up so far; some captures are made between prompts."""
-        return sum(model.warmup_s for model in self.models)
+        return sum(model.report.warmup_s for model in self.models)
 
 
 def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
@@ -159,10 +159,12 @@ def build_each(
     for making in builders.values():
         making.fit(say)
     needed = needed_of_target(builders.values())
-    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *needed), say)
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, needed), say)
     for config, task in zip(configs, encoded, strict=True):
         require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}
+    for draft in drafts.values():
+        require_base(draft, Draft, "draft")
     if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
         for model in (target, *(model for making in builders.values() for model in making.models)):
             model.eos_ids = frozenset()
@@ -173,7 +175,7 @@ def build_each(
             for model in (target, *making.models):
                 model.require_trees()
         making.require_room([*task.prompts, *task.probe_prompts])
-        not_invariant = target.not_invariant
+        not_invariant = target.report.not_invariant
         if config.batch > 1 and config.numerics == "invariant":
             not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)

@@ -19,7 +19,6 @@ import torch
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.decoding import autoregressive
-from specbench.algorithm.draft import models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement, agreements
@@ -30,7 +29,7 @@ from specbench.analysis.costs.probe import STEPS, Candidate, Round, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
-from specbench.engine.session import Model, Prompt, captured_first, get_ready
+from specbench.engine.session import Model, Prompt, captured_first
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
 from specbench.loading.model_loader import Say, agree
@@ -77,7 +76,7 @@ def tree_costs(
     drafting = draft.start_on(session, prompt, sampling)
     session.extend(tokens[session.length : -1])
     place = len(tokens) - 1
-    generator = torch.Generator(getattr(target, "device", torch.device("cpu"))).manual_seed(0)
+    generator = torch.Generator(target.device).manual_seed(0)
     fitting = [size for size in sizes if target.longest is None or place + size <= target.longest]
 
     def verifying(size: int) -> Callable[[], None]:
@@ -102,8 +101,8 @@ def tree_costs(
 
     work: dict[int, Callable[[], None]] = {0: growing, 1: stepping} | {size: verifying(size) for size in fitting}
     captured_first(target, prompt, place + max(fitting, default=1), work.values())
-    for model in models_of(draft):
-        get_ready(model, prompt, place + draft.plan.depth + 1)
+    for model in draft.models:
+        model.get_ready(prompt, place + draft.plan.depth + 1)
     timed: dict[int, list[float]] = {name: [] for name in work}
     for repeat in range(WARMUP + repeats):
         for name, step in work.items():

@@ -19,7 +19,7 @@ from specbench.algorithm.decoding import (
     speculate,
     speculative,
 )
-from specbench.algorithm.draft import Draft, growing, in_batch
+from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
@@ -181,7 +181,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
             raw["rule"] = {"accept_probability": sum(agreement.others[rule].beta)}
     if isinstance(draft, TreeDraft) and lossy is None:
         raw["tree"] = _forecast(parts, draft, prompt, baseline.tokens, agreement.ranks)
-    if stores := growing(draft):
+    if stores := draft.stores():
         raw["grown"] = sum(one.grown or 0 for one in stores)
     raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
     return raw
@@ -241,8 +241,9 @@ def _raw(trace: Trace, parts: Parts) -> TraceRecord:
         if raw[name] is None:
             del raw[name]
     for one in raw["passes"]:
-        if one["experts"] is None:
-            del one["experts"]
+        for name in ("experts", "draft_run_s", "verify_run_s", "loop_s"):
+            if one[name] is None:
+                del one[name]
     return cast(TraceRecord, raw)
 
 
@@ -263,7 +264,7 @@ class BatchParts:
     @staticmethod
     def of(parts: Parts, number: int) -> "BatchParts":
         """Raises UserError where the target or a model of the draft cannot be batched, or the rows do not fit."""
-        return BatchParts(number, Batch.of(parts.target, number), in_batch(parts.draft, number))
+        return BatchParts(number, Batch.of(parts.target, number), parts.draft.in_batch(number))
 
 
 def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:

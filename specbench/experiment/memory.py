@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specbench.algorithm.draft import models_of
 from specbench.engine.batch import bytes_of_cache
 from specbench.engine.capture.lower import PackedWeights
-from specbench.engine.session import Model
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.session import Model, innermost
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.records.schema import Memory, PromptRecord
@@ -72,7 +72,7 @@ def bytes_by_part(parts: Parts, new_tokens: int) -> dict[str, int]:
     }
 
 
-def bytes_held(target: object, models: Sequence[object], draft: object) -> tuple[dict[str, int], int]:
+def bytes_held(target: Model, models: Sequence[Model], draft: object) -> tuple[dict[str, int], int]:
     """Bytes of the weights of `target` and of `draft`, which runs `models`, and bytes of the draft's tables."""
     of_target, of_draft, of_tables = Storages(), Storages(), Storages()
     of_target.update(_of_module(_network(target)))
@@ -122,25 +122,19 @@ def held_by(draft: object, others: Sequence[object]) -> Iterator[nn.Module | Pac
 
 def _models(parts: Parts) -> list[Model]:
     """The models that the draft runs, without the target."""
-    return [model for model in models_of(parts.draft) if model is not parts.target]
+    return [model for model in parts.draft.models if model is not parts.target]
 
 
-def _inner(model: Any) -> Any:
-    """The model of an engine, inside those that translate or process its logits."""
-    while (inner := getattr(model, "model", None)) is not None:
-        model = inner
-    return model
-
-
-def _network(model: object) -> nn.Module | None:
+def _network(model: Model) -> nn.Module | None:
     """The network of a model; None for anything else."""
-    network = getattr(_inner(model), "network", None)
+    network = innermost(model).network
     return network if isinstance(network, nn.Module) else None
 
 
-def _packed(model: object) -> PackedWeights | None:
+def _packed(model: Model) -> PackedWeights | None:
     """The layouts of its weights, in an engine that makes them."""
-    return getattr(_inner(model), "packed", None)
+    engine = innermost(model)
+    return engine.packed if isinstance(engine, StaticModel) else None
 
 
 def _of_module(module: nn.Module | None) -> Storages:
@@ -164,14 +158,14 @@ def storage_of(one: Tensor | Array) -> tuple[int, int]:
 
 def _pooled(parts: Parts) -> int:
     """The bytes of the draft's caches that stay allocated while the target decodes alone."""
-    pools = [getattr(_inner(model), "pool", None) for model in _models(parts)]
-    return sum(pool.free_bytes for pool in pools if pool is not None)
+    engines = map(innermost, _models(parts))
+    return sum(engine.pool.free_bytes for engine in engines if isinstance(engine, StaticModel))
 
 
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
     """The bytes of a sequence's keys and values; 0 where the network does not tell its caches' shapes."""
     try:
-        return bytes_of_cache(_inner(model), tokens, source, in_batch=rows > 1)
+        return bytes_of_cache(model, tokens, source, in_batch=rows > 1)
     except (AttributeError, UserError):
         return 0
 

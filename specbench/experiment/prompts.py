@@ -11,11 +11,11 @@ from jinja2 import TemplateError
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.session import Prompt
-from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt, shuffled
 from specbench.tasks.rows import interleaved
+from specbench.text.vocabulary import Vocabulary
 
 # The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.
 #

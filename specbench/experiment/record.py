@@ -173,7 +173,7 @@ def _roofline(parts: Parts) -> Limits:
     limits: Limits = {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
     if least.expert_share:
         limits["expert_share"] = least.expert_share
-    if layers := getattr(parts.target, "recurrent_layers", 0):
+    if layers := parts.target.recurrent_layers:
         limits["recurrent_layers"] = layers
     return limits
 

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import torch
 
-from specbench.algorithm.draft import Learns, growing, models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.looks import Looks
@@ -18,7 +17,7 @@ from specbench.analysis.summary import completed, resummarised
 from specbench.border import Unreadable
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
-from specbench.engine.session import Model, Prompt, get_ready
+from specbench.engine.session import Model, Prompt
 from specbench.errors import MachineError, UserError
 from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.dtype import faster_dtype
@@ -71,7 +70,7 @@ def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Deco
 
 def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
     """Add `texts` to the draft's store, in this order."""
-    for draft in growing(parts.draft):
+    for draft in parts.draft.stores():
         draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])
 
 
@@ -80,16 +79,17 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
 
     With `draft.online_timed` the seconds are part of this prompt's decoding time.
     """
-    draft = parts.draft
-    if not isinstance(draft, Learns):
+    draft, config = parts.draft, parts.config.draft
+    if not (isinstance(config, ModelDraftConfig) and config.online):
         return
-    assert isinstance(parts.config.draft, ModelDraftConfig)
     parts.target.now()  # all work given to the device before is done
     began = time.perf_counter()
     lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
+    if lesson is None:
+        return
     if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
-        for model in models_of(parts.draft):
-            get_ready(model, parts.prompts[place], parts.spec.max_new_tokens)
+        for model in parts.draft.models:
+            model.get_ready(parts.prompts[place], parts.spec.max_new_tokens)
     parts.target.now()
     seconds = time.perf_counter() - began
     prompt["online"] = {
@@ -98,9 +98,9 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
         "steps": lesson.steps,
         "loss": lesson.loss,
         "seconds": seconds,
-        "timed": parts.config.draft.online_timed,
+        "timed": config.online_timed,
     }
-    if parts.config.draft.online_timed:
+    if config.online_timed:
         prompt["speculative"]["decode_s"] += seconds
 
 
@@ -337,7 +337,7 @@ def require_memory(parts: Parts) -> None:
     if free is None:
         return
     config = parts.config
-    row = row_bytes([parts.target, *models_of(parts.draft)], parts.prompts, config.max_new_tokens)
+    row = row_bytes([parts.target, *parts.draft.models], parts.prompts, config.max_new_tokens)
     most = int(SPARE * free / row)
     if config.batch > most:
         raise UserError(

@@ -21,10 +21,7 @@ from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import CertifyConfig, certify_run
-from specbench.engine.processed import drawing, processed
 from specbench.engine.session import Model, Prompt
-from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
 from specbench.experiment.prompts import repeated_tokens
@@ -35,6 +32,9 @@ from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling, standardise
 from specbench.tasks.rows import Row, messages_of, read_rows
+from specbench.text.processed import drawing, processed
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 
 # A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be tested.
 #
@@ -243,7 +243,7 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Setup:
     require_range(run, vocabulary, name_of(run.target))
     builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
     builder.fit(say)
-    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
+    request = ModelRequest(run.target, "target", vocabulary, run, device, needed_of_target([builder]))
     loaded = loader.load(request, say)
     target = processed(loaded, config.sampling, vocabulary)
     return _Setup(config, run, vocabulary, target, builder.load(loaded, say), drawing(config.sampling), device)

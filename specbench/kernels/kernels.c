@@ -1365,10 +1365,14 @@ typedef struct {
     Step *const *steps; void *const *const *const *placed;
     int64_t most, length, capacity;
     float *arena; void *logits; Choice choice;
+    double ran_s; /* its steps in this pass */
 } Reader;
 
-/* The result of a pass, and when drafting, verifying and accepting ended. */
-typedef struct { int64_t drafted, accepted, emitted; double drafted_s, verified_s, over_s; } Pass;
+/* The result of a pass, when drafting, verifying and accepting ended, and how long the steps of both models took. */
+typedef struct {
+    int64_t drafted, accepted, emitted;
+    double drafted_s, verified_s, over_s, draft_ran_s, target_ran_s;
+} Pass;
 
 /* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens a pass tests that
    were drafted elsewhere and follow the text, with their q in the draft's rows or none where each had all mass; below 0
@@ -1414,8 +1418,10 @@ static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scrat
         reader->length += count;
     }
     wait_for_all(barrier, threads);
+    double began = thread == 0 ? now_s() : 0;
     run_step(step, reader->arena, scratch, barrier, thread, threads);
     wait_for_all(barrier, threads);
+    if (thread == 0) reader->ran_s += now_s() - began;
 }
 
 /* Algorithm 1's verdict on `drafted`, by p or at T = 0 by its argmax: what the pass emits is appended. Returns whether the
@@ -1489,6 +1495,8 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
                 failed = done->emitted > done->accepted && drafted[done->accepted] == NOT_DRAWN;
                 of->length += done->emitted, target->length = of->length - 1;
                 if (of->given < 0 && draft->length > target->length) draft->length = target->length;
+                done->draft_ran_s = draft->ran_s, done->target_ran_s = target->ran_s;
+                draft->ran_s = target->ran_s = 0;
                 done->over_s = now_s(), pass++;
             }
             wait_for_all(&barrier, threads);

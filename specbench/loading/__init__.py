@@ -7,11 +7,11 @@ from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
-from specbench.engine.translation import Translation
-from specbench.engine.vocabulary import Vocabulary, require_same_vocabulary
 from specbench.errors import UserError
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records.schema import Vocabularies
+from specbench.text.translation import Translation
+from specbench.text.vocabulary import Vocabulary, require_same_vocabulary
 
 # Checks that the parts are compatible, before weights are loaded, and `draft.vocabulary`, resolved.
 

@@ -23,13 +23,13 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_model
 from specbench.engine.weights.pretrained import named
 from specbench.errors import UserError
 from specbench.files import digest as digest_of
 from specbench.files import private_folder, user_cache
 from specbench.hub import COMMIT, Kind, commit_of
+from specbench.text.vocabulary import Vocabulary
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -164,14 +164,31 @@ LABELS = ("name", "note")  # of a model's config; they say nothing of its weight
 
 
 @dataclass(frozen=True)
+class TargetOutputs:
+    """What sessions of a target return beside logits, and read beside tokens, for its drafts.
+
+    Attributes:
+        states: the input of its head, with its states after so many layers (`taps`).
+        of_prompt: also those of the prompt.
+        pass_embeddings: they read the look-ahead embeddings in these folders.
+    """
+
+    states: bool = False
+    taps: tuple[int, ...] = ()
+    of_prompt: bool = False
+    pass_embeddings: tuple[Path, ...] = ()
+
+
+LOGITS_ALONE = TargetOutputs()
+
+
+@dataclass(frozen=True)
 class ModelRequest:
     """A model to be loaded for a run.
 
     Attributes:
         key: the config's name of it, for messages.
-        with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
-        of_prompt: also those of the prompt.
-        pass_embeddings: they read the look-ahead embeddings in these folders.
+        outputs: what its sessions return and read for drafts.
         changes: its weights will be changed, so that no other run shares it.
         kept_tokens: it predicts these tokens alone.
         level_bits: the weights of its linear maps are rounded to so many bits; 0: they are not.
@@ -182,10 +199,7 @@ class ModelRequest:
     vocabulary: Vocabulary
     run: RunConfig
     device: torch.device
-    with_states: bool = False
-    taps: tuple[int, ...] = ()
-    of_prompt: bool = False
-    pass_embeddings: tuple[Path, ...] = ()
+    outputs: TargetOutputs = LOGITS_ALONE
     changes: bool = False
     kept_tokens: tuple[int, ...] | None = None
     level_bits: int = 0
@@ -199,8 +213,7 @@ class ModelRequest:
         """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
-        states = (self.with_states, self.taps, self.of_prompt, self.pass_embeddings)
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated, self.kept_tokens,
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.outputs, simulated, self.kept_tokens,
                self.level_bits)  # fmt: skip
         return (source, files_of(self.model), *run)
 
@@ -227,25 +240,25 @@ class ModelLoader:
             getattr(torch, request.run.dtype),
             request.device,
             request.run.engine,
-            request.with_states,
+            request.outputs.states,
             request.numerics,
-            request.taps,
-            request.of_prompt,
-            request.pass_embeddings,
+            request.outputs.taps,
+            request.outputs.of_prompt,
+            request.outputs.pass_embeddings,
             request.kept_tokens,
             request.level_bits,
         )
-        if model.unused_tensors:
-            say(f"{request.key}: tensors of its files that nothing reads: {named(model.unused_tensors)}")
-        if model.fell_back is not None and model.engine != "eager":
-            say(f"{request.key}: engine={model.engine}, which is slower than native: {model.fell_back}")
-        elif model.fell_back is not None:
+        if model.report.unused_tensors:
+            say(f"{request.key}: tensors of its files that nothing reads: {named(model.report.unused_tensors)}")
+        if model.report.fell_back is not None and model.engine != "eager":
+            say(f"{request.key}: engine={model.engine}, which is slower than native: {model.report.fell_back}")
+        elif model.report.fell_back is not None:
             say(
                 f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
-                f"slower: c, v and the speedup are those of an eager model ({model.fell_back})"
+                f"slower: c, v and the speedup are those of an eager model ({model.report.fell_back})"
             )
-        if model.not_invariant is not None and request.numerics == "invariant":
-            say(f"{request.key}: numerics={request.numerics} is fast instead: {model.not_invariant}")
+        if model.report.not_invariant is not None and request.numerics == "invariant":
+            say(f"{request.key}: numerics={request.numerics} is fast instead: {model.report.not_invariant}")
         return model
 
 

@@ -14,11 +14,11 @@ from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
 from specbench.hub import hub_is_reachable
 from specbench.loading import VocabularyChoice, require_room
-from specbench.loading.model_loader import ModelLoader, Say
+from specbench.loading.model_loader import ModelLoader, Say, TargetOutputs
+from specbench.text.vocabulary import Vocabulary
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 Part = TypeVar("Part", bound=DraftConfig)
@@ -83,16 +83,15 @@ def require_decoder(vocabulary: Vocabulary, key: str) -> None:
         raise UserError(f"{key}: the target is an encoder-decoder, whose long text is its source; leave the window out")
 
 
-Needed = tuple[bool, tuple[int, ...], bool, tuple[Path, ...]]
-
-
-def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> Needed:
-    """What a target must return and read for all of these drafts: the last fields of a `ModelRequest`."""
+def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> TargetOutputs:
+    """What a target must return and read for all of these drafts."""
     making = list(builders)
-    taps = sorted({depth for one in making for depth in one.taps})
-    folders = sorted({folder for one in making for folder in one.pass_embeddings})
-    handed = any(one.needs_states for one in making), tuple(taps), any(one.needs_prompt_states for one in making)
-    return *handed, tuple(folders)
+    return TargetOutputs(
+        states=any(one.needs_states for one in making),
+        taps=tuple(sorted({depth for one in making for depth in one.taps})),
+        of_prompt=any(one.needs_prompt_states for one in making),
+        pass_embeddings=tuple(sorted({folder for one in making for folder in one.pass_embeddings})),
+    )
 
 
 def builder_for(request: DraftRequest[Any]) -> DraftBuilder[Any]:

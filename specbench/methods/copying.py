@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Found, RankedTokens
-from specbench.algorithm.draft import DraftSession, ScoresAhead, Stateless
+from specbench.algorithm.draft import ScoresAhead, Stateless
 from specbench.sampling import one_hot
 
 
@@ -67,7 +67,7 @@ def _ranked(followers: dict[int, Places]) -> RankedTokens:
 
 
 class GrowsFromPlaces(Stateless):
-    """The part of a draft session that reads trees from places of a text (`ReadsTrees`)."""
+    """The part of a draft session that reads trees from places of a text."""
 
     size: int
     device: torch.device
@@ -79,14 +79,6 @@ class GrowsFromPlaces(Stateless):
     def _grow(self, text: Text, places: Places, end: int) -> Found:
         self._trie = Trie(text, places, end)
         return Found([self._trie.after_root()], self.size, self.device)
-
-
-@runtime_checkable
-class Matches(DraftSession, Protocol):
-    """A draft session that says how sure it is of its match."""
-
-    def matched(self, tokens: Sequence[int]) -> int:
-        """How many of the last tokens of `tokens` a proposal after them would continue; 0 if there is none."""
 
 
 class CopiesFromContext(ScoresAhead):

@@ -20,7 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from specbench.engine.buffers import Buffers
 from specbench.engine.capture.kernels import attend
-from specbench.engine.session import StatefulSession
+from specbench.engine.session import Session
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64  # slots of a cache
@@ -68,7 +68,7 @@ class Source:
     attention: Attention = attend
 
     @staticmethod
-    def of(session: StatefulSession, layer: int = -1) -> "Source | None":
+    def of(session: Session, layer: int = -1) -> "Source | None":
         """Of one of the target's decoder layers, -1 being the last; None of a target without a source."""
         states = session.source_states(layer)
         return None if states is None else Source(*states)

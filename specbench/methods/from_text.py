@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.config.draft import TextDraftConfig
-from specbench.engine.vocabulary import Vocabulary
 from specbench.files import PRIVATE, is_own, json_digest, own_cache, replacing
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.tasks import Task
+from specbench.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.session import Prompt, Session, StatefulSession
+from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.files import find_file, read_tensors
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
@@ -95,7 +95,7 @@ class HeadsDraft(FollowsTarget):
         return self._ready[first, end](states_ND.unsqueeze(0))[: (stop - first) * len(states_ND)]
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        """Make ready the heads of proposals of so many tokens; see `algorithm.draft.expect`."""
+        """Make ready the heads of proposals of so many tokens; see `Draft.expect`."""
         for count in {min(gamma, self.heads.later) for gamma in gammas} - {0}:
             self._make_ready(0, count, self.width)
 
@@ -108,7 +108,7 @@ class HeadsDraft(FollowsTarget):
             self._ready[first, stop] = self.target.ready(function, [width])
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
-        return BlockwiseSession(self, cast(StatefulSession, session), sampling)
+        return BlockwiseSession(self, session, sampling)
 
 
 class BlockwiseSession(AtOnceSession):
@@ -116,7 +116,7 @@ class BlockwiseSession(AtOnceSession):
 
     draft: HeadsDraft
 
-    def __init__(self, draft: HeadsDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: HeadsDraft, session: Session, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling

@@ -94,6 +94,9 @@ class PassRecord(TypedDict):
     experts: NotRequired[
         Annotated[list[int], "distinct experts that the target read, by layer; in a batch those of all rows"]
     ]
+    draft_run_s: NotRequired[Annotated[float, "seconds of forward passes while drafting; on a CPU"]]
+    verify_run_s: NotRequired[Annotated[float, "seconds of forward passes while verifying; on a CPU"]]
+    loop_s: NotRequired[Annotated[float, "seconds of the loop around the forward passes; on a CPU"]]
 
 
 class TraceRecord(TypedDict):

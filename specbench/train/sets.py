@@ -299,7 +299,7 @@ def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) 
     """Texts run together and cut into blocks of `max_target` counted tokens.
 
     Each is closed by the end-of-sequence token, and begins with the token that begins a text where there is another:
-    an unconditional completion starts from it (`engine.vocabulary.Vocabulary.start`).
+    an unconditional completion starts from it (`text.vocabulary.Vocabulary.start`).
     """
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
     end = tokenizer.eos_token_id

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, DraftSession
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
@@ -15,7 +15,7 @@ from specbench.sampling import Sampling, one_hot
 from specbench_example.config import RepeatConfig
 
 
-class RepeatDraft:
+class RepeatDraft(Draft, DraftSession):
     """Proposes the last token again. It has no state, so it is its own session."""
 
     operations = 0.0  # arithmetic operations a drafted token

@@ -51,7 +51,7 @@ class Proposal(NamedTuple):
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
     for the root; siblings are in the order drawn. `q_NV` has a row [V] for each token: the distribution of its parent's
     first child; `children` says how children were chosen. `unverified` is read in the same run, and the draft receives
-    the target's logits after it (`algorithm.draft.ReadsUnverified`).
+    the target's logits after it (`algorithm.draft.DraftSession.after_unverified`).
     """
 
     tokens: list[int]

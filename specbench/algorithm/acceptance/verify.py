@@ -6,7 +6,7 @@ verification, and `verify` computes the verdict from these tokens. A test compar
 
 A proposal that is still on the device is verified there (`verdict_on_host`): the drafted tokens and the verdict come to
 the host in one copy. What computes them there are functions of tensors (`ArgmaxTokens`, `StandardisedRows`,
-`PendingVerdict`), which an engine may capture: dozens of small operations become one launch (`engine.session.Repeat`).
+`PendingVerdict`), which an engine may capture: dozens of small operations become one launch (`Model.repeat`).
 
 Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
 """

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import ChainRule, TokenRule
-from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_draft
+from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.config.rules import RULES
-from specbench.engine.processed import ProcessedModel
 from specbench.engine.session import Model, Prompt, Session
-from specbench.engine.translation import TranslatedModel
 from specbench.methods.model.draft import TextDraftSession
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
+from specbench.text.processed import ProcessedModel
+from specbench.text.translation import TranslatedModel
 
 LENIENCES = (0.5, 0.3, 0.1)  # the paper's; at 1 alpha(l) is alpha
 CHUNK = 256
@@ -166,12 +166,12 @@ def agreements(
     tokens = [*prompt.prefix, *generated]
     first = len(prompt.prefix)
     session = target.start(prompt)
-    drafting = [start_draft(session, draft, prompt, sampling) for draft in drafts]
-    found = [replace(_empty(rules, sampling), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
+    drafting = [draft.start_on(session, prompt, sampling) for draft in drafts]
+    found = [replace(_empty(rules, sampling), stops_at_end=one.stops_at_end) for one in drafting]
     readers = readers or [None] * len(drafts)
     ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
         None if reader is None or sampling.temperature > 0
-        else start_draft(session, draft, prompt, before_argmax(sampling))
+        else draft.start_on(session, prompt, before_argmax(sampling))
         for draft, reader in zip(drafts, readers, strict=True)
     ]  # fmt: skip
     for start, logits_LV in logits_along(session, tokens, first):

@@ -31,7 +31,7 @@ from specbench.algorithm.decoding import (
     speculate,
     speculative,
 )
-from specbench.algorithm.draft import Draft, growing, in_batch, models_of
+from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt
@@ -143,7 +143,7 @@ def _round(
 ) -> Round:
     prompt, written = texts[text_of(texts, number)]
     # Where a draft grows, its store is that of the visited text. Else all begin as often: a run begins each once.
-    grows = any(growing(candidate.draft) for candidate in candidates.values())
+    grows = any(candidate.draft.stores() for candidate in candidates.values())
     beginning = prompt if grows else texts[in_turn_of(len(texts), number)][0]
     max_new_tokens = _common(candidates).max_new_tokens
 
@@ -159,8 +159,7 @@ def _round(
         return first, _warm(decode(begun, most))
 
     def generator() -> torch.Generator:
-        device: torch.device = getattr(target, "device", torch.device("cpu"))
-        return torch.Generator(device).manual_seed(seed + number + 1)
+        return torch.Generator(target.device).manual_seed(seed + number + 1)
 
     def steps(begun: Prompt, most: int) -> list[float]:
         return autoregressive(target, begun, replace(_common(candidates), max_new_tokens=most), generator()).steps_s
@@ -303,8 +302,8 @@ def probe_rows(
     batch = _endless(Batch.of(target, rows))
     batched = {}
     for name, candidate in candidates.items():
-        draft = in_batch(candidate.draft, rows)
-        for model in models_of(draft):
+        draft = candidate.draft.in_batch(rows)
+        for model in draft.models:
             _endless(model)
         batched[name] = replace(candidate, draft=draft)
     common = _common(candidates)

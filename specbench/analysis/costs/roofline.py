@@ -7,7 +7,6 @@ from time import perf_counter
 
 import torch
 
-from specbench.engine.experts import Experts
 from specbench.engine.session import Model
 from specbench.theory import Roofline
 
@@ -23,9 +22,8 @@ def weight_bytes(model: Model, dtype: torch.dtype) -> float:
 
 def roofline(model: Model, dtype: torch.dtype) -> Roofline:
     """The roofline of `model` in seconds."""
-    device: torch.device = getattr(model, "device", torch.device("cpu"))
+    device, experts = model.device, model.experts
     size = weight_bytes(model, dtype)
-    experts: Experts | None = getattr(model, "experts", None)
     return Roofline(
         size / bytes_per_second(int(min(max(size, 1), MOST_BYTES)), device),
         model.operations / 2 / multiply_adds_per_second(device, dtype),

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specbench.algorithm.draft import ReadsTarget
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
 from specbench.analysis.forecast import tree_passes
@@ -26,7 +25,7 @@ def replayed_passes(
     """The passes [2, depth + 1] over this completion of a draft whose children are not drawn, by growing each tree."""
     session = target.start(prompt)
     drafting = draft.start_on(session, prompt, sampling)
-    depth, follows = draft.plan.depth, isinstance(draft.draft, ReadsTarget)
+    depth, follows = draft.plan.depth, draft.draft.starts_on_target
     found = np.zeros((2, depth + 1))
     tokens, end = list(prompt.prefix), len(prompt.prefix) + len(text)
     begin, generator = len(tokens), torch.Generator()

@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft, start_draft
+from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.analysis.proof.departures import NOISE_FACTOR, read_by_step
 from specbench.engine.session import Model, Prompt
@@ -79,7 +79,7 @@ def evidence(
     """
     tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
     session = target.start(prompt)
-    proposing = start_draft(session, draft, prompt, drafting or sampling)
+    proposing = draft.start_on(session, prompt, drafting or sampling)
     found, odd = Evidence(tokens=len(written)), list[int]()
     for start, logits_LV in logits_along(session, tokens, first):
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)

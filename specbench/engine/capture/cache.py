@@ -29,6 +29,7 @@ from torch.fx import GraphModule
 from transformers import GenerationConfig, PretrainedConfig
 
 from specbench import border
+from specbench.engine import placement
 from specbench.engine.capture.stored import restored, stored
 from specbench.files import PRIVATE, is_own, own_cache, replacing
 
@@ -140,7 +141,7 @@ def _sample(tensors: list[Tensor]) -> bytes:
 def _own_code() -> str:
     """A digest of the code that captures and simplifies."""
     found = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in [Path(placement.__file__), *sorted(Path(__file__).parent.rglob("*.py"))]:
         found.update(file.read_bytes())
     return found.hexdigest()
 

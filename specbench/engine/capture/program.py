@@ -22,6 +22,7 @@ from specbench.engine.buffers import TensorCache
 from specbench.engine.capture.cache import cached_capture
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
 from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
+from specbench.engine.capture.marking import cache_over, marked, recorded, recording, replaced
 from specbench.engine.capture.nodes import (
     add_constant,
     capture,
@@ -33,7 +34,6 @@ from specbench.engine.capture.nodes import (
     inputs_of,
     replace,
 )
-from specbench.engine.capture.placement import Placement, cache_over, marked, recorded, recording, replaced
 from specbench.engine.capture.rewrite import (
     Hoisted,
     for_last_row,
@@ -44,6 +44,7 @@ from specbench.engine.capture.rewrite import (
     without_repetition,
 )
 from specbench.engine.layout import Layout, chain, ragged
+from specbench.engine.placement import Placement
 
 # The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}

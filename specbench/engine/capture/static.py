@@ -14,7 +14,7 @@ from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
 from specbench.engine.capture.program import Program, rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession, WindowedStatic
-from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.model import PLAIN, EagerModel, SessionTraits
 from specbench.engine.experts import Experts
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
@@ -44,14 +44,15 @@ class StaticModel(EagerModel):
         eos_ids: frozenset[int],
         packed: PackedWeights | None = None,
         invariant: bool = False,
+        traits: SessionTraits = PLAIN,
     ) -> None:
         """`invariant`: with kernels whose rows do not depend on how many are read at once."""
-        super().__init__(network, vocabulary_size, eos_ids)
+        super().__init__(network, vocabulary_size, eos_ids, traits)
         began = time.perf_counter()
         self.packed, self.invariant = packed or PackedWeights(), invariant
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
         lowering = self.invariant_lowering if invariant else self.lowering
-        self.program = Program.of(
+        self.program: Program = Program.of(
             network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
         )
         self.placement = self.program.placement
@@ -63,7 +64,7 @@ class StaticModel(EagerModel):
         self._single: dict[int, Tensor] = {}
         self._blank: dict[int, Tensor] = {}
         self._prepare()
-        self.warmup_s = time.perf_counter() - began
+        self.report.warmup_s = time.perf_counter() - began
 
     def _prepare(self) -> None:
         with torch.inference_mode():

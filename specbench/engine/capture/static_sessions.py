@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specbench.engine.buffers import MOST_STACKED, BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.parts import Part
 from specbench.engine.eager.sessions import NetworkSession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
@@ -218,7 +219,7 @@ class StaticSession(NetworkSession):
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         """Logits [`rows`, V], of which the first are those of `tokens`."""
-        return step.run(*self.inputs(step, self._ids(tokens, rows), len(tokens)))[0]
+        return RUNS.run(step.run, *self.inputs(step, self._ids(tokens, rows), len(tokens)))[0]
 
     def inputs(self, step: Step, ids_1L: Tensor, count: int) -> list[Tensor]:
         """The inputs of `step` to read `count` tokens, padded to L."""

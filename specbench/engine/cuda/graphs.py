@@ -29,6 +29,7 @@ from specbench.engine.cuda.replayed import (
     StepGraph,
     rollout_graph,
 )
+from specbench.engine.eager.model import PLAIN, SessionTraits
 from specbench.engine.layout import Layout
 from specbench.engine.session import Prompt, Tokens
 from specbench.sampling import Choice
@@ -51,6 +52,7 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
+    rolls_out = True
     grows_in_place = False  # graphs are of buffers of the pool
     no_windows = "replays graphs over whole caches (engine=cudagraph)"
 
@@ -61,9 +63,10 @@ class CudaGraphModel(StaticModel):
         eos_ids: frozenset[int],
         packed: PackedWeights | None = None,
         invariant: bool = False,
+        traits: SessionTraits = PLAIN,
         capture: Capture = CudaCapture,
     ) -> None:
-        super().__init__(network, vocabulary_size, eos_ids, packed, invariant)
+        super().__init__(network, vocabulary_size, eos_ids, packed, invariant, traits)
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
         self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
@@ -75,7 +78,9 @@ class CudaGraphModel(StaticModel):
         self.captures = self.uncaptured = 0
 
     def _same_engine(self, network: Any) -> "CudaGraphModel":
-        made = CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
+        made = CudaGraphModel(
+            network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, capture=self.capture
+        )
         made.rows = self.rows
         return made
 
@@ -121,7 +126,7 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """See `session.Repeat`: a graph from the second completion on; the first one asks for it.
+        """See `Model.repeat`: a graph from the second completion on; the first one asks for it.
 
         What no graph can hold runs as it is.
         """
@@ -141,8 +146,8 @@ class CudaGraphModel(StaticModel):
         return found
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `RollsOut`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
-        wanted = [] if self.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
+        """See `Model`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
+        wanted = [] if self.report.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         stride = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
 
@@ -199,7 +204,7 @@ class CudaGraphModel(StaticModel):
         for shallow in self._shallow.values():
             assert isinstance(shallow, CudaGraphModel)
             shallow.get_ready(prompt, tokens)
-        self.warmup_s += time.perf_counter() - began
+        self.report.warmup_s += time.perf_counter() - began
 
     def capture_asked(self) -> None:
         """Capture the steps that ran uncaptured since the last time; the graphs that were idle longest make room."""
@@ -209,7 +214,7 @@ class CudaGraphModel(StaticModel):
             try:
                 self._graphs[key] = made(self.capture)
             except NotCaptured as error:
-                self.rollout_fell_back, self._rollouts = str(error), ()
+                self.report.rollout_fell_back, self._rollouts = str(error), ()
                 continue
             self.captures += 1
         self._asked.clear()
@@ -245,7 +250,7 @@ class CudaGraphSession(StaticSession):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
-        """See `RolloutSession`."""
+        """See `Session.rollout`."""
         captured = self.model.steps_of_rollout(choice, steps)
         if captured is None or len(tokens) not in FIRST_READS:
             return None

@@ -7,7 +7,7 @@ import copy
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EncoderDecoderCache
 
+from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
-from specbench.engine.capture.placement import Placement
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts, use_experts_of_any_shape
+from specbench.engine.placement import Placement
 from specbench.engine.saved_heads import Positions, readable_tokens
-from specbench.engine.session import LayeredSession, Prompt, Read, Tokens, clock_of, require_readable
+from specbench.engine.session import Model, Prompt, Read, Session, Tokens, clock_of, require_readable
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
@@ -30,29 +31,64 @@ from specbench.errors import UserError
 ONCE_A_SOURCE = re.compile(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)$")
 
 
-class EagerModel:
+@dataclass(frozen=True)
+class SessionTraits:
+    """What sessions of a model hand over, and cannot do.
+
+    Attributes:
+        columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
+            `eager.parts.return_states`.
+        taps: after how many layers states are tapped.
+        of_prompt: they hand over the states of the whole prompt, too.
+        pass_embeddings: of PaSS: folder -> ids that stand for its embeddings.
+        no_trees: why they read no trees, where that is not the network's own doing.
+    """
+
+    columns: int = 0
+    taps: tuple[int, ...] = ()
+    of_prompt: bool = False
+    pass_embeddings: Positions = field(default_factory=dict)
+    no_trees: str | None = None
+
+
+PLAIN = SessionTraits()
+
+
+@dataclass
+class EngineReport:
+    """How a model came to run as it does.
+
+    Attributes:
+        warmup_s: seconds spent on making it ready.
+        fell_back: why 'auto' came to it.
+        rollout_fell_back: why it drafts step by step, where its steps should be one graph.
+        not_invariant: why rows depend on how many are read at once, where they were meant not to.
+        unused_tensors: of its files, which the network has no place for.
+    """
+
+    warmup_s: float = 0.0
+    fell_back: str | None = None
+    rollout_fell_back: str | None = None
+    not_invariant: str | None = None
+    unused_tensors: tuple[str, ...] = ()
+
+
+class EagerModel(Model):
     """A `transformers` model with a language head, ready to start sessions."""
 
     engine = "eager"
-    warmup_s = 0.0  # seconds spent on making the engine ready
-    fell_back: str | None = None  # why 'auto' came to this
-    rollout_fell_back: str | None = None  # why it drafts step by step, where its steps should be one graph
-    invariant = False  # rows do not depend on how many are read at once, which was proved at start
-    not_invariant: str | None = None  # why, where they were meant not to
-    no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing
-    no_batches: str | None = None  # the same of batches
-    state_width = 0  # columns after the logits that hold what the head read, and taps; see eager.parts.return_states
-    tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
-    tap_width = 0  # columns of them, the last
-    states_of_prompt = False  # sessions hand over the states of the whole prompt, too
-    experts: Experts | None = None  # where its runs choose among experts, and note which
-    pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
-    unused_tensors: tuple[str, ...] = ()  # of its files, which the network has no place for
+    no_windows: str | None = None  # why its sessions cannot have a window
+    program: Any = None  # its step, where that is captured
 
-    window: Window | None = None  # what its sessions attend to; None: to everything
-    no_windows: str | None = None  # why its sessions cannot have one
-
-    def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], traits: SessionTraits = PLAIN
+    ) -> None:
+        self.report = EngineReport()
+        self.state_width, self.tap_width = traits.columns * (1 + len(traits.taps)), traits.columns * len(traits.taps)
+        self.tap_depths, self.states_of_prompt, self.no_trees = traits.taps, traits.of_prompt, traits.no_trees
+        self.pass_embeddings = traits.pass_embeddings
+        self.window: Window | None = None  # what sessions attend to; None: to everything
+        self.invariant = False  # rows do not depend on how many are read at once, which was proved at start
         self.network = network.eval()
         use_experts_of_any_shape(network)
         self.vocabulary_size = vocabulary_size
@@ -88,7 +124,7 @@ class EagerModel:
         if reason := self.no_windows or recurrent or self.placement.no_trees:
             raise UserError(f"{key}: {type(self.network).__name__} {reason}; use engine=eager, or no window")
         made = copy.copy(self)
-        made.window = window
+        made.window, made.report = window, replace(self.report)
         return made
 
     def project(self, states_ND: Tensor) -> Tensor:
@@ -107,7 +143,10 @@ class EagerModel:
         """A model of this engine over `network`, a part of this model's network that shares its weights."""
         return EagerModel(network, self.vocabulary_size, self.eos_ids)
 
-    def start(self, prompt: Prompt) -> LayeredSession:
+    def in_batch(self, rows: int) -> Batch:
+        return Batch.of(self, rows)
+
+    def start(self, prompt: Prompt) -> Session:
         if self.is_encoder_decoder:
             session = EncoderDecoderSession(self, prompt.source)
             if len(prompt.prefix) > 1:
@@ -127,7 +166,6 @@ class EagerModel:
 
     @property
     def recurrent_layers(self) -> int:
-        """How many layers have a recurrent state."""
         return 0 if self.recurrence is None else self.recurrence.recurrent_layers
 
     @property
@@ -137,7 +175,7 @@ class EagerModel:
 
     def require_batches(self, rows: int) -> None:
         """Raise UserError where the network cannot run over `rows` rows at once."""
-        if reason := self.no_batches or (None if self._only_recurrent else self.placement.no_trees):
+        if reason := None if self._only_recurrent else self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
@@ -147,11 +185,11 @@ class EagerModel:
 
     @property
     def reads_at_once(self) -> bool:
-        """See `ReadsAtOnce`: recurrent states are of sessions, and in no buffers."""
+        """See `BatchableModel`: recurrent states are of sessions, and in no buffers."""
         return self.recurrence is not None
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """See `ReadsAtOnce`; equal to rounding."""
+        """See `BatchableModel`; equal to rounding."""
         if len(reads) == 1:
             return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
         return RecurrentSession.read_rows(self, reads)

@@ -5,7 +5,7 @@ belongs to the source. `ShallowSession` reads ahead with the first layers, or so
 another session.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, cast
@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
-from specbench.engine.capture.placement import Placement
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.session import Read, Tokens
+from specbench.engine.placement import Placement
+from specbench.engine.session import Read, Session, Tokens
 
 
 class SessionModel(Protocol):
@@ -48,13 +49,15 @@ class SessionModel(Protocol):
         ...
 
 
-class NetworkSession(ABC):
+class NetworkSession(Session):
     """What all sessions over a `transformers` network share: a text, the tree of candidates after it, and states.
 
     Its first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree, see `ShallowSession`.
     The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
     forcing.
     """
+
+    length: int = 0
 
     def __init__(self, model: SessionModel) -> None:
         self.model = model
@@ -112,7 +115,7 @@ class NetworkSession(ABC):
             self._last.put(logits_LV, self.model.state_width, self.length)
 
 
-class ShallowSession:
+class ShallowSession(Session):
     """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
 
     def __init__(self, whole: NetworkSession, part: Part) -> None:
@@ -228,7 +231,7 @@ class EagerSession(NetworkSession):
             if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
             options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
-            output = model.network(use_cache=True, **self._inputs(tokens), **options)
+            output = RUNS.run(model.network, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
         logits_LV: Tensor = output.logits[0]
@@ -303,8 +306,6 @@ class RecurrentSession(DecoderOnlySession):
 
     Beyond that it reads its text again.
     """
-
-    batch: object = None  # that it is a row of
 
     def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
         self._text: list[int] = []

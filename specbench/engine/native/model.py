@@ -103,6 +103,7 @@ class NativeModel(StaticModel):
     """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
 
     engine = "native"
+    rolls_out = True
     lowering: Lowering = staticmethod(lower_native)
     invariant_lowering: Lowering = staticmethod(lower_native_invariant)
     prompt_lowering: Lowering = LoweredPrompt
@@ -149,21 +150,18 @@ class NativeModel(StaticModel):
 
     @property
     def reads_at_once(self) -> bool:
-        """See `ReadsAtOnce`: where a step is one program, whose parts may be of any sequences."""
+        """See `BatchableModel`: where a step is one program, whose parts may be of any sequences."""
         return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
 
     @torch.inference_mode()
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """See `ReadsAtOnce`."""
+        """See `BatchableModel`."""
         step = self.program.several if any(len(read.tokens) > 1 for read in reads) else self.program.one
         calls = [cast(NativeSession, session).due(step, tokens, parents) for session, tokens, parents in reads]
         found = run_at_once(calls)
         for (session, tokens, parents), logits_LV in zip(reads, found, strict=True):
             cast(NativeSession, session).has_read(logits_LV, tokens, parents)
         return found
-
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `RollsOut`: nothing is captured for one."""
 
     def chooses(self, choice: Choice) -> bool:
         """Whether the kernels choose tokens by `choice`: a step is one program with all logits; they have no min-p."""
@@ -172,7 +170,7 @@ class NativeModel(StaticModel):
         return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
-        """See `RunsPasses`."""
+        """See `Model.passes`."""
         usual = self.lookups.pace.tokens
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end, usual)):
             return None
@@ -190,7 +188,6 @@ class NativeSession(StaticSession):
     """A static session whose model can run several steps in one call, or whole passes."""
 
     model: NativeModel
-    batch: object = None  # that it is a row of
     in_a_row = True  # slot i holds token i
     reuses_calls = True  # of earlier sessions over the same buffers
 
@@ -371,7 +368,7 @@ class NativeSession(StaticSession):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
-        """See `RolloutSession`; a text that ends has no tokens after its end."""
+        """See `Session.rollout`; a text that ends has no tokens after its end."""
         model, end = self.model, self.length + len(tokens) + steps - 1
         # Where a draft reads its states, these are to be kept.
         if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:

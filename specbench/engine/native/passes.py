@@ -7,17 +7,18 @@ processor's caches.
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.engine.native.segments import Call, Places, RawChoice, lines
-from specbench.engine.session import DonePass, PassNumbers, PassPlan, require_readable
+from specbench.engine.session import DonePass, PassPlan, require_readable
 from specbench.kernels import RawSampling, library
-from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers
+from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers, uniforms
 
 MOST_PASSES = 256  # of a call
+MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an end would be in vain
 
 
 class Pace:
@@ -50,13 +51,21 @@ class ReadingSession(Protocol):
     def step_at(self, length: int, count: int) -> tuple[Call, Places]: ...
 
 
+class PassNumbers(NamedTuple):
+    """The random numbers of P passes: of G drafted tokens, of their tests, and of the tokens that follow."""
+
+    uniform_PG: Tensor
+    trial_PG: Tensor
+    next_P1: Tensor
+
+
 class RawReader(ctypes.Structure):
     """`Reader` of kernels.c."""
 
     _fields_ = [
         ("steps", ctypes.c_void_p), ("placed", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("most", "length", "capacity")),
-        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice),
+        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice), ("ran_s", ctypes.c_double),
     ]  # fmt: skip
 
 
@@ -65,7 +74,7 @@ class RawPass(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("drafted", "accepted", "emitted")),
-        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s")),
+        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s", "draft_ran_s", "target_ran_s")),
     ]  # fmt: skip
 
 
@@ -77,6 +86,13 @@ class RawPasses(ctypes.Structure):
         ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
     ]  # fmt: skip
+
+
+def _done(one: RawPass, drafted: list[int], emitted: list[int]) -> DonePass:
+    return DonePass(
+        drafted, range(one.accepted), emitted, one.drafted_s, one.verified_s, one.over_s,
+        draft_ran_s=one.draft_ran_s, target_ran_s=one.target_ran_s,
+    )  # fmt: skip
 
 
 class Reader:
@@ -96,7 +112,7 @@ class Reader:
 
     def begin(self, session: ReadingSession, rows_GV: Tensor | None) -> None:
         """Continue from `session`; `rows_GV` receives the probabilities, None at T = 0."""
-        self.raw.length, self.raw.capacity = session.length, session.capacity
+        self.raw.length, self.raw.capacity, self.raw.ran_s = session.length, session.capacity, 0.0
         self.raw.choice.rows = None if rows_GV is None else rows_GV.data_ptr()
 
     def add(self, session: ReadingSession, length: int, count: int) -> None:
@@ -141,8 +157,28 @@ class NativePasses:
             *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
         )  # fmt: skip
 
-    def run(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
+    def run(self, length: int, generator: torch.Generator) -> list[DonePass]:
         """See `PassesInCalls`."""
+        if not self._plan.choosing.draws:
+            return self._several(length, None, self.most)
+        numbers = self._numbers(self._plan.end - length, generator)
+        return self._several(length, numbers, len(numbers.next_P1))
+
+    def _numbers(self, left: int, generator: torch.Generator) -> PassNumbers:
+        """Those of the next passes, with `left` tokens to the end, in the order in which single passes draw them."""
+        gamma, device, drawn = self._plan.gamma, generator.device, []
+        if gamma == 0:
+            next_P = uniforms(min(self.most, left), generator, device)
+            none_P0 = next_P.new_empty(len(next_P), 0)
+            return PassNumbers(none_P0, none_P0, next_P.unsqueeze(-1))
+        for _ in range(min(self.most, MOST_DRAWN, left // (gamma + 1)) or 1):
+            uniform_G = uniforms(min(gamma, left - 1), generator, device)  # less than gamma in a call's only pass
+            after = DrawnNumbers.of(len(uniform_G), generator, device)
+            drawn.append((uniform_G, after.trials_G, after.next_1))
+        return PassNumbers(*map(torch.stack, zip(*drawn, strict=True)))
+
+    def _several(self, length: int, numbers: PassNumbers | None, most: int) -> list[DonePass]:
+        """Up to `most` passes after `length` tokens, in as many calls as they take."""
         found: list[DonePass] = []
         while len(found) < most and length < self._plan.end:
             later = None if numbers is None else PassNumbers(*(each[len(found) :] for each in numbers))
@@ -175,12 +211,12 @@ class NativePasses:
         for number, one in enumerate(self._done[:count]):
             end = length + one.emitted
             drafted, emitted = self._drafted[number * gamma : number * gamma + one.drafted], self._text[length:end]
-            found.append(DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s))
+            found.append(_done(one, drafted, emitted))
             length = end
         return found
 
     def verify(
-        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, drawn: DrawnNumbers | None
+        self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, asked: int, generator: torch.Generator
     ) -> DonePass:
         """See `PassesInCalls`."""
         raw, plan, rows_GV, length, size = self._raw, self._plan, self._rows_GV, len(tokens), len(drafted)
@@ -190,7 +226,8 @@ class NativePasses:
         given.raw.choice.rows = None if q_GV is None else q_GV.data_ptr()
         self._text[length - 1 : length + size] = [tokens[-1], *drafted]
         raw.length, raw.most, raw.given = length, 1, size
-        if drawn is not None:
+        if plan.choosing.draws:
+            drawn = DrawnNumbers.of(max(asked, size), generator, generator.device)
             raw.trials, raw.nexts = drawn.trials_G.data_ptr(), drawn.next_1.data_ptr()
         try:
             self._run(given, target, length, size)
@@ -198,7 +235,7 @@ class NativePasses:
             raw.given = -1
         one = self._done[0]
         emitted = self._text[length : length + one.emitted]
-        return DonePass(drafted, one.accepted, emitted, one.drafted_s, one.verified_s, one.over_s)
+        return _done(one, drafted, emitted)
 
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.

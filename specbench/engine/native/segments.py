@@ -21,6 +21,7 @@ from specbench.engine.capture.invariant import INVARIANT
 from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct, lower, named, with_packed_weights
 from specbench.engine.capture.nodes import calls, finished, replace_by_call, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
+from specbench.engine.clock import RUNS
 from specbench.engine.experts import ExpertReads
 from specbench.engine.native.assemble import Assembly, Sizes, laid_out
 from specbench.engine.native.instructions import OF_ROWS, DoesNotFit, Instruction, Op, encoded, fused, require_fits
@@ -400,7 +401,7 @@ class Call:
             self.addresses[first + index] = result.data_ptr()
         threads = torch.get_num_threads()
         start, scratch = run.room(run.floats * self.rows, self.scratch * threads)
-        library().run(ctypes.byref(self.step), start, scratch, self.scratch, threads)
+        RUNS.run(library().run, ctypes.byref(self.step), start, scratch, self.scratch, threads)
 
 
 def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
@@ -420,7 +421,7 @@ def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
     step = Step(ctypes.addressof(program.raw), len(program.raw), ctypes.addressof(parts), len(calls), rows)
     scratch = max(program.scratch_of_maps(rows), *[call.scratch for call in calls])
     start, room = program.room(program.floats * rows, scratch * threads)
-    library().run(ctypes.byref(step), start, room, scratch, threads)
+    RUNS.run(library().run, ctypes.byref(step), start, room, scratch, threads)
     return list(result_RW.split(counts))
 
 
@@ -599,5 +600,5 @@ class Rollout:
             rows_GV = torch.empty(len(calls), self.choice.vocabulary_size)
             raw.uniforms, raw.rows = uniform_G.data_ptr(), rows_GV.data_ptr()
         steps = len(calls)
-        chosen = library().rollout(self._steps, steps, ctypes.byref(raw), start, scratch, size, threads)
+        chosen = RUNS.run(library().rollout, self._steps, steps, ctypes.byref(raw), start, scratch, size, threads)
         return self._tokens[:chosen], None if rows_GV is None else rows_GV[:chosen]

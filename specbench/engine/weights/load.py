@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import transformers
@@ -29,10 +29,9 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from specbench.config.model import QUANTISED, ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
-from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
-from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import (
     DamagedCheckpoint,
@@ -145,7 +144,25 @@ def one_at_a_time() -> Iterator[None]:
             os.environ[THREADS_OFF] = before
 
 
-def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
+class LoadedTokenizer(NamedTuple):
+    """A tokenizer, and what the config of its model says of texts."""
+
+    tokenizer: Any
+    start: int
+    is_encoder_decoder: bool
+    family: str
+    rows: int | None = None  # tokens that the model has embeddings of, where its config says
+
+
+class KnownTokens(Protocol):
+    """What weights are loaded for: a tokenizer, and how many tokens it has (`text.vocabulary.Vocabulary`)."""
+
+    tokenizer: Any
+    size: int
+    is_encoder_decoder: bool
+
+
+def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
     """The tokenizer of `model`, with the start token that its config names. `key` is 'target' or 'draft'.
 
     Raises:
@@ -154,7 +171,7 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     """
     if model.architecture:
         shape = config_of(model.architecture, key)
-        return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
+        return LoadedTokenizer(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
     config = _from_pretrained(config_in, model, key)
     tokenizer = _from_pretrained(tokenizer_in, model, key)
     # Without its files a tokenizer may still be built, of special tokens alone.
@@ -170,19 +187,18 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     if start is None:
         raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
     rows = getattr(config.get_text_config(), "vocab_size", None)
-    found = Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
     begins = "decoder_start_token_id" if config.is_encoder_decoder else "the token that begins a text"
-    last = (rows or found.size) - 1
+    last = (rows or max(tokenizer.get_vocab().values()) + 1) - 1
     for name, token in ((begins, start), ("eos_token_id of its tokenizer", tokenizer.eos_token_id)):
         if token is not None and not (type(token) is int and 0 <= token <= last):
             raise UserError(f"{key}: {name_of(model)}: {name} is {token!r}, and the model has tokens 0 to {last}")
-    return found
+    return LoadedTokenizer(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
 
 
 def load_model(
     model: ModelConfig,
     key: str,
-    vocabulary: Vocabulary,
+    vocabulary: KnownTokens,
     dtype: torch.dtype,
     device: torch.device,
     engine: str = "eager",
@@ -240,10 +256,11 @@ def load_model(
     if spread:
         network, unused = _from_pretrained(partial(network_in, auto, dtype=dtype, **spread), model, key)
         _require_placed(network, key, device)
-        placed = with_engine("eager", network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics)
-        placed.unused_tensors = unused
-        if "tp_plan" in spread:
-            placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        split = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        traits = SessionTraits(no_trees=split if "tp_plan" in spread else None)
+        ends = _end_tokens(network, vocabulary, key)
+        placed = with_engine("eager", network, vocabulary.size, ends, numerics, traits=traits)
+        placed.report.unused_tensors = unused
         return placed
     network, unused = load_network(model, key, auto, dtype, device)
     if kept_tokens is not None:
@@ -252,10 +269,10 @@ def load_model(
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _end_tokens(network, vocabulary, key), numerics, level_bits)
-    made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
-    made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
-    made.unused_tensors = unused
+    traits = SessionTraits(width, taps, states_of_prompt, positions)
+    ends = _end_tokens(network, vocabulary, key)
+    made = with_engine(engine, network, vocabulary.size, ends, numerics, level_bits, traits)
+    made.report.unused_tensors = unused
     return made
 
 
@@ -282,7 +299,7 @@ def layers_of(model: ModelConfig, key: str) -> int:
     return layers
 
 
-def _end_tokens(network: Any, vocabulary: Vocabulary, key: str) -> frozenset[int]:
+def _end_tokens(network: Any, vocabulary: KnownTokens, key: str) -> frozenset[int]:
     """The end-of-sequence tokens, as `generate` reads them. Raises UserError where they are no tokens."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:

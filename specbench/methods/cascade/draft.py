@@ -24,11 +24,10 @@ from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_of, operations_of
-from specbench.engine.batch import Batch
+from specbench.algorithm.decoding import Passes
+from specbench.algorithm.draft import Draft, operations_of, read_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
-from specbench.engine.session import Model, Prompt, Reading
+from specbench.engine.session import Model, Prompt, Reading, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -37,12 +36,13 @@ from specbench.methods.model.build import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.sampling import Sampling
+from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
 GREEDY = Sampling(temperature=0.0)
 
 
-class CascadeDraft:
+class CascadeDraft(Draft):
     """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
 
     def __init__(
@@ -51,7 +51,7 @@ class CascadeDraft:
         """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
         self.trees = trees
         self.model = middle
-        self.models = (middle, *models_of(inner))
+        self.models = (middle, *inner.models)
         self.vocabulary_size = vocabulary_size
         self.inner = inner
         self.parts = (inner,)
@@ -63,11 +63,11 @@ class CascadeDraft:
         return CascadeSession(self, prompt, sampling)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        expect(self.inner, sampling, (self.inner_gamma,))
+        self.inner.expect(sampling, (self.inner_gamma,))
 
     def in_batch(self, rows: int) -> "CascadeDraft":
-        middle = Batch.of(self.model, rows)
-        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size, self.trees)
+        middle = self.model.in_batch(rows)
+        return CascadeDraft(middle, self.inner.in_batch(rows), self.inner_gamma, self.vocabulary_size, self.trees)
 
 
 class CascadeSession(ModelDraftSession):
@@ -75,11 +75,12 @@ class CascadeSession(ModelDraftSession):
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
-        self.rolling = None  # the middle model proposes nothing by itself
+        self.rolls_out = False  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
         inner_sampling = sampling if draft.trees is None else GREEDY
-        self.inner = Drafting(self.session, draft.inner, prompt, inner_sampling, self.model.eos_ids)
+        self.inner = draft.inner.start_on(self.session, prompt, inner_sampling)
+        self.passes = Passes(self.model, self.session, self.inner, self.verification)
         # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
         # all that it has read, by parent and token; and the rows that followed.
         self._numbers: list[int] = []
@@ -93,13 +94,16 @@ class CascadeSession(ModelDraftSession):
         q_rows: list[Tensor] = []
         while len(sequence) < end:
             most = min(self.draft.inner_gamma, end - len(sequence) - 1)
-            inner = yield from self.inner.propose(sequence, most, generator)
-            logits_LV = yield self.inner.read(sequence, inner)
-            rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
-            inner, verdict = verdict_on_host(rows, inner, self.verification, generator)
+            drafted = yield from self.inner.proposing(sequence, most, generator)
+            unread = sequence[self.session.length :]
+            logits_LV = yield read_of(self.session, unread, drafted)
+            rows = target_rows(logits_LV, drafted, self.verification, self.vocabulary_size)
+            inner, (path, token) = verdict_on_host(rows, drafted, self.verification, generator)
             if isinstance(rows, Tensor):
-                q_rows += rows[: verdict.accepted + 1].split(1)
-            self.inner.commit(sequence, inner, verdict, logits_LV)
+                q_rows += rows[: len(path) + 1].split(1)
+            emitted = up_to_end([*(inner.tokens[node] for node in path), token], self.model.eos_ids)
+            self.passes.roll_back(len(sequence), len(unread), inner, path, emitted, logits_LV)
+            sequence += emitted
             # Every position that the middle model checked counts (Theorem 3.11).
             operations += (len(inner.tokens) + 1) * middle_operations
             operations += operations_of(self.draft.inner, inner.operations, len(inner.tokens))
@@ -111,7 +115,7 @@ class CascadeSession(ModelDraftSession):
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         assert self.draft.trees is not None
         most = min(self.draft.inner_gamma, levels - 1)
-        guess = self.inner.own.propose(tokens, most, torch.Generator(self.draft.trees))
+        guess = self.inner.propose(tokens, most, torch.Generator(self.draft.trees))
         read = [*tokens[self.session.length :], *guess.tokens]
         self._end = len(read) - len(guess.tokens) - 1
         self._rows = list(self.session.extend(read, range(ROOT, len(read) - 1)))
@@ -140,7 +144,7 @@ class CascadeSession(ModelDraftSession):
 
     def rollback(self, length: int) -> None:
         super().rollback(length)
-        self.inner.own.rollback(length)
+        self.inner.rollback(length)
 
 
 class CascadeBuilder(DraftBuilder[CascadeConfig]):

@@ -19,9 +19,9 @@ from torch.fx import GraphModule
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import cached_capture, forget
 from specbench.engine.capture.lower import Lowering, PackedWeights
+from specbench.engine.capture.marking import attend as marked_attention
+from specbench.engine.capture.marking import write
 from specbench.engine.capture.nodes import capture, example_sizes
-from specbench.engine.capture.placement import attend as marked_attention
-from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel

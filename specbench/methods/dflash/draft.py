@@ -11,7 +11,7 @@ Shapes: A places in a text, L positions, K drafted tokens, F numbers of the targ
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import shape_of
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
@@ -67,7 +67,7 @@ class BlockDraft(FollowsTarget):
         return BlockCache(self.drafter) if self.captured is None else CapturedBlockSession(self.captured)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockSession":
-        return BlockSession(self, cast(StatefulSession, session), sampling)
+        return BlockSession(self, session, sampling)
 
 
 class BlockSession(AtOnceSession):
@@ -75,7 +75,7 @@ class BlockSession(AtOnceSession):
 
     draft: BlockDraft
 
-    def __init__(self, draft: BlockDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: BlockDraft, session: Session, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
         self.cache = draft.cache()
         self._scored: BlockCache | None = None  # what is scored along the text

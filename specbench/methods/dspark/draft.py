@@ -9,7 +9,6 @@ Shapes: L positions, K drafted tokens, D width, N nodes of a tree, V logits.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt, Session, StatefulSession
+from specbench.engine.session import Prompt, Session
 from specbench.errors import UserError
 from specbench.methods.dflash.draft import BlockBuilder, BlockDraft, BlockSession
 from specbench.methods.dflash.network import BlockDrafter
@@ -32,7 +31,7 @@ class MarkovDraft(BlockDraft):
     confidence: float | None = None
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MarkovSession":
-        return MarkovSession(self, cast(StatefulSession, session), sampling)
+        return MarkovSession(self, session, sampling)
 
 
 class MarkovSession(BlockSession):

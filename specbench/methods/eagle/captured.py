@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
-from specbench.engine.capture import placement
+from specbench.engine.capture import marking
 from specbench.engine.capture.cache import cached_capture, forget
 from specbench.engine.capture.lower import Lowering, PackedWeights
 from specbench.engine.capture.nodes import capture, example_sizes
@@ -34,7 +34,7 @@ from specbench.methods.decoder_layer import Attention, Source, mask_bias
 from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, entry_bias
 from specbench.theory.trees import ROOT
 
-MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph
+MARKED_ATTENTION: Attention = marking.attend  # an operation that the rewrites find in a captured graph
 
 
 class EagleProgram:
@@ -123,8 +123,8 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         bias = entry_bias(layout, near, own[0].dtype)
 
         def attend(keys: Tensor, values: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            placement.write(keys, at, key)
-            placement.write(values, at, value)
+            marking.write(keys, at, key)
+            marking.write(values, at, value)
             return MARKED_ATTENTION(query, keys, values, bias, shape.scale)
 
         source = None

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import layers_of, shape_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
@@ -73,9 +73,9 @@ class EagleDraft(FollowsTarget):
         self.captured = captured(eagle, target) if captures else None
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
-        return EagleSession(self, cast(StatefulSession, session), sampling)
+        return EagleSession(self, session, sampling)
 
-    def cache(self, session: StatefulSession, source: Callable[[], Source | None]) -> EntryCache:
+    def cache(self, session: Session, source: Callable[[], Source | None]) -> EntryCache:
         """Entries of a text, beside the target's session; `source` returns what cross-attention reads."""
         if self.captured is None:
             return EagleCache(self.eagle, source)
@@ -93,7 +93,7 @@ class EagleSession(ScoresAhead):
 
     stops_at_end = True
 
-    def __init__(self, draft: EagleDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: EagleDraft, session: Session, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling

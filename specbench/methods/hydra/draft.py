@@ -11,7 +11,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt, Session, StatefulSession
+from specbench.engine.session import Prompt, Session
 from specbench.methods.build import source_of
 from specbench.methods.decoder_layer import LayerCache, mask_bias
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
@@ -40,9 +40,9 @@ class HydraDraft(HeadsDraft):
         self._embed = target.network.get_input_embeddings()
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
-        stateful = cast(StatefulSession, session)
+        stateful = session
         if self.heads.prefix is not None:
-            stateful = cast(StatefulSession, PrefixedSession(stateful, self.heads.prefix))
+            stateful = cast(Session, PrefixedSession(stateful, self.heads.prefix))
         return HydraSession(self, stateful, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
@@ -83,7 +83,7 @@ class HydraDraft(HeadsDraft):
 class PrefixedSession:
     """The target's session, whose states are those after a layer more over all of the text."""
 
-    def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
+    def __init__(self, session: Session, layer: PrefixLayer) -> None:
         self._session, self._layer = session, layer
         self._cache = LayerCache(layer.shape, 1, layer.norm.weight)
         self._out_LD = torch.empty(0)  # of the layer, for each token
@@ -124,7 +124,7 @@ class HydraSession(BlockwiseSession):
 
     draft: HydraDraft
 
-    def __init__(self, draft: HydraDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: HydraDraft, session: Session, sampling: Sampling) -> None:
         super().__init__(draft, session, sampling)
         self._state_1D: Tensor | None = None
         self._levels = 0

@@ -24,18 +24,18 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.draft import Draft, ScoresAhead, Stateless, read_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder
 from specbench.methods.copying import certain_ahead
 from specbench.methods.lookahead.config import LookaheadConfig
 from specbench.sampling import Sampling, most_likely
+from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
 
 @dataclass(eq=False)
-class LookaheadDraft:
+class LookaheadDraft(Draft):
     """A window of `window` columns, n-grams of `ngram` tokens, up to `guesses` of them verified in a pass."""
 
     target: Model

@@ -32,7 +32,7 @@ MOST_PLACES = 64  # of one run, the latest
 
 
 @dataclass(eq=False)
-class LookupDraft:
+class LookupDraft(Draft):
     """Proposes from `prompt.source` and the sequence so far."""
 
     vocabulary_size: int

@@ -13,20 +13,20 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft, Lesson, Proposed
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Reading
-from specbench.engine.translation import TranslatedModel
-from specbench.engine.weights.load import load_tokenizer
 from specbench.engine.window import Window
 from specbench.errors import UserError
 from specbench.loading import choose_vocabulary, require_a_pair, require_range
-from specbench.loading.model_loader import ModelRequest, Say
-from specbench.methods.build import DraftBuilder, DraftRequest, Needed, require_decoder
+from specbench.loading.model_loader import LOGITS_ALONE, ModelRequest, Say, TargetOutputs
+from specbench.methods.build import DraftBuilder, DraftRequest, require_decoder
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession, TextDraft
 from specbench.sampling import Sampling
 from specbench.tasks import Task
+from specbench.text.processed import processed
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.translation import TranslatedModel
 from specbench.train.losses import distillation_loss
 
 # A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
@@ -73,7 +73,7 @@ class OnlineDraft(ModelDraft):
         return OnlineSession(self, prompt, sampling)
 
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
-        """See `Learns`."""
+        """See `Draft.learn`."""
         session, self.at_work = self.at_work, None
         self._prompts += 1
         rejected = 0
@@ -106,7 +106,7 @@ class OnlineSession(ModelDraftSession):
         return super().proposing(tokens, gamma, generator)
 
     def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
-        """See `SeesVerification`."""
+        """See `DraftSession.after_verification`."""
         self.rejected += rejected
         size = len(logits_LV)
         first = (size - rejected) if self.draft.rejected_only else 0
@@ -239,11 +239,11 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         translation = self.choice.translation
         super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
 
-    def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
-        """`needed`: see `needed_of_target`."""
+    def load_model(self, say: Say, needed: TargetOutputs = LOGITS_ALONE) -> EagerModel:
+        """`needed`: by a draft inside, for which it is the target."""
         request = self.request
         wanted = ModelRequest(
-            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed,
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, needed,
             changes=self.draft.online, kept_tokens=self.kept_tokens,
         )  # fmt: skip
         return request.loader.load(wanted, say)

@@ -19,15 +19,14 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
-from specbench.algorithm.draft import Proposed, ProposesByReading, Stateless
-from specbench.engine.batch import Batch
-from specbench.engine.session import Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered, is_a
-from specbench.engine.translation import TranslatedModel
+from specbench.algorithm.draft import Draft, Proposed, ProposesByReading, Stateless
+from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
 from specbench.methods.copying import certain
 from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, checked, most_likely, standardise
+from specbench.text.translation import TranslatedModel
 
 
-class ModelDraft:
+class ModelDraft(Draft):
     """Any `Model` that reads and predicts the target's tokens; a `TranslatedModel` for another vocabulary.
 
     `vocabulary_size` is the target's: q must have p's width.
@@ -44,12 +43,11 @@ class ModelDraft:
         return ModelDraftSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size, self.confidence)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        if is_a(self.model, RollsOut) and self.confidence is None:
+        if self.confidence is None:
             self.model.expect_rollouts(Choice(sampling, self.vocabulary_size), gammas)
 
     def in_batch(self, rows: int) -> "ModelDraft":
-        model = self.model.in_batch(rows) if isinstance(self.model, TranslatedModel) else Batch.of(self.model, rows)
-        return ModelDraft(model, self.vocabulary_size, self.confidence)
+        return ModelDraft(self.model.in_batch(rows), self.vocabulary_size, self.confidence)
 
 
 class ModelDraftSession(ProposesByReading):
@@ -80,16 +78,14 @@ class ModelDraftSession(ProposesByReading):
         self.confidence = confidence
         self.choice = Choice(sampling, vocabulary_size)
         # An end by confidence saves the steps that would follow it: there each token is looked at.
-        self.rolling: RolloutSession | None = None
-        if confidence is None and is_a(session, RolloutSession) and is_a(model, RollsOut):
-            self.rolling = session
+        self.rolls_out = confidence is None and model.rolls_out
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         # All random numbers first: which of them a token takes then depends on neither the engine nor an early end.
         uniform_G = self.choice.uniforms(gamma, generator)
-        if self.rolling is not None and gamma:
+        if self.rolls_out and gamma:
             unread = tokens[self.session.length :]
-            if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
+            if (rolled := self.session.rollout(unread, self.choice, gamma, uniform_G)) is not None:
                 chosen, rows_GV = rolled
                 if isinstance(chosen, Tensor):
                     return PendingProposal(chosen, rows_GV, self._ends_E)
@@ -110,12 +106,11 @@ class ModelDraftSession(ProposesByReading):
 
     @cached_property
     def _ends_E(self) -> Tensor:
-        return torch.tensor(sorted(self.model.eos_ids), dtype=torch.long, device=self.model.device)  # type: ignore[attr-defined]
+        return torch.tensor(sorted(self.model.eos_ids), dtype=torch.long, device=self.model.device)
 
     @property
     def chooses(self) -> tuple[Session, Choice] | None:
-        """See `OfOneModel`."""
-        return None if self.rolling is None else (self.session, self.choice)
+        return (self.session, self.choice) if self.rolls_out else None
 
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
         """Whether the q of `token` is below the confidence.
@@ -151,7 +146,7 @@ class ModelDraftSession(ProposesByReading):
 SCORED = 6  # tokens of the draft that are drafted at most to score one of the target's
 
 
-class TextDraft:
+class TextDraft(Draft):
     """`model`, in whose translation the target's vocabulary is the target's."""
 
     def __init__(self, model: TranslatedModel) -> None:

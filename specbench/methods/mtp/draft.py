@@ -16,7 +16,7 @@ from specbench.algorithm.draft import Draft
 from specbench.config.model import place_of
 from specbench.config.paths import shipped
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import StatefulSession
+from specbench.engine.session import Session
 from specbench.engine.weights.files import read_config
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError
@@ -149,7 +149,7 @@ class MtpDraft(EagleDraft):
         self.depths = depths
         self.longest = None if len(depths) == 1 else len(depths)
 
-    def cache(self, session: StatefulSession, source: Callable[[], Source | None]) -> EntryCache:
+    def cache(self, session: Session, source: Callable[[], Source | None]) -> EntryCache:
         return super().cache(session, source) if self.longest is None else DepthsCache(self.depths)
 
     def unrolled(

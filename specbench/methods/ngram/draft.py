@@ -173,7 +173,7 @@ MOST_TOKENS_KEPT = 500_000  # at T = 0
 BEFORE_SAMPLING = Sampling(temperature=1.0)
 
 
-class NgramDraft:
+class NgramDraft(Draft):
     """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher order."""
 
     operations = 0.0  # a table look-up
@@ -326,7 +326,7 @@ class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
 
 
 @dataclass(eq=False)
-class UniformDraft(Stateless):
+class UniformDraft(Draft, Stateless):
     """q(x) = 1/V at every position and under every sampling setting.
 
     All entries are equal, so argmax, top-k and nucleus change nothing.

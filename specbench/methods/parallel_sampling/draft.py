@@ -23,7 +23,6 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.engine.session import Model, Prompt, up_to_end
 from specbench.errors import UserError
@@ -31,10 +30,11 @@ from specbench.methods.at_once import RowsAlong, positions_after, room
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
 from specbench.sampling import Sampling, draw, most_likely, standardise
+from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
 
-class ParallelDraft:
+class ParallelDraft(Draft):
     """`ids` are what `target` reads as look-ahead positions 1, 2, ..."""
 
     operations = 0.0  # what the positions take is counted in each proposal

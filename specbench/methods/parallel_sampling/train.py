@@ -16,8 +16,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.engine.capture.placement import Placement
 from specbench.engine.layout import tree
+from specbench.engine.placement import Placement
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
 from specbench.methods.at_once import positions_after
 from specbench.theory.trees import ROOT

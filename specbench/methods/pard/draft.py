@@ -22,13 +22,9 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, Proposed, ProposesByReading
 from specbench.config.keys import MAX_GAMMA
 from specbench.config.model import name_of
-from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.engine.session import Model, Prompt, Read, Reading, answered
-from specbench.engine.vocabulary import require_same_vocabulary
 from specbench.engine.weights.files import CONFIG, read_config
-from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.loading import require_a_pair
 from specbench.loading.model_loader import ModelRequest, Say
@@ -37,9 +33,12 @@ from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.heads import require_weights
 from specbench.methods.pard.config import FIELD, PardConfig
 from specbench.sampling import Sampling
+from specbench.text.processed import processed
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import require_same_vocabulary
 
 
-class PardDraft:
+class PardDraft(Draft):
     """`model`, which reads copies of the token `mask`."""
 
     def __init__(self, model: Model, mask: int, device: torch.device) -> None:
@@ -51,7 +50,7 @@ class PardDraft:
         return PardSession(self, prompt, sampling)
 
     def in_batch(self, rows: int) -> "PardDraft":
-        return PardDraft(Batch.of(self.model, rows), self.mask, self.device)
+        return PardDraft(self.model.in_batch(rows), self.mask, self.device)
 
 
 class PardSession(AtOnceSession, ProposesByReading):

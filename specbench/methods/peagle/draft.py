@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specbench.algorithm.draft import Draft, after_zeros
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
 from specbench.methods.eagle.captured import (
@@ -127,7 +127,7 @@ class PEagleDraft(EagleDraft):
         return self.eagle.fc.weight.device
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "PEagleSession":
-        return PEagleSession(self, cast(StatefulSession, session), sampling)
+        return PEagleSession(self, session, sampling)
 
 
 class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the former says how it proposes
@@ -135,7 +135,7 @@ class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the f
 
     draft: PEagleDraft
 
-    def __init__(self, draft: PEagleDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: PEagleDraft, session: Session, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
         self.entries = (
             PEagleCache(draft.eagle) if draft.captured is None else CapturedPEagleSession(draft.captured, draft.eagle)

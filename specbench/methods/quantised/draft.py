@@ -10,12 +10,12 @@ are held in the run's dtype, so alpha is that of quantised weights and c about 1
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.processed import processed
 from specbench.errors import UserError
 from specbench.loading.model_loader import ModelRequest, Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
+from specbench.text.processed import processed
 
 
 class QuantisedBuilder(DraftBuilder[QuantisedConfig]):

@@ -237,7 +237,7 @@ MOST_PLACES = 256  # of one run, that a tree is grown from
 
 
 @dataclass(eq=False)
-class RetrievalDraft:
+class RetrievalDraft(Draft):
     """Proposes from a corpus, or from a `GrowingStore` that also holds earlier completions."""
 
     index: SuffixIndex | GrowingStore

@@ -16,7 +16,7 @@ Shapes: L positions, V tokens of the vocabulary.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -27,16 +27,12 @@ from specbench.algorithm.draft import (
     DraftSession,
     ProposesByReading,
     ScoresAhead,
-    expect,
-    in_batch,
     on_host,
     operations_of,
-    proposing,
 )
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Reading
 from specbench.loading.model_loader import Say
-from specbench.methods.copying import Matches
 from specbench.methods.router.config import MATCH, RouterConfig
 from specbench.methods.several.draft import DraftOfDrafts, SessionsOfDrafts, SeveralBuilder
 from specbench.sampling import Sampling
@@ -70,10 +66,10 @@ class RouterDraft(DraftOfDrafts):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         for draft in self.drafts:
-            expect(draft, sampling, gammas)
+            draft.expect(sampling, gammas)
 
     def in_batch(self, rows: int) -> "RouterDraft":
-        return RouterDraft([in_batch(draft, rows) for draft in self.drafts], self.config)
+        return RouterDraft([draft.in_batch(rows) for draft in self.drafts], self.config)
 
 
 class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
@@ -93,7 +89,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
         self.follow(tokens)
         for number in (0, 1) if self._prefers_first(tokens, gamma) else (1,):
             draft, session = self.draft.drafts[number], self.sessions[number]
-            proposal = on_host((yield from proposing(session)(tokens, gamma, generator)))
+            proposal = on_host((yield from session.proposing(tokens, gamma, generator)))
             if proposal.tokens:
                 break
         self._last = number, len(tokens), list(proposal.tokens)
@@ -101,9 +97,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
 
     def _prefers_first(self, tokens: Sequence[int], gamma: int) -> bool:
         if self.config.by == MATCH:
-            copying = self.sessions[0]
-            assert isinstance(copying, Matches)
-            return copying.matched(tokens) >= self.config.least_match
+            return self.sessions[0].matched(tokens) >= self.config.least_match
         return self._rate(0, gamma) >= self._rate(1, gamma)
 
     def _rate(self, number: int, gamma: int) -> float:
@@ -125,7 +119,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         places, before = range(prefix_length, len(tokens)), len(self._first)
         matched = self._matched(tokens, places)
-        rows = [_rows(session, tokens, prefix_length, most) for session in self.sessions]
+        rows = [session.score_ahead(tokens, prefix_length, most) for session in self.sessions]
         for ahead, pair in enumerate(zip_longest(*rows)):
             first_LV, second_LV = (_or_zeros(one, other) for one, other in (pair, pair[::-1]))
             if not ahead:
@@ -138,7 +132,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
     def _matched(self, tokens: Sequence[int], places: range) -> list[int]:
         """The tokens that match at each place, where that decides."""
         copying = self.sessions[0]
-        if self.config.by != MATCH or not isinstance(copying, Matches):
+        if self.config.by != MATCH:
             return []
         found = [copying.matched(tokens[:place]) for place in places]
         copying.rollback(places.start)
@@ -168,13 +162,6 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
 def _or_zeros(q_LV: Tensor | None, other_LV: Tensor) -> Tensor:
     """`q_LV`; zeros where a draft proposes no further token, but the other does."""
     return torch.zeros_like(other_LV) if q_LV is None else q_LV
-
-
-def _rows(session: DraftSession, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-    """q [L, V] of the first, second, ... token of a proposal; one for all where it does not depend on its beginning."""
-    if isinstance(session, ScoresAhead):
-        return session.score_ahead(tokens, prefix_length, most)
-    return repeat(session.score(tokens, prefix_length), most)
 
 
 class RouterBuilder(SeveralBuilder[RouterConfig]):

@@ -15,7 +15,7 @@ children are drawn.
 Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -28,17 +28,10 @@ from specbench.algorithm.continuations import Continuations, Merged
 from specbench.algorithm.draft import (
     Draft,
     DraftSession,
-    Follows,
     ProposesByReading,
-    ReadsTrees,
     ScoresAhead,
-    expect,
-    in_batch,
-    models_of,
     on_host,
     operations_of,
-    proposing,
-    start_draft,
 )
 from specbench.config.draft import SeveralConfig
 from specbench.engine.eager.model import EagerModel
@@ -61,7 +54,9 @@ class SeveralBuilder(DraftBuilder[Several]):
             builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
             for name, part in self.draft.drafts.items()
         ]
-        self.needs_states, self.taps, self.needs_prompt_states, self.pass_embeddings = needed_of_target(self.parts)
+        needed = needed_of_target(self.parts)
+        self.needs_states, self.needs_prompt_states = needed.states, needed.of_prompt
+        self.taps, self.pass_embeddings = needed.taps, needed.pass_embeddings
 
     def fit(self, say: Say) -> None:
         for part in self.parts:
@@ -77,12 +72,12 @@ class SeveralBuilder(DraftBuilder[Several]):
             part.require_room(prompts)
 
 
-class DraftOfDrafts(ABC):
+class DraftOfDrafts(Draft):
     """`drafts`, each of which starts on every prompt."""
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self.drafts = self.parts = drafts
-        self.models = [model for draft in drafts for model in models_of(draft)]
+        self.models = [model for draft in drafts for model in draft.models]
 
     @abstractmethod
     def session(self, sessions: Sequence[DraftSession]) -> DraftSession:
@@ -92,18 +87,17 @@ class DraftOfDrafts(ABC):
         return self.session([draft.start(prompt, sampling) for draft in self.drafts])
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        return self.session([start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+        return self.session([draft.start_on(session, prompt, sampling) for draft in self.drafts])
 
 
-class SessionsOfDrafts:
+class SessionsOfDrafts(DraftSession):
     """The part of a draft session that has `sessions`, of which one or several propose."""
 
     def __init__(self, sessions: Sequence[DraftSession]) -> None:
         self.sessions = sessions
-        self._following = [one for one in sessions if isinstance(one, Follows)]
 
     def follow(self, tokens: Sequence[int]) -> None:
-        for one in self._following:
+        for one in self.sessions:
             one.follow(tokens)
 
     def rollback(self, length: int) -> None:
@@ -112,7 +106,7 @@ class SessionsOfDrafts:
 
 
 class MergedDraft(DraftOfDrafts):
-    """`drafts`, whose sessions must be `ReadsTrees`, the one with the best first choice first."""
+    """`drafts`, whose sessions must read trees, the one with the best first choice first."""
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         super().__init__(drafts)
@@ -122,21 +116,17 @@ class MergedDraft(DraftOfDrafts):
         return MergedSession(self, sessions)
 
     def in_batch(self, rows: int) -> "MergedDraft":
-        return MergedDraft([in_batch(draft, rows) for draft in self.drafts])
+        return MergedDraft([draft.in_batch(rows) for draft in self.drafts])
 
 
-class MergedSession:
+class MergedSession(DraftSession):
     """The drafts' sessions side by side.
 
     For chains, and for scores, it is its first draft: a chain has no place for the others, and alpha is of one q.
     """
 
     def __init__(self, draft: MergedDraft, sessions: Sequence[DraftSession]) -> None:
-        self.draft = draft
-        self.sessions: list[ReadsTrees] = []
-        for session in sessions:
-            assert isinstance(session, ReadsTrees)
-            self.sessions.append(session)
+        self.draft, self.sessions = draft, sessions
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         return self.sessions[0].propose(tokens, gamma, generator)
@@ -192,10 +182,10 @@ class HorizontalDraft(DraftOfDrafts):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         for draft, lengths in zip(self.drafts, [*((length,) for length in self.lengths), gammas], strict=True):
-            expect(draft, sampling, lengths)
+            draft.expect(sampling, lengths)
 
     def in_batch(self, rows: int) -> "HorizontalDraft":
-        drafts = [in_batch(draft, rows) for draft in self.drafts]
+        drafts = [draft.in_batch(rows) for draft in self.drafts]
         return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
 
 
@@ -217,7 +207,7 @@ class HorizontalSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
             most = min(length, len(tokens) + gamma - len(sequence))
             if most == 0 or (len(sequence) > len(tokens) and sequence[-1] in draft.eos_ids):
                 break
-            proposal = on_host((yield from proposing(session)(sequence, most, generator)))
+            proposal = on_host((yield from session.proposing(sequence, most, generator)))
             sequence += proposal.tokens
             proposals.append(proposal)
             operations += operations_of(one, proposal.operations, len(proposal.tokens))
@@ -237,11 +227,8 @@ class HorizontalSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
         begin = 0
         for session, length in zip(self.sessions, [*self.draft.lengths, most], strict=True):
             own = min(length, most - begin)
-            if own > 1 and isinstance(session, ScoresAhead):
+            if own > 0:
                 yield from session.score_ahead(tokens, prefix_length, own)
-            elif own > 0:
-                row_LV = session.score(tokens, prefix_length)
-                yield from [row_LV] * own
             begin += own
 
 

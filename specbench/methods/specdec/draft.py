@@ -13,7 +13,7 @@ Shapes: L positions, K queries, D width, V logits.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,12 @@ from specbench.config.draft import TrainedConfig
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import checked_capture
+from specbench.engine.clock import RUNS
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
 from specbench.engine.layout import Layout
-from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError, first_line
 from specbench.methods.at_once import independent_proposal
@@ -124,7 +125,8 @@ class ParallelSession(StaticSession):
             return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
         placed = self.model.positions.once(key, compute)
-        logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+        inputs = *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]
+        logits_LV = RUNS.run(step.run, ids_1L, *inputs)[0]
         self.length += len(tokens)
         return logits_LV[-queries:]
 
@@ -183,7 +185,7 @@ class SpecDecDraft(FollowsTarget):
         self.captured = captured(decoder, target)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
-        return SpecDecSession(self, cast(StatefulSession, session), len(prompt.prefix), sampling)
+        return SpecDecSession(self, session, len(prompt.prefix), sampling)
 
 
 class SpecDecSession(ScoresAhead):
@@ -191,7 +193,7 @@ class SpecDecSession(ScoresAhead):
 
     stops_at_end = True
 
-    def __init__(self, draft: SpecDecDraft, session: StatefulSession, prefix: int, sampling: Sampling) -> None:
+    def __init__(self, draft: SpecDecDraft, session: Session, prefix: int, sampling: Sampling) -> None:
         """`prefix` is how many tokens the text begins with: no proposal is made before them."""
         self.draft, self.session, self.prefix, self.sampling = draft, session, prefix, sampling
         self.sources = partial(sources_of, session, draft.decoder.layers)  # no cycle: rows of a batch are freed at once
@@ -235,7 +237,7 @@ class SpecDecSession(ScoresAhead):
         return after_zeros(q_LV, rows)
 
 
-def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:
+def sources_of(session: Session, layers: Sequence[int]) -> list[Source]:
     """The target's keys and values of the source in these of its decoder layers."""
     return [source for layer in layers if (source := Source.of(session, layer)) is not None]
 

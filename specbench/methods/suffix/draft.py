@@ -158,7 +158,7 @@ class SuffixTrie:
 
 
 @dataclass(eq=False)
-class SuffixDraft:
+class SuffixDraft(Draft):
     """Proposes from the text so far and, if `config.grow`, from the completions that were added."""
 
     config: SuffixConfig

@@ -14,16 +14,15 @@ drafted tokens, which the target overwrites when it verifies.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, FollowsTarget
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import Part, decoder_layers, part_without, sublayers
-from specbench.engine.session import LayeredModel, LayeredSession, Prompt, Session
+from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import layers_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
@@ -33,22 +32,15 @@ from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipCon
 from specbench.sampling import Sampling, standardise
 
 
-class EarlyExitDraft:
+class EarlyExitDraft(FollowsTarget):
     """The first `layers` decoder layers of `target`, 1 to all of them."""
 
-    def __init__(self, target: LayeredModel, layers: int) -> None:
+    def __init__(self, target: Model, layers: int) -> None:
         self.target, self.part = target, Part(layers)
-
-    @property
-    def operations(self) -> float:
-        return self.target.shallow(*self.part).operations
-
-    def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
-        """On a session of its own, where there is none of the target to share."""
-        return self.start_on(self.target.start(prompt), prompt, sampling)
+        self.operations = target.shallow(*self.part).operations
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
-        shared = cast(LayeredSession, session).shallow(*self.part)
+        shared = session.shallow(*self.part)
         return EarlyExitSession(self.target, shared, sampling, self.target.vocabulary_size)
 
 
@@ -79,23 +71,23 @@ class LayerSkipDraft(EarlyExitDraft):
     Raises ValueError if there is no such sublayer.
     """
 
-    def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
+    def __init__(self, target: Model, skip: Sequence[str]) -> None:
         self.target = target
         self.part = part_without(decoder_layers(target.network), skip, sublayers(target.network))
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
-        return LayerSkipSession(self, cast(LayeredSession, session), prompt, sampling)
+        return LayerSkipSession(self, session, prompt, sampling)
 
 
 class LayerSkipSession(EarlyExitSession):
     """The remaining sublayers at work in the target's own session."""
 
-    def __init__(self, draft: LayerSkipDraft, session: LayeredSession, prompt: Prompt, sampling: Sampling) -> None:
+    def __init__(self, draft: LayerSkipDraft, session: Session, prompt: Prompt, sampling: Sampling) -> None:
         target = draft.target
         shared = session.shallow(*draft.part)
         super().__init__(target, shared, sampling, target.vocabulary_size)
         self._draft, self._prompt = draft, prompt
-        self._scoring: LayeredSession | None = None
+        self._scoring: Session | None = None
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q of the first token of a proposal at each position.

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.draft import Draft, FollowsTarget, Proposed
-from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.sessions import NetworkSession
 from specbench.engine.session import Model, Prompt, Reading, Session
@@ -38,13 +37,13 @@ class WindowDraft(FollowsTarget):
         return WindowSession(self, session, prompt, sampling)
 
     def in_batch(self, rows: int) -> "WindowDraft":
-        return WindowDraft(self.target, Batch.of(self.model, rows))
+        return WindowDraft(self.target, self.model.in_batch(rows))
 
 
 class WindowSession(ModelDraftSession):
     """A session with a window that takes the target's keys and values before each proposal."""
 
-    session: Windowed  # type: ignore[assignment]
+    session: Windowed
 
     def __init__(self, draft: WindowDraft, session: Session, prompt: Prompt, sampling: Sampling) -> None:
         own = draft.model.start(Prompt((), prompt.prefix[:1]))  # which reads nothing
@@ -63,7 +62,7 @@ class WindowSession(ModelDraftSession):
             if whole.length < end - 1:
                 whole.extend(tokens[whole.length : end - 1])
             self.session.take(_inner(whole))
-            rows.append(self.session.extend(tokens[end - 1 : end]))  # type: ignore[attr-defined]
+            rows.append(self.session.extend(tokens[end - 1 : end]))
         return standardise(torch.cat(rows), self.sampling, self.vocabulary_size)
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from specbench.config.schema import SamplingConfig
-from specbench.engine.session import Model, Prompt, Session, Tokens, get_ready
-from specbench.engine.vocabulary import Spelling, Vocabulary
+from specbench.engine.session import Model, Prompt, Session, Tokens, WrappedModel
 from specbench.errors import UserError
 from specbench.sampling import Sampling
+from specbench.text.vocabulary import Spelling, Vocabulary
 from specbench.theory.trees import ROOT
 
 # What servers do to logits before they sample: penalties, words that must not occur, a minimum length, a pattern.
@@ -177,34 +177,21 @@ def processed(model: Model, sampling: SamplingConfig, vocabulary: Vocabulary) ->
     return model if found is None else ProcessedModel(model, found)
 
 
-class ProcessedModel:
+class ProcessedModel(WrappedModel):
     """`model` with processed logits, which are those of the tokenizer's vocabulary."""
 
     def __init__(self, model: Model, processors: Processors) -> None:
-        self.model, self.processors = model, processors
-        self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
-        self.operations, self.now = model.operations, model.now
-        self.experts = getattr(model, "experts", None)
-        self.mark = getattr(model, "mark", None)
-        self.device: torch.device = getattr(model, "device", torch.device("cpu"))
-
-    @property
-    def network(self) -> Any:
-        """The `transformers` module, of an engine."""
-        return getattr(self.model, "network")  # noqa: B009 a Model need not have one
+        super().__init__(model)
+        self.processors, self.experts, self.network = processors, model.experts, model.network
 
     def start(self, prompt: Prompt) -> "ProcessedSession":
         return ProcessedSession(self.processors, self.model.start(prompt), prompt)
 
-    def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture what decoding will need, where the model captures its steps."""
-        get_ready(self.model, prompt, tokens)
 
-
-class ProcessedSession:
+class ProcessedSession(Session):
     """The model's own session, and the tokens that it has read."""
 
-    def __init__(self, processors: Processors, session: Any, prompt: Prompt) -> None:
+    def __init__(self, processors: Processors, session: Session, prompt: Prompt) -> None:
         self.processors, self.session = processors, session
         self._prompt = len(prompt.prefix)
         self._tokens = list(prompt.prefix[: session.length])
@@ -212,8 +199,7 @@ class ProcessedSession:
 
     @property
     def length(self) -> int:
-        found: int = self.session.length
-        return found
+        return self.session.length
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         logits_LV = self.session.extend(tokens, parents)
@@ -249,18 +235,14 @@ class ProcessedSession:
     # What drafts inside the target read: states and layers of the model itself.
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        found: Tensor | None = self.session.states(start, stop)
-        return found
+        return self.session.states(start, stop)
 
     def tapped(self, start: int, stop: int) -> Tensor | None:
-        found: Tensor | None = self.session.tapped(start, stop)
-        return found
+        return self.session.tapped(start, stop)
 
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
-        found: tuple[Tensor, Tensor] | None = self.session.source_states(layer)
-        return found
+        return self.session.source_states(layer)
 
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Session:
         """Its logits are not processed: a draft of its own, at every q of which the target's completions are right."""
-        found: Session = self.session.shallow(layers, skipped)
-        return found
+        return self.session.shallow(layers, skipped)

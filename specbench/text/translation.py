@@ -14,11 +14,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import BatchableModel, StepsOfRows
-from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens, get_ready
-from specbench.engine.vocabulary import Spelling, Vocabulary, unfinished
+from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, WrappedModel
 from specbench.errors import UserError
+from specbench.text.vocabulary import Spelling, Vocabulary, unfinished
 from specbench.theory.trees import ROOT
 
 WINDOW = 16  # tokens before a new text that its tokenisation is made with
@@ -200,15 +199,13 @@ def _template(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
     return [], []
 
 
-class TranslatedModel:
+class TranslatedModel(WrappedModel):
     """`model`, which has the draft's vocabulary of `translation`, in the tokens of the target's."""
 
     def __init__(self, model: Model, translation: Translation) -> None:
-        self.model, self.translation = model, translation
+        super().__init__(model)
+        self.translation = translation
         self.vocabulary_size = translation.target.size
-        self.operations, self.now, self.longest = model.operations, model.now, model.longest
-        self.mark: Marking | None = getattr(model, "mark", None)
-        self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         pairs = sorted(translation.shared.items())
         self.targets_S, self._sources_S = torch.tensor(pairs, device=self.device).T.contiguous()
         self._of_draft = {theirs: ours for ours, theirs in pairs}
@@ -233,15 +230,14 @@ class TranslatedModel:
 
     def in_batch(self, rows: int) -> "TranslatedModel":
         """The same, with room for `rows` sequences at a time."""
-        return TranslatedModel(Batch.of(self.model, rows), self.translation)
+        return TranslatedModel(self.model.in_batch(rows), self.translation)
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows."""
         return cast(BatchableModel, self.model).steps_of_rows(rows)
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture what decoding will need, where the model captures its steps."""
-        get_ready(self.model, self.translation.prompt(prompt), tokens)
+        self.model.get_ready(self.translation.prompt(prompt), tokens)
 
     def translated(self, logits_LV: Tensor) -> Tensor:
         """Logits of the model's own vocabulary as logits [L, V] of the target's."""
@@ -250,7 +246,7 @@ class TranslatedModel:
         return found_LV
 
 
-class TranslatedSession(ReadsThrough):
+class TranslatedSession(Session, ReadsThrough):
     """The model's own session, which reads the translation of the text.
 
     It knows where the translation of each token ends, so that rolling back is a cut there.
