@@ -91,7 +91,7 @@ def test_the_result_comes_before_the_numbers_behind_it(capfd: pytest.CaptureFixt
 
 def test_a_contended_speedup_is_marked_where_it_stands(capfd: pytest.CaptureFixture[str]) -> None:
     line = _shown({"disturbed": True, "disturbed_by": "it waited for a core"}, capfd)["speedup measured"]
-    assert line.endswith("decoding; CONTENDED: unreliable")
+    assert line.endswith("decoding, within this process: runs=3 covers more; CONTENDED: unreliable")
 
 
 def test_no_minus_before_a_zero() -> None:

@@ -6,11 +6,11 @@ miss an error in what the other reads.
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 import numpy as np
 
 from specbench.analysis.acceptance.by_position import levels
+from specbench.analysis.costs import rows_of
 from specbench.analysis.summary import times_of
 from specbench.records.schema import PromptRecord, Row, RunRecord
 from specbench.stats import ratio_of_ratios
@@ -34,9 +34,18 @@ def computed_again(prompts: Sequence[PromptRecord]) -> dict[str, float]:
     """Columns of the summary that have one formula, from the prompts."""
     passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
     betas = [beta for prompt in prompts for beta in prompt["beta"]]
-    step_s = median([step for prompt in prompts for step in prompt["baseline"]["steps_s"]])
+    rows = [of for prompt in prompts for of in rows_of(prompt["speculative"])]  # a pass of several rows counts once
+    steps = [
+        (step, of)
+        for prompt in prompts
+        for step, of in zip(prompt["baseline"]["steps_s"], rows_of(prompt["baseline"]), strict=True)
+    ]
+    step_s = sum(step / of for step, of in steps) / sum(1 / of for _, of in steps)
+    drafting_s, verifying_s, accepting_s = (
+        sum(one[part] / of for one, of in zip(passes, rows, strict=True)) / sum(1 / of for of in rows)
+        for part in ("draft_s", "verify_s", "accept_s")
+    )
     drafted = sum(one["drafted"] for one in passes)
-    drafting = [one["draft_s"] / levels(one) for one in passes if one["drafted"]]
     found = {
         "prompts": len(prompts),
         "passes": len(passes),
@@ -45,12 +54,13 @@ def computed_again(prompts: Sequence[PromptRecord]) -> dict[str, float]:
         "tokens_per_pass": sum(one["emitted"] for one in passes) / len(passes),
         "drafted_per_pass": drafted / len(passes),
         "target_step_s": step_s,
-        "overhead": median([one["accept_s"] for one in passes]) / step_s,
+        "verify_cost": verifying_s / step_s,
+        "overhead": accepting_s / step_s,
         "speedup_measured": float(ratio_of_ratios(np.sum([times_of(p, ("decode_s",)) for p in prompts], axis=0))),
     }
     if drafted:
         found["accepted_per_drafted"] = sum(one["accepted"] for one in passes) / drafted
-        found["c"] = median(drafting) / step_s
+        found["c"] = drafting_s / (sum(map(levels, passes)) / len(passes)) / step_s
     return found
 
 
