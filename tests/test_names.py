@@ -8,6 +8,7 @@ from specbench.cli import main
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig, task_label
 from specbench.config.verbs import ChooseConfig
+from specbench.errors import UserError
 
 # Keys, and the names of target and draft.
 NAMES = {
@@ -43,3 +44,17 @@ def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch
 def test_own_rows_say_so() -> None:
     assert task_label("ende", None) == "ende"
     assert task_label("ende", str(Path("folder") / "rows.jsonl")) == "ende (rows.jsonl)"
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle", "eagle3", "mtp", "dflash", "pass", "peagle", "blockwise"])
+def test_a_trained_draft_is_found_in_a_folder_of_its_kind(kind: str) -> None:
+    """As a model it is refused, with these words as the way out."""
+    from specbench.compose.hydra_app import composed_config
+    from specbench.config.checks import check
+    from specbench.config.paths import shipped
+    from specbench.config.schema import RunConfig
+
+    folder = shipped("models", f"gpt-mini-{kind}")
+    check(composed_config(RunConfig, ["target=gpt-mini", f"draft={kind}", f"draft.path={folder}"], "run"))
+    with pytest.raises(UserError, match=rf"holds a trained draft, not a model: draft={kind} draft.path="):
+        check(composed_config(RunConfig, ["target=gpt-mini", f"draft={folder}"], "run"))

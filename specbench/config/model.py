@@ -76,8 +76,11 @@ SAVED_DRAFTS = {"eagle": "eagle (or eagle3)", "mtp": "mtp", "peagle": "peagle"}
 PUBLISHED_DRAFTS = {"DFlash": "dflash", "DSpark": "dspark", "Eagle3": "eagle3", "Eagle": "eagle", "Medusa": "medusa"}
 
 
-def not_a_model(path: Path) -> str | None:
-    """What a file or folder is that holds no weights which can be loaded, and the way out; None if it may hold some."""
+def not_a_model(path: Path, kind: str = "model") -> str | None:
+    """What a file or folder is that holds no weights which can be loaded, and the way out; None if it may hold some.
+
+    `kind`: of the draft that is looked for; a kind that is trained finds its own weights there.
+    """
     gguf = path.suffix == ".gguf" if path.is_file() else any(path.glob("*.gguf"))
     file = path / "config.json"
     if gguf and not file.is_file():
@@ -95,8 +98,8 @@ def not_a_model(path: Path) -> str | None:
     if isinstance(quantised := content.get(QUANTISED), dict):
         method = str(quantised.get("quant_method") or "quantised").upper()
         return f"holds {method} weights, which are not supported; give the checkpoint that they were quantised from"
-    if (kind := _trained_draft(content)) is not None:
-        return f"holds a trained draft, not a model: draft={kind} draft.path={path}"
+    if kind == "model" and (saved := _trained_draft(content)) is not None:
+        return f"holds a trained draft, not a model: draft={saved} draft.path={path}"
     return None
 
 
@@ -130,7 +133,8 @@ def check_model(key: str, model: ModelConfig) -> None:
     if model.architecture:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
-        if Path(model.path).exists() and (said := not_a_model(Path(model.path))) is not None:
+        kind = getattr(model, "kind", "model")  # a target has none
+        if Path(model.path).exists() and (said := not_a_model(Path(model.path), kind)) is not None:
             raise UserError(f"{key}.path={model.path}: {said}")
         there = Path(model.path).is_dir()
         if not there and (how := made_by(model.path)):

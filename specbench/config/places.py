@@ -10,10 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from specbench.config.catalogue import held
 from specbench.config.model import ModelConfig
+from specbench.config.own_choices import read_choice
 from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError, closest_first
 
@@ -55,7 +54,7 @@ def _choice(name: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
     for folder in folders:
         for group in ("target", "draft"):
             if (file := folder / group / f"{name}.yaml").is_file():
-                content: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+                content: Mapping[str, Any] = read_choice(file, group) or {}
                 return content
     if name in held("model"):
         return held("model")[name].content
