@@ -7,6 +7,7 @@ a list of drafts and the parts of a cascade (`draft@draft.via=OWNER/NAME`) take 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
