@@ -322,8 +322,7 @@ def _names(found: Sequence[Choice]) -> None:
             kind = next(kind for kind, holds in KINDS.items() if holds(one)) if group == "target" else one.needs
             kinds.setdefault(kind, []).append(one.name)
         for kind in [*KINDS, *NEEDS]:
-            if kind in kinds:
-                names = [name for name in kinds[kind] if name != "hub"]
+            if names := [name for name in kinds.get(kind, ()) if name != "hub"]:
                 print(textwrap.fill(", ".join(names), WIDTH, initial_indent=f"  {kind:<17}", subsequent_indent=" " * 19,
                                     break_on_hyphens=False))  # fmt: skip
     needed = {choice.needs for choice in found if choice.group != "target"}
