@@ -181,7 +181,7 @@ def test_rotary_positions_that_change_with_the_text_run_eagerly_and_say_so() -> 
     made = LlamaForCausalLM(config)
     found = with_engine("auto", made, 40, ENDS)
     reason = "rotary positions that change with the length of a text (rope_type=dynamic), which no graph holds"
-    assert (found.engine, found.fell_back) == ("eager", reason)
+    assert (found.engine, found.report.fell_back) == ("eager", reason)
     with pytest.raises(UserError, match="engine=static: LlamaForCausalLM has rotary positions that change"):
         with_engine("static", made, 40, ENDS)
 

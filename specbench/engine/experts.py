@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
 Chosen = tuple[Tensor, ...]  # the experts [T, K] that runs chose, layer by layer
+GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 

@@ -10,7 +10,7 @@ from test_parts import RECIPES, composed
 
 from specbench.config.model import ModelConfig
 from specbench.config.paths import conf_dir, shipped
-from specbench.engine.weights.load import load_tokenizer
+from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 from specbench.train import networks
 from specbench.train.schema import ModelShape, Recipe
