@@ -75,7 +75,7 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Unreadable(f"broken gzip file: {error}") from error
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror or error}") from error
+        raise Unreadable(f"cannot be read ({error.strerror or error})") from error
 
 
 def read_bytes(file: Path, most: int = LARGEST) -> bytes:

@@ -208,7 +208,7 @@ def test_a_journal_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
         journal.add(prompt_of())
     content = journal.file.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 3')
     journal.file.write_bytes(content)
-    with pytest.raises(UserError, match=r"run\.jsonl: a newer specbench began this run .schema version 3."):
+    with pytest.raises(UserError, match=r"run\.jsonl: a newer version began this run .schema version 3."):
         Journal(tmp_path, "run").__enter__()
     assert journal.file.read_bytes() == content
 

@@ -98,11 +98,12 @@ RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
+    code = 0
     try:
         code = _run(argv)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _unprinted(0)
+    except BrokenPipeError:  # `| head -1`
+        return _unprinted(code)
     except OSError as error:
         return _unprinted(
             fail(f"standard output or a file cannot be written ({error.strerror}); finished work is kept", 1)

@@ -139,7 +139,7 @@ class Journal:
         version = border.parse(line, dict[str, object], finite=False).get("schema_version")
         if type(version) is int and version > SCHEMA_VERSION:
             raise UserError(
-                f"{self.file}: a newer specbench began this run (schema version {version}); finish it there, or remove "
+                f"{self.file}: a newer version began this run (schema version {version}); finish it there, or remove "
                 "the file to begin again"
             )
         if version != SCHEMA_VERSION:
