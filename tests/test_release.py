@@ -1,9 +1,11 @@
 """What is published and what others check: the wheel, the citation, the container, the page of claims."""
 
+import ast
 import io
 import re
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,25 @@ def packed(folder: Path, without: str = "", beside: str = "", results: str = "",
 def test_what_is_published(tmp_path: Path, changes: dict[str, Any], tag: str, said: str | None) -> None:
     found = list(check_wheel.faults(packed(tmp_path, **changes), tmp_path / "root", tag))
     assert (found == []) if said is None else (len(found) == 1 and said in found[0])
+
+
+NEEDED_BY_NAME = {"hydra": "hydra-core", "yaml": "pyyaml", "rouge_score": "rouge-score"}
+# Looked for, and done without: a GPU's driver, a compiler that comes with torch's GPU builds.
+OPTIONAL = {"pynvml", "triton"}
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[><=\[ ]", one)[0].lower().replace("_", "-") for one in project["dependencies"]}
+    imported = set[str]()
+    for file in (ROOT / "specbench").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            imported |= {name.partition(".")[0] for name in names}
+    others = imported - sys.stdlib_module_names - OPTIONAL - {"specbench"}
+    assert {NEEDED_BY_NAME.get(name, name.replace("_", "-")).lower() for name in others} <= declared
 
 
 def test_a_wheel_that_is_too_large_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

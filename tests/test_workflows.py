@@ -55,12 +55,12 @@ def test_who_may_use_a_gpu(github: dict[str, Any], runs: bool) -> None:
 
 
 def test_no_job_that_runs_a_pull_requests_code_can_write() -> None:
-    for name, workflow in WORKFLOWS.items():
+    for workflow in WORKFLOWS.values():
         for job, of in workflow["jobs"].items():
             permissions = of.get("permissions", workflow["permissions"])
             writes = {key for key, value in permissions.items() if value == "write"}
-            if writes and name != "docs":
-                assert job in ("issue", "publish")
+            if writes:
+                assert job in ("issue", "publish", "deploy")
     assert WORKFLOWS["docs"][True] == {"push": {"branches": ["main"]}}
     assert not any("secrets." in file.read_text() for file in FOLDER.rglob("*.yml"))
     for jobs in (TESTS, GPU):
@@ -73,6 +73,18 @@ def test_no_job_that_runs_a_pull_requests_code_can_write() -> None:
     assert not applies(TESTS["issue"]["if"], {"github": HERE | {"event_name": "pull_request"}}, failed=True)
     assert applies(TESTS["issue"]["if"], {"github": HERE | {"event_name": "push"}}, failed=True)
     assert not applies(WORKFLOWS["release"]["jobs"]["publish"]["if"], {"github": HERE | {"event_name": "push"}}, False)
+
+
+@pytest.mark.parametrize(("name", "job"), [("docs", "deploy"), ("release", "publish")])
+def test_what_publishes_runs_actions_alone_and_what_it_publishes_is_built_from_hashes(name: str, job: str) -> None:
+    jobs = WORKFLOWS[name]["jobs"]
+    assert not any("run" in step for step in jobs[job]["steps"])
+    build = jobs["build"]
+    assert build["permissions"] == {"contents": "read"} and "cache" not in str(build)
+    installed = [step["run"] for step in build["steps"] if "install" in step.get("run", "")]
+    assert installed and all("--require-hashes" in line or "--no-build-isolation" in line for line in installed)
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert re.search(r"^hatchling==\S+ \\\n +--hash=sha256:", lock, re.M)
 
 
 def test_actions_are_pinned_and_checkouts_leave_no_token() -> None:

@@ -3,16 +3,27 @@
 Usage:
     python tools/power.py [FOLDER]      (default results/power; run again after an interruption, it resumes)
 
-One process measures a baseline; then come, interleaved, repeats without a change, runs of which 5% of the accepted
-tokens are rejected, and runs whose passes take a ninth longer. Each is compared with the baseline as the command does
-it. At most one of 50 repeats may alarm, 9 of 10 losses must be found: exit code 1 otherwise. A disturbed run is
-measured again, as --again does. The faults are planted here, in the child process; specbench has no switch for them.
+At each temperature one process measures a baseline; then come, interleaved, repeats without a change and runs with a
+planted fault:
+
+    alpha   5% of the accepted tokens are rejected
+    speed   a pass takes a ninth longer
+    lossy   every 20th rejected token is emitted although it was rejected: about one token in 200
+
+Each is compared with the baseline as the command does it. At most one of 50 repeats may alarm, and 9 of 10 faults must
+be found: exit code 1 otherwise. At T > 0 faults of kind lossy need not be found: the result says how many are, since
+the proof of so few tokens finds larger faults alone. A disturbed run is measured again, as --again does.
+
+Faults are planted here, in the child process, in both loops: in Python's, and in a copy of `kernels.c` that the child
+compiles, where passes of engine=native run. A plant counts what it changed; a run that recorded passes which no plant
+saw, or in which nothing was changed, ends the tool.
 
 It also estimates how much repeats differ between processes, over what prompts explain: `analysis.regression.BETWEEN`,
 whose values must not be below. All is written to FOLDER/power.json.
 """
 
 import argparse
+import ctypes
 import json
 import subprocess
 import sys
@@ -23,139 +34,253 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from specbench.analysis.regression import BETWEEN, between_processes, compare_with_baseline, measurement  # noqa: E402
-from specbench.files import json_text  # noqa: E402
-from specbench.records.measurements import read_measurements, write_measurements  # noqa: E402
+from specbench.files import json_text, write_atomically  # noqa: E402
+from specbench.records.measurements import Measurement  # noqa: E402
 
-REJECTED, SLOWER = 0.05, 0.1
-KINDS = ("same", "alpha", "speed")
+REJECTED, SLOWER, EVERY = 0.05, 0.1, 20
+PLANTS = ("alpha", "speed", "lossy")
+KINDS = ("base", "same", *PLANTS)
 MOST_TRIES = 3  # of a disturbed run
+Row = dict[str, Any]
 
 
-def plant_rejections(share: float, draw: Random) -> None:
-    """Reject this share of accepted tokens: a rejected token is emitted as if the target had drawn it, so completions
-    remain the target's own. Along the target's completions, where α is measured, as many tokens count as rejected."""
-    from specbench.algorithm import decoding
-    from specbench.algorithm.acceptance.base import Verdict
-    from specbench.experiment import measure
+class Plant:
+    """A fault in both loops; counts the passes that it saw, and what it changed."""
 
-    verify: Callable[..., Any] = decoding.verdict_on_host
-    agree: Callable[..., Any] = measure.agreements
+    # Where a pass in C is judged, begins and ends.
+    JUDGED = "    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));\n"
+    BEGINS = "    int64_t pass = 0, asked = 0, count = 0;\n"
+    ENDS = "                done->over_s = now_s(), pass++;\n"
+    COUNTERS = "static double now_s(void) {\n"
 
-    def verdict_on_host(*given: Any) -> Any:
-        proposal, verdict = verify(*given)
-        for place, index in enumerate(verdict.path):
-            if draw.random() < share:
-                return proposal, Verdict(verdict.path[:place], proposal.tokens[index])
-        return proposal, verdict
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind, self.draw = kind, Random(seed)
+        self.passes = self.changed = self.rejections = 0
+        self.ended, self.took = time.perf_counter(), list[float]()
+        self._in_python()
+        self._in_c(seed)
 
-    def agreements(*given: Any) -> Any:
-        return [replace(one, beta=[b * (draw.random() >= share) for b in one.beta]) for one in agree(*given)]
+    def counts(self) -> tuple[int, int]:
+        """Passes seen and changes made, in both loops."""
+        from specbench.kernels import is_available, library
 
-    decoding.verdict_on_host = verdict_on_host
-    measure.agreements = agreements
+        in_c = (
+            [ctypes.c_int64.in_dll(library(), f"planted_{name}").value for name in ("passes", "changed")]
+            if is_available()
+            else [0, 0]
+        )
+        return self.passes + in_c[0], self.changed + in_c[1]
 
+    def _in_python(self) -> None:
+        from specbench.algorithm import decoding
+        from specbench.experiment import measure
 
-def plant_waiting(share: float) -> None:
-    """Let each pass take 1 / (1 - share) times as long, by waiting busily after its verdict."""
-    from specbench.algorithm import decoding
+        verify: Callable[..., Any] = decoding.verdict_on_host
+        agree: Callable[..., Any] = measure.agreements
 
-    verify: Callable[..., Any] = decoding.verdict_on_host
-    passes: list[float] = []
-    ended = time.perf_counter()
+        def verdict_on_host(*given: Any) -> Any:
+            proposal, verdict = verify(*given)
+            self.passes += 1
+            return proposal, self._wrong(proposal.tokens, verdict)
 
-    def verdict_on_host(*given: Any) -> Any:
-        nonlocal ended
-        found = verify(*given)
-        now = time.perf_counter()
-        passes.append(now - ended)  # the first of a completion has what came before it, too
-        ended = now + min(passes[-1], 2 * median(passes[-200:])) * share / (1 - share)
-        while time.perf_counter() < ended:
-            pass
-        ended = time.perf_counter()
-        return found
+        def agreements(*given: Any) -> Any:
+            """Along the target's completions, where α is measured, as many tokens count as rejected."""
+            return [
+                replace(one, beta=[b * (self.draw.random() >= REJECTED) for b in one.beta]) for one in agree(*given)
+            ]
 
-    decoding.verdict_on_host = verdict_on_host
+        decoding.verdict_on_host = verdict_on_host
+        if self.kind == "alpha":
+            measure.agreements = agreements
+
+    def _wrong(self, tokens: Any, verdict: Any) -> Any:
+        """The verdict on `tokens` with the fault; a rejected token is emitted as if the target had drawn it."""
+        from specbench.algorithm.acceptance.base import Verdict
+
+        path = list(verdict.path)
+        if self.kind == "alpha":
+            for place, index in enumerate(path):
+                if self.draw.random() < REJECTED:
+                    self.changed += 1
+                    return Verdict(path[:place], tokens[index])
+        elif self.kind == "lossy" and len(path) < len(tokens):
+            self.rejections += 1
+            if self.rejections % EVERY == 0:
+                self.changed += 1
+                return Verdict(path, tokens[len(path)])
+        elif self.kind == "speed":
+            now = time.perf_counter()
+            self.took.append(now - self.ended)  # the first of a completion has what came before it, too
+            self.ended = now + min(self.took[-1], 2 * median(self.took[-200:])) * SLOWER / (1 - SLOWER)
+            while time.perf_counter() < self.ended:
+                pass
+            self.ended = time.perf_counter()
+            self.changed += 1
+        return verdict
+
+    def _in_c(self, seed: int) -> None:
+        """The same in a copy of the kernels, which are compiled when the run first needs them."""
+        from specbench import kernels
+
+        code = kernels.SOURCE.read_text(encoding="utf-8")
+        counted = (
+            f"int64_t planted_passes, planted_changed; static double planted_since;\n"
+            f"static uint64_t planted_draw = {seed + 1}; static int64_t planted_rejections;\n"
+        )
+        judged = "    planted_passes += of->gamma > 0;\n" + {
+            "alpha": f"""    for (int64_t i = 0; i < accepted; i++) {{
+        planted_draw = planted_draw * 6364136223846793005u + 1442695040888963407u;
+        if ((planted_draw >> 11) * 0x1p-53 < {REJECTED}) {{ token = drafted[accepted = i]; planted_changed++; }}
+    }}
+""",
+            "lossy": f"""    if (accepted < count && ++planted_rejections % {EVERY} == 0) {{
+        token = drafted[accepted];
+        planted_changed++;
+    }}
+""",
+        }.get(self.kind, "")
+        begins = "    planted_since = now_s();\n"
+        ends = (
+            f"""                if (of->gamma > 0) {{
+                    double until = now_s() + (now_s() - planted_since) * {SLOWER / (1 - SLOWER)};
+                    while (now_s() < until);
+                    planted_changed++;
+                }}
+                planted_since = now_s();
+"""
+            if self.kind == "speed"
+            else ""
+        )
+        for place, more in (
+            (self.COUNTERS, counted), (self.JUDGED, judged), (self.BEGINS, begins), (self.ENDS, ends)
+        ):  # fmt: skip
+            if code.count(place) != 1:
+                sys.exit(f"tools/power.py: kernels.c has {code.count(place)} lines {place.strip()!r}: plant anew")
+            code = code.replace(place, place + more if place is self.BEGINS else more + place)
+        kernels.SOURCE = Path(tempfile.mkdtemp()) / "kernels.c"
+        kernels.SOURCE.write_text(code, encoding="utf-8")
 
 
 def child(kind: str, seed: int, limit: int, temperature: float) -> None:
-    """Measure once and print the measurement."""
+    """Measure once and print the measurement, and what was planted."""
     import specbench
+    from specbench.errors import MachineError
 
-    if kind == "alpha":
-        plant_rejections(REJECTED, Random(seed))
-    elif kind == "speed":
-        plant_waiting(SLOWER)
+    plant = Plant(kind, seed) if kind in PLANTS else None
+    keys: dict[str, Any] = {
+        "target": "t5-mini", "draft": "t5-nano", "gamma": 3, "limit": limit, "sampling": {"temperature": temperature},
+        "resamples": 100, "quiet": True,
+    }  # fmt: skip
+    row: Row
     with tempfile.TemporaryDirectory() as results:
-        run = specbench.run(
-            target="t5-mini", draft="t5-nano", gamma=3, limit=limit, sampling={"temperature": temperature},
-            resamples=100, results=results, quiet=True,
-        )  # fmt: skip
-    print(json_text(measurement(run.record)))
+        try:
+            record = specbench.run(**keys, results=results).record
+        except MachineError as error:  # a sampled run first proves its loop at T = 0
+            row, recorded = {"refused": str(error), "disturbed_by": None}, 1
+        else:
+            row, recorded = dict(measurement(record)), record["summary"]["passes"]
+    if plant is not None:
+        passes, changed = plant.counts()
+        row |= {"recorded": recorded, "passes": passes, "changed": changed}
+    print(json_text(row))
 
 
-def measured(kind: str, seed: int, words: list[str]) -> dict[str, Any]:
-    """The measurement of a fresh process; of a disturbed one that of another."""
+def measured(kind: str, seed: int, words: list[str]) -> Row:
+    """The measurement of a fresh process; of a disturbed one that of another.
+
+    Ends the tool where a process fails, or its plant was not hit.
+    """
     for _ in range(MOST_TRIES):
         command = [sys.executable, __file__, "--child", kind, "--seed", str(seed), *words]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stderr)
-        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        row: Row = json.loads(done.stdout.splitlines()[-1])
+        if kind in PLANTS and (row["passes"] < row["recorded"] or not row["changed"]):
+            sys.exit(
+                f"{kind} {seed}: not planted: {row['recorded']} passes were recorded, of which the plant saw "
+                f"{row['passes']} and changed {row['changed']}; this version runs passes elsewhere"
+            )
         if not row["disturbed_by"]:
             break
         print(f"{kind} {seed}: disturbed ({row['disturbed_by']})", file=sys.stderr)
     return row
 
 
-def alarms(baseline: list[Any], row: Any) -> bool:
-    """Whether a quantity moved. A run that is still disturbed fails the command, too, but finds nothing."""
-    return any(one.fails for one in compare_with_baseline(baseline, [row]).tested)
+def alarms(baseline: list[Any], row: Row) -> bool:
+    """Whether a quantity moved or completions are not the target's. One that is still disturbed fails the command, too,
+    but finds nothing."""
+    if "refused" in row:
+        return True
+    found = compare_with_baseline(baseline, [cast(Measurement, row)])
+    return any(one.fails for one in found.tested) or bool(found.wrong or found.contradicting)
+
+
+def read(file: Path) -> list[Row]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def at(temperature: float, folder: Path, limit: int, planned: dict[str, int]) -> dict[str, Any]:
+    """All runs at a temperature, and what was found."""
+    words = ["--limit", str(limit), "--temperature", str(temperature)]
+    files = {kind: folder / f"T{temperature:g}-{kind}.jsonl" for kind in planned}
+    rows = {kind: read(file) for kind, file in files.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    while missing := [kind for kind in planned if len(rows[kind]) < planned[kind]]:
+        kind = min(missing, key=lambda kind: (kind != "base", len(rows[kind]) / planned[kind]))
+        rows[kind].append(measured(kind, len(rows[kind]), words))
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows[kind])
+        write_atomically(files[kind], text, "FOLDER")
+        print(f"T={temperature:g}: {sum(map(len, rows.values()))} of {sum(planned.values())}", file=sys.stderr)
+    repeats = cast(list[Measurement], rows["base"] + rows["same"])
+    first = repeats[0]
+    return {
+        "commit": first["commit"], "created": first["created"], "hardware": first["hardware"], "of": planned,
+        "alarms": {kind: sum(alarms(rows["base"], row) for row in rows[kind]) for kind in KINDS[1:]},
+        "disturbed": sum(bool(row["disturbed_by"]) for some in rows.values() for row in some),
+        "planted": {
+            kind: {name: sum(row[name] for row in rows[kind]) for name in ("recorded", "passes", "changed")}
+            for kind in PLANTS
+        },
+        "between": {
+            name: between_processes(repeats, name) for name in BETWEEN if name in first["quantities"]
+        },
+    }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", default=str(ROOT / "results" / "power"))
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--planted", type=int, default=10, help="runs of each loss")
+    parser.add_argument("--repeats", type=int, default=50, help="at the first temperature; a fifth at others")
+    parser.add_argument("--planted", type=int, default=10, help="runs with each fault")
     parser.add_argument("--limit", type=int, default=30, help="prompts of a run")
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--temperature", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        child(arguments.child, arguments.seed, arguments.limit, arguments.temperature)
+    given = parser.parse_args()
+    if given.child:
+        child(given.child, given.seed, given.limit, given.temperature)
         return 0
-    words = ["--limit", str(arguments.limit), "--temperature", str(arguments.temperature)]
-    folder = Path(arguments.folder)
-    planned = {"base": 1, "same": arguments.repeats, "alpha": arguments.planted, "speed": arguments.planted}
-    files = {kind: folder / f"{kind}.jsonl" for kind in planned}
-    rows = {kind: read_measurements(file, "FOLDER") if file.exists() else [] for kind, file in files.items()}
-    while missing := [kind for kind in planned if len(rows[kind]) < planned[kind]]:
-        kind = min(missing, key=lambda kind: (kind != "base", len(rows[kind]) / planned[kind]))
-        rows[kind].append(measured(kind, len(rows[kind]), words))  # type: ignore[arg-type]
-        write_measurements(files[kind], rows[kind], "FOLDER")
-        print(f"{sum(map(len, rows.values()))} of {sum(planned.values())} processes", file=sys.stderr)
-    found = {kind: sum(alarms(rows["base"], row) for row in rows[kind]) for kind in KINDS}
-    repeats = rows["base"] + rows["same"]
-    between = {name: between_processes(repeats, name) for name in BETWEEN if name in repeats[0]["quantities"]}
-    first = repeats[0]
-    document = {
-        "commit": first["commit"], "created": first["created"], "hardware": first["hardware"], "of": planned,
-        "alarms": found, "disturbed": sum(bool(row["disturbed_by"]) for some in rows.values() for row in some),
-        "between": between,
-    }  # fmt: skip
+    folder, document, passed = Path(given.folder), {}, True
+    for number, temperature in enumerate(given.temperatures):
+        repeats = given.repeats if number == 0 else max(1, given.repeats // 5)
+        planned = {"base": 1, "same": repeats} | dict.fromkeys(PLANTS, given.planted)
+        found = document[f"T={temperature:g}"] = at(temperature, folder, given.limit, planned)
+        for name in [name for name, value in found["between"].items() if value > BETWEEN[name]]:
+            print(f"BETWEEN[{name!r}] = {BETWEEN[name]} is too low here: {found['between'][name]:.4f}", file=sys.stderr)
+        needed = PLANTS if temperature == 0 else PLANTS[:2]
+        passed &= all(found["alarms"][kind] >= 0.9 * planned[kind] for kind in needed)
+        passed &= found["alarms"]["same"] <= max(1, repeats // 50)
     (folder / "power.json").write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
-    for name in [name for name, value in between.items() if value > BETWEEN[name]]:
-        print(f"BETWEEN[{name!r}] = {BETWEEN[name]} is too low here: {between[name]:.4f}", file=sys.stderr)
-    enough = all(found[kind] >= 0.9 * planned[kind] for kind in ("alpha", "speed"))
-    return 0 if found["same"] <= max(1, arguments.repeats // 50) and enough else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
