@@ -66,7 +66,7 @@ def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | 
 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
-SLOW_S = 3.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
+SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
 STEP = re.compile(r"[a-z]+ing |the target writes ")  # begins a line that says what is being done
 
 
