@@ -56,5 +56,5 @@ def test_a_trained_draft_is_found_in_a_folder_of_its_kind(kind: str) -> None:
 
     folder = shipped("models", f"gpt-mini-{kind}")
     check(composed_config(RunConfig, ["target=gpt-mini", f"draft={kind}", f"draft.path={folder}"], "run"))
-    with pytest.raises(UserError, match=rf"holds a trained draft, not a model: draft={kind} draft.path="):
+    with pytest.raises(UserError, match="holds a trained draft, not a model: draft="):
         check(composed_config(RunConfig, ["target=gpt-mini", f"draft={folder}"], "run"))
