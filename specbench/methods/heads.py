@@ -11,6 +11,7 @@ from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped, training_command
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
@@ -92,7 +93,8 @@ class HeadsDraft(FollowsTarget):
         """
         end = min((end for begin, end in self._ready if begin == first and end >= stop), default=stop)
         self._make_ready(first, end, states_ND.shape[1])
-        return self._ready[first, end](states_ND.unsqueeze(0))[: (stop - first) * len(states_ND)]
+        rows = RUNS.run(self._ready[first, end], states_ND.unsqueeze(0))
+        return rows[: (stop - first) * len(states_ND)]
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         """Make ready the heads of proposals of so many tokens; see `Draft.expect`."""

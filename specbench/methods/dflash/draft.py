@@ -19,6 +19,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import shape_of
@@ -101,12 +102,12 @@ class BlockSession(AtOnceSession):
         """The first `most` tokens of the block that begins with the last token."""
         self.follow(tokens)
         self._read(self.cache)
-        return self.cache.block(tokens[-1], most)
+        return RUNS.run(self.cache.block, tokens[-1], most)
 
     def _read(self, cache: EntryCache) -> None:
         """Read the context on."""
         if unread := self._features[cache.length :]:
-            cache.read(torch.cat(unread))
+            RUNS.run(cache.read, torch.cat(unread))
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Keep the target's states of all but the newest token; those that the session has not read it reads itself.

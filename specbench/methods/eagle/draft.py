@@ -23,6 +23,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import layers_of, shape_of
@@ -120,7 +121,7 @@ class EagleSession(ScoresAhead):
                 rows.append(row_1V)
             if token in ends or len(drafted) == gamma:
                 break
-            after = self.cache.draft(after.states_LD, token)
+            after = RUNS.run(self.cache.draft, after.states_LD, token)
         return Proposal(drafted, torch.cat(rows) if rows else None)
 
     @torch.inference_mode()
@@ -138,7 +139,7 @@ class EagleSession(ScoresAhead):
         if self._levels[-1] >= (self.draft.longest or math.inf):
             return self._nothing(len(parents))
         before = [self._root_1D if parent == ROOT else self._nodes[parent] for parent in parents]
-        after = self.cache.draft_nodes(torch.cat(before), tokens, parents)
+        after = RUNS.run(self.cache.draft_nodes, torch.cat(before), tokens, parents)
         self._nodes += after.states_LD.split(1)
         return self._predicted(after)
 
@@ -183,7 +184,7 @@ class EagleSession(ScoresAhead):
             return None
         unread = tokens[self.cache.length + 1 :]
         features_LF = torch.cat(self._features[self.cache.length : len(tokens) - 1])
-        return self.cache.read(features_LF, unread)
+        return RUNS.run(self.cache.read, features_LF, unread)
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Keep the features of `tokens`; those that the session has not read it reads, which replaces the last read."""

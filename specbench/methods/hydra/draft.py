@@ -10,6 +10,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
 from specbench.methods.build import source_of
@@ -63,7 +64,8 @@ class HydraDraft(HeadsDraft):
         head = read_NJM.shape[1] - 1
         self._make_head_ready(head, read_NJM.shape[2])
         with torch.inference_mode():
-            return self._ready[head, head + 1](states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
+            ready = self._ready[head, head + 1]
+            return RUNS.run(ready, states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         for head in range(min(max(gammas, default=0), self.heads.later)):

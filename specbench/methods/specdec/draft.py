@@ -209,7 +209,7 @@ class SpecDecSession(ScoresAhead):
         if count == 0:
             return Proposal([])
         self.cache.rollback(len(tokens) - 1)  # the queries follow a token of this step
-        logits_KV = self.cache.step(tokens[self.cache.length :], count)
+        logits_KV = RUNS.run(self.cache.step, tokens[self.cache.length :], count)
         return independent_proposal(logits_KV, self.sampling, self.draft.target, generator)
 
     def rollback(self, length: int) -> None:
