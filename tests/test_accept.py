@@ -129,7 +129,8 @@ def test_lenience_with_a_probed_gamma(run, short_probes: None) -> None:  # type:
 
 
 WRONG = {
-    "accept=fair": "accept=fair: no such acceptance rule; choose from block, exact, k-seq, lenient, match, ",
+    "accept=fair": "accept=fair: no such acceptance rule; choose from block, exact, k-seq, lenient, match, "
+    "multi-path, ",
     "accept.rule=fair": "accept.rule=fair: must be exact | block | k-seq | match | multi-path | onehot | traversal | ",
     "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has this option; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
