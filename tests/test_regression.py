@@ -409,8 +409,9 @@ def test_a_record_that_contradicts_itself_fails_and_is_left_out(
     plant(record)
     store.write(tmp_path / "new", record)
     for more in ((), ("--counted",)):
-        code, _, err = check_against("new", *more)
+        code, out, err = check_against("new", *more)
         assert code == 1 and f"failed: {run_id}: {said}" in err
+        assert "1 record fails for another reason" in out
     before = (tmp_path / "baseline.jsonl").read_text()
     code, out, err = check_against("new", "--write")
     assert code == 0 and "2 measurements, 0 of them" in out and f"left out: {run_id}: {said}" in err

@@ -1,10 +1,10 @@
 """What moved since an earlier measurement of the same config on the same machine, by how much, and how certainly.
 
 Two measurements of one config decode the same prompts, so the effects of a prompt are in both and cancel. Each quantity
-is a function of totals over prompts; a prompt's contribution to it is the relative change of the value if
-that prompt counted more (`Measurement.by_prompt`). The log of the ratio of two values is compared with the standard
-error of the differences of contributions, prompt by prompt, by Student's t. Measurements of other prompts are compared
-by the two errors together.
+is a function of totals over prompts; a prompt's contribution to it is the relative change of the value if that prompt
+counted more (`Measurement.by_prompt`). The log of the ratio of two values is compared with the standard error of the
+differences of contributions, prompt by prompt, by Student's t. Measurements of other prompts are compared by the two
+errors together.
 
 Times also differ between processes (address layout, caches, clocks) by more than prompts show: `BETWEEN` is added.
 At equal seeds α and tokens per pass are the same in each process, so nothing is added to theirs.

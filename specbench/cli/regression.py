@@ -235,7 +235,7 @@ def _draw(found: "Comparison") -> None:
                 *_percent(one.change), f"{one.q:.1g}", _since(one.before),
             )  # fmt: skip
         console.print(table)
-    others = len(found.wrong) + len(found.disturbed)
+    others = len({one["run_id"] for one in (*found.wrong, *found.contradicting, *found.disturbed)})
     elsewise = f"; {others} {'record fails' if others == 1 else 'records fail'} for another reason" if others else ""
     console.print(
         f"{len(found.compared)} records compared, {len(found.tested)} quantities: {len(moved)} moved, "

@@ -32,7 +32,7 @@ class DraftConfig(NamedConfig):
         own in a proposal.
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     found_in_text: its tokens are found in a text, and not drawn.
-    matches: its sessions say how many tokens they matched (`methods.copying.Matches`).
+    matches: its sessions say how many tokens they matched (`algorithm.draft.DraftSession.matched`).
     costs_on: the engine on which its cost is its own; on others it is simulated, and its name in tables says so.
     builder: its `DraftBuilder` as 'module:Class', since building needs torch and this file does not.
     """

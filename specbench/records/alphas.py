@@ -99,6 +99,7 @@ def _read(file: Path) -> AlphaDocument | None:
         if "alpha_id" not in document:
             return None
         border.check(document, KeptAlphaDocument)
+        border.check(document["rows"], list[AlphaRow])
     except Unreadable as error:
         raise UserError(f"{file}: is not a record of specbench ({error})") from error
     return cast(AlphaDocument, document)

@@ -163,11 +163,34 @@ class AlphaDocument(Document):
     configs: list[Config]
 
 
+class KeptAlphaRow(TypedDict):
+    """What tables read of an `AlphaRow`; a document that is older than another of its keys lacks it."""
+
+    target: str
+    draft: str
+    task: str
+    temperature: float
+    top_k: NotRequired[int | None]
+    top_p: NotRequired[float | None]
+    processing: NotRequired[str]
+    context: NotRequired[int]
+    prompts: int
+    tokens: int
+    alpha: float
+    alpha_low: Probability | None
+    alpha_high: Probability | None
+    lenient: NotRequired[dict[str, IntervalRecord]]
+    dtype: NotRequired[str]
+    hardware: str
+    simulated: NotRequired[bool]
+    created: str
+
+
 class KeptAlphaDocument(TypedDict):
     """What each document of `specbench alpha` holds, and its kept copy: the table."""
 
     alpha_id: str
-    rows: list[AlphaRow]
+    rows: list[KeptAlphaRow]
     settings: NotRequired[list[ScoredSetting]]
     configs: NotRequired[list[FrozenConfig]]
 
@@ -533,7 +556,7 @@ PROFILE_VERSION: Literal[1] = 1
 
 
 class Share(IntervalRecord):
-    """A share of tokens with its 95% interval, which resamples prompts."""
+    """A share of tokens with its 95% interval over prompts."""
 
     prompts: int
     tokens: Annotated[int, "that it is a share of"]

@@ -48,9 +48,9 @@ class Records:
     power), `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first
     token, predicts no speed.
 
-    Left out are records that a newer record of the same config on the same machine replaces (in as many processes:
-    `runs`), records of fewer than
-    `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
+    Of the records of one config on one machine that of the most processes (`runs`) stands for all, and of these the
+    newest. Left out are also records of fewer than `fewest_prompts` prompts (`left_out`), and of disturbed runs
+    (`disturbed`).
     """
 
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:

@@ -83,7 +83,7 @@ def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
         "to either side; too wide: a wider interval holds it; differs: it does not",
         "recomputed: a closed form over other printed numbers (formula) rounds to the printed, within the rounding of "
         "these numbers",
-        "c (Table 4) has no interval: reproduced means that it rounds to the printed number",
+        "c (Table 4) is judged without an interval: reproduced means that it rounds to the printed number",
         "a number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured "
         "speedups of Table 4 in Table 2",
         paper()["checkpoints_note"],

@@ -51,7 +51,7 @@ class Ranks:
         of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
             summed over the `places` at which the bound was computed.
         ahead: the same at the second, third, ... level of a tree, at each token for trees that began so many tokens
-            before it; only of drafts whose acceptance falls with the position (`drafts.ScoresAhead`).
+            before it; only of drafts whose acceptance falls with the position (`algorithm.draft.ScoresAhead`).
     """
 
     accepted: dict[str, list[float]] = field(default_factory=dict)

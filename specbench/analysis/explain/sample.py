@@ -1,4 +1,4 @@
-"""The input of a run's waterfall: sums of each prompt, so that prompts can be resampled."""
+"""The input of a run's waterfall: sums of each prompt, so that each prompt can be left out in turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -41,10 +41,9 @@ class HydraDraft(HeadsDraft):
         self._embed = target.network.get_input_embeddings()
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
-        stateful = session
         if self.heads.prefix is not None:
-            stateful = cast(Session, PrefixedSession(stateful, self.heads.prefix))
-        return HydraSession(self, stateful, sampling)
+            session = cast(Session, PrefixedSession(session, self.heads.prefix))
+        return HydraSession(self, session, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
         """[N, M]: what heads read of `tokens`."""

@@ -12,7 +12,7 @@ TAKEN = [
     "run_id", "target", "draft", "task", "temperature", "gamma_said", "tree", "accept", "batch", "context",
     "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "tokens_per_pass",
     "speedup_predicted", "speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end", "identical", "lossy",
-    "unproved", "simulated", "hardware", "dtype", "engine",
+    "unproved", "simulated", "hardware", "dtype", "engine", "passes_run",
 ]  # fmt: skip
 # Columns that are shown where rows differ in them, or are not as usual.
 TELLING = {"tree": "tree", "accept": "rule", "batch": "batch", "context": "context", "dtype": "dtype"}
@@ -30,13 +30,12 @@ def runs(records: Records) -> Table:
     shown = pd.DataFrame([_show(row, telling) for row in values.to_dict("records")])
     under = [
         "c: draft step over target step; v: verification cost; measured: decoding time per token, target alone over "
-        "speculative. [95% interval, bootstrap over prompts]",
+        "speculative. [95% interval over prompts]",
+        *notes.of_passes(used),
         *notes.of_alpha(used),
         *notes.of_records(used),
         *notes.of_loops(used, records),
     ] if len(used) else ["no record: specbench run makes one"]  # fmt: skip
-    if records.disturbed:
-        under.append(f"left out, the machine was contended: {', '.join(map(digest, records.disturbed))}")
     if records.left_out:
         under.append(
             f"left out, fewer than {records.fewest_prompts} prompts (--min-prompts): "
@@ -55,7 +54,7 @@ def _show(row: dict[str, object], telling: list[str]) -> dict[str, str]:
         "T": f"{row['temperature']:g}", "γ": told("gamma_said"), **{TELLING[name]: told(name) for name in telling},
         "prompts": told("prompts"), "α": interval_of(row, "alpha"), "c": number(row["c"]),  # type: ignore[arg-type]
         "v": number(row["verify_cost"]), "tokens/pass": number(row["tokens_per_pass"]),  # type: ignore[arg-type]
-        "predicted": number(row["speedup_predicted"]),  # type: ignore[arg-type]
+        "predicted": number(row["speedup_predicted"]), "passes": told("passes_run"),  # type: ignore[arg-type]
         "measured": interval_of(row, "speedup_measured", "speedup"),
         "end to end": number(row["speedup_end_to_end"]),  # type: ignore[arg-type]
         "identical": share(row["identical"]), "record": notes.record(str(row["run_id"]), bool(row["simulated"])),  # type: ignore[arg-type]
