@@ -1,4 +1,5 @@
 """Which draft, which gamma: alpha of many drafts, the costs of their passes, a ranking, its verification and errors.
 
-Models are built by `experiment.build`, and rankings are verified by `experiment.runner.execute`. Nothing is printed here.
+Models are built by `experiment.build`, and rankings are verified by `experiment.runner.execute`. Nothing is printed
+here.
 """

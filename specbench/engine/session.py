@@ -42,8 +42,8 @@ Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model th
 def require_readable(tokens: Sequence[int], readable: int) -> None:
     """Raise UserError for a token that is none of the first `readable`, of which a model has embeddings.
 
-    Asked of numbers alone, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on the
-    device from the model's own logits; to look at them would wait for it.
+    Asked of numbers alone, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
+    the device from the model's own logits; to look at them would wait for it.
     """
     if tokens and not 0 <= min(tokens) <= max(tokens) < readable:
         token = next(token for token in tokens if not 0 <= token < readable)

@@ -112,7 +112,8 @@ def markdown(record: ValidateDocument) -> str:
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
-        "timed passes. 95% intervals are over prompts, and those of calibrated speedups and errors over the rounds, too.",
+        "timed passes. 95% intervals are over prompts, and those of calibrated speedups and errors over the rounds, "
+        "too.",
     ]
     if (signs := record.get("disturbed_by")) is not None:
         said.append(f"**CONTENDED**: {signs}. Speedups and errors are unreliable; measure again.")

@@ -84,7 +84,8 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     sources = pd.concat(used)
     under = [
         "EXP: Theorem 3.8; by position: from the acceptance at each position, for drafts whose acceptance falls with "
-        "the position. v: verification cost, the mean verification of a pass in target steps. calibrated: Theorem 3.8 with v + overhead in place of "
+        "the position. v: verification cost, the mean verification of a pass in target steps. calibrated: Theorem 3.8 "
+        "with v + overhead in place of "
         "1 (by position: with the cost of the passes, in-sample: acceptance and cost are both of the run's own "
         "passes). EMP: decoding time per token, target alone over speculative; "
         "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval over prompts]",
