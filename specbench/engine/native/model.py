@@ -1,5 +1,6 @@
 """A captured step as a program of C kernels: the model, and sessions that run several steps or passes in one call."""
 
+import contextlib
 import ctypes
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from torch import Tensor
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
 from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
 from specbench.engine.capture.lower import Lowering
-from specbench.engine.capture.program import Step, captured_function
+from specbench.engine.capture.program import Program, Step, captured_function
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
 from specbench.engine.capture.torch_private import computes_bf16
@@ -25,6 +26,7 @@ from specbench.engine.native.segments import (
     Placed,
     Places,
     Rollout,
+    ShortCaches,
     WholeStep,
     lower_native,
     lower_native_invariant,
@@ -108,6 +110,19 @@ class NativeModel(StaticModel):
     invariant_lowering: Lowering = staticmethod(lower_native_invariant)
     prompt_lowering: Lowering = LoweredPrompt
     most_rows: int | None = None
+
+    def _captured(self, lowering: Lowering) -> Program:
+        """The network's program, its caches in the model's bf16 if our kernels read them in all of its layers.
+
+        A source's keys and values stay in fp32: sources are short, and each step reads them again.
+        """
+        short = self.network.dtype == torch.bfloat16 and not self.is_encoder_decoder
+        if short:
+            with contextlib.suppress(ShortCaches):
+                return Program.of(
+                    self.network, torch.bfloat16, lowering, self.packed, of_prompt=self.prompt_lowering
+                )
+        return super()._captured(lowering)
 
     @cached_property
     def lookups(self) -> Lookups:

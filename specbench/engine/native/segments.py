@@ -86,6 +86,10 @@ class NativeExperts:
         return out_TE
 
 
+class ShortCaches(NotImplementedError):
+    """Raised where torch would read caches in bf16 step by step: it is faster on fp32."""
+
+
 def with_native_experts(module: GraphModule, packed: PackedWeights) -> GraphModule:
     """`module` with its layers of experts in our kernels where these read their numbers, in place."""
     for node in calls(module, torch.ops.specbench.experts.default):
@@ -115,6 +119,8 @@ def lower_native(
             return whole
     with_native_experts(module, packed)
     for node in calls(module, kernels.attend, kernels.attend_alone):
+        if value(node.args[1]).dtype == torch.bfloat16 and value(node.args[1]).device.type == "cpu":
+            raise ShortCaches("attention that the native kernels lack, over caches in bfloat16")
         node.target = others.attend
     return direct(with_packed_weights(module, packed, one_token, others))
 
@@ -263,7 +269,7 @@ class NativeRun:
         # Of each result (heads, channels), where it is heads'.
         self.heads = [(f.heads, f.width // f.heads) for f in self._forms if f.heads and f.heads_first]
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
-        self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
+        self._attends = [one for one in self._program if one.op == Op.ATTEND]
         self._room = torch.empty(0)
         self.__name__ = "native_run"
 
@@ -329,8 +335,15 @@ class NativeRun:
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows of a linear map; of up to 8 rows, scores and slots."""
-        slots = [rows if number == OF_ROWS else sizes[number] for number in self._slots]
-        return max(self.scratch_of_maps(rows), *(lines(17 * (count + 16)) for count in slots), LINE)
+        blocks = {one.inner for one in self._attends if one.in_blocks}
+        slots = {rows if one.slots == OF_ROWS else sizes[one.slots] for one in self._attends if not one.in_blocks}
+        rooms = [library().attend_room(inner) for inner in blocks] + [17 * (count + 16) for count in slots]
+        return max(self.scratch_of_maps(rows), *map(lines, rooms), LINE)
+
+    def shared(self, rows: int, sizes: Sequence[int]) -> int:
+        """Floats that the threads share: what each block of a cache comes to, where they divide a text's blocks."""
+        blocks = {(one.heads, one.key_heads, one.inner, one.slots) for one in self._attends if one.in_blocks}
+        return max((lines(library().shared_room(*kind, rows, sizes[slots])) for *kind, slots in blocks), default=0)
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
@@ -369,7 +382,7 @@ class Call:
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
         sizes = run.sizes_of(self.held)
-        self.scratch = run.scratch(self.rows, sizes)
+        self.scratch, self.shared = run.scratch(self.rows, sizes), run.shared(self.rows, sizes)
         self._sizes = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in self.held])
         self.part, self.step = self._made()
@@ -400,7 +413,7 @@ class Call:
         for index, result in enumerate(results):
             self.addresses[first + index] = result.data_ptr()
         threads = torch.get_num_threads()
-        start, scratch = run.room(run.floats * self.rows, self.scratch * threads)
+        start, scratch = run.room(run.floats * self.rows, self.scratch * threads + self.shared)
         RUNS.run(library().run, ctypes.byref(self.step), start, scratch, self.scratch, threads)
 
 
@@ -420,7 +433,8 @@ def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
     parts = (Part * len(calls))(*[call.part for call in calls])
     step = Step(ctypes.addressof(program.raw), len(program.raw), ctypes.addressof(parts), len(calls), rows)
     scratch = max(program.scratch_of_maps(rows), *[call.scratch for call in calls])
-    start, room = program.room(program.floats * rows, scratch * threads)
+    shared = max(call.shared for call in calls)
+    start, room = program.room(program.floats * rows, scratch * threads + shared)
     RUNS.run(library().run, ctypes.byref(step), start, room, scratch, threads)
     return list(result_RW.split(counts))
 
@@ -589,7 +603,8 @@ class Rollout:
         """
         calls, raw, threads = self._calls, self._raw, torch.get_num_threads()
         size = max(call.scratch for call in calls)
-        start, scratch = self._run.room(self._arena + self._logits, size * threads)
+        shared = max(call.shared for call in calls)
+        start, scratch = self._run.room(self._arena + self._logits, size * threads + shared)
         raw.logits = start + 4 * self._arena
         for index, call in enumerate(calls):
             call.addresses[len(call.addresses) - 1] = raw.logits
