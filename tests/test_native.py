@@ -172,7 +172,7 @@ def test_our_kernels_read_prompts_of_as_many_tokens_as_a_model_is_wide(
         assert reading._most == (wide or width)
     for tokens in (reading._most, reading._most + 1):
         is_native = reading._for(torch.zeros(1, tokens)) is reading._native
-        assert is_native == (tokens == reading._most or reading._always)
+        assert is_native == (tokens == reading._most or reading.is_always_native)
 
 
 @pytest.mark.full

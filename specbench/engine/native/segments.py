@@ -138,10 +138,11 @@ class LoweredPrompt:
     take as long at 150 tokens of 128 channels and at 310 of 256, and with 576 channels ours take 0.5 to 0.7 times as
     long up to 768 tokens: there ours read up to as many tokens as the model is wide. Elsewhere they read `FEWEST`: on
     2 cores with AVX-512 ours take 0.2 to 0.9 times as long up to 64 tokens, as long at 130, and 1.05 to 1.4 times at
-    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length.
+    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length. Where ours go
+    through a cache once for many tokens, too, and there are no matrix registers, they read prompts of any length.
     """
 
-    FEWEST, MOST = 128, 512  # tokens; more would need much room
+    FEWEST, MOST = 128, 512  # tokens
 
     def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool) -> None:
         self._module = LazyGraphModule(module, copy.deepcopy(module.graph))
@@ -151,19 +152,25 @@ class LoweredPrompt:
         if torch.bfloat16 in dtypes and library().uses_tiles() and not packed.level_bits:
             wide += [value(node).shape[-1] for node in calls(module, torch.ops.aten.embedding.default)][:1]
         self._most = min(self.MOST, max(wide))
-        self._always = torch.bfloat16 in dtypes and not computes_bf16()
         self._native: Callable[..., Any] | None = None
         with contextlib.suppress(NotImplementedError):
             self._native = lower_native(module, packed, one_token)
+        slow = torch.bfloat16 in dtypes and not computes_bf16()
+        fast = not library().uses_tiles() and _reads_in_blocks(module)
+        self.is_always_native = self._native is not None and (slow or fast)
 
     @cached_property
     def _torchs(self) -> Callable[..., Any]:
         """Made when it is first needed: its weights are laid out once more."""
         return lower(self._module, *self._rest)
 
+    def is_native_for(self, tokens: int) -> bool:
+        """Whether the native program reads so many tokens, not torch's operations."""
+        return self._native is not None and (self.is_always_native or tokens <= self._most)
+
     def _for(self, read: Tensor) -> Callable[..., Any]:
         """The native program or torch's operations, by the number of tokens."""
-        is_native = self._native is not None and (self._always or read.shape[1] <= self._most)
+        is_native = self.is_native_for(read.shape[1])
         return self._native if is_native and self._native is not None else self._torchs
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -176,6 +183,13 @@ class LoweredPrompt:
             return False
         reading.into(buffers, *inputs)
         return True
+
+
+def _reads_in_blocks(module: GraphModule) -> bool:
+    """Whether all attention of a lowered `module` goes through a cache once for many tokens."""
+    runs = [node.target for node in module.graph.nodes if isinstance(node.target, NativeRun)]
+    found = [one for run in runs for one in run.attends_in_blocks]
+    return bool(found) and all(found) and not calls(module, kernels.attend, kernels.attend_alone)
 
 
 def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
@@ -339,6 +353,11 @@ class NativeRun:
         slots = {rows if one.slots == OF_ROWS else sizes[one.slots] for one in self._attends if not one.in_blocks}
         rooms = [library().attend_room(inner) for inner in blocks] + [17 * (count + 16) for count in slots]
         return max(self.scratch_of_maps(rows), *map(lines, rooms), LINE)
+
+    @property
+    def attends_in_blocks(self) -> list[bool]:
+        """Whether it goes through a cache once for many tokens, of each of its attentions."""
+        return [one.in_blocks for one in self._attends]
 
     def shared(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that the threads share: what each block of a cache comes to, where they divide a text's blocks."""
