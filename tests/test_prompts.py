@@ -38,7 +38,8 @@ def check(kind: str, engine: str, dtype: torch.dtype, lengths: tuple[int, ...]) 
         draw = torch.Generator().manual_seed(length)
         tokens = torch.randint(2, SIZE, (length + READ_ON,), generator=draw).tolist()
         session = model.start(Prompt((), tuple(tokens[:length])))
-        found = torch.cat([session.extend(tokens[length - 1 : length + 1]), session.extend(tokens[length + 1 :])]).float()
+        parts = tokens[length - 1 : length + 1], tokens[length + 1 :]
+        found = torch.cat([session.extend(part) for part in parts]).float()
         expected = logits_after(made, tokens, length)
         if dtype == torch.float32:
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)

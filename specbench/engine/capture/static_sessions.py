@@ -217,7 +217,7 @@ class StaticSession(NetworkSession):
 
     @contextmanager
     def _up_to(self, slots: int) -> Iterator[None]:
-        """A context in which the buffers end after so many slots: torch's kernels read all slots that they are given."""
+        """A context in which the buffers end after so many slots: torch's kernels read all slots they are given."""
         capacity, buffers, own = self._capacity, self._buffers, len(self._held["self"].layers)
         self._capacity = min(capacity, -(-slots // ENDS) * ENDS)
         self._buffers = [*(one[:, :, : self._capacity] for one in buffers[:own]), *buffers[own:]]

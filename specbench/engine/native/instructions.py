@@ -272,7 +272,8 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
     raw = (_Raw * len(program))()
     for one, made, after in zip(program, raw, [*program[1:], None], strict=True):
         for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_texts", "bias_heads",
-                     "bias_rows", "scale", "epsilon", "activation", "normed", "level_bits", "short_cache"):  # fmt: skip
+                     "bias_rows", "scale", "epsilon", "activation", "normed", "level_bits",
+                     "short_cache"):  # fmt: skip
             setattr(made, name, getattr(one, name))
         for name in ("weight", "bias", "norm_weight", "norm_bias"):
             tensor = getattr(one, name)

@@ -119,9 +119,7 @@ class NativeModel(StaticModel):
         short = self.network.dtype == torch.bfloat16 and not self.is_encoder_decoder
         if short:
             with contextlib.suppress(ShortCaches):
-                return Program.of(
-                    self.network, torch.bfloat16, lowering, self.packed, of_prompt=self.prompt_lowering
-                )
+                return Program.of(self.network, torch.bfloat16, lowering, self.packed, of_prompt=self.prompt_lowering)
         return super()._captured(lowering)
 
     @cached_property

@@ -138,8 +138,8 @@ class LoweredPrompt:
     take as long at 150 tokens of 128 channels and at 310 of 256, and with 576 channels ours take 0.5 to 0.7 times as
     long up to 768 tokens: there ours read up to as many tokens as the model is wide. Elsewhere they read `FEWEST`: on
     2 cores with AVX-512 ours take 0.2 to 0.9 times as long up to 64 tokens, as long at 130, and 1.05 to 1.4 times at
-    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length. Where ours go
-    through a cache once for many tokens, too, and there are no matrix registers, they read prompts of any length.
+    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length. Where ours
+    go through a cache once for many tokens, too, and there are no matrix registers, they read prompts of any length.
     """
 
     FEWEST, MOST = 128, 512  # tokens
