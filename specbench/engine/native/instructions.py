@@ -258,7 +258,8 @@ class _Raw(ctypes.Structure):
         *((name, _Ref) for name in ("out", "x", "y", "z")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
-        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed", "period", "level_bits", "short_cache")),
+        *((name, ctypes.c_int64) for name in
+          ("activation", "residual", "normed", "period", "level_bits", "short_cache")),
     ]  # fmt: skip
 
 
