@@ -160,11 +160,12 @@ class NativeModel(StaticModel):
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
         """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
-        if not self.torch_is_slow:
-            return super().steps_of_rows(rows)
-        self.require_batches(rows)
-        steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
-        steps.most_of_prompt = PROMPT_ROWS
+        if self.torch_is_slow:
+            self.require_batches(rows)
+            steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
+        else:
+            steps = super().steps_of_rows(rows)
+        steps.most_of_prompt = PROMPT_ROWS if self.reads_prompts else None
         return steps
 
     @property
@@ -225,7 +226,8 @@ class NativeSession(StaticSession):
         count, model = len(tokens), self.model
         step = model.program.one if count == 1 else model.program.several
         plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
-        if not (plain and model.rows <= count and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
+        plain = plain and model.rows <= count <= PROMPT_ROWS
+        if not (plain and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
             return super().extend(tokens, parents)
         self._make_room(self.length + count)
         call = self._call_on(step, tokens)
