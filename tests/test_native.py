@@ -149,6 +149,7 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
         model = NativeModel(network(kind, seed=3), 40, ENDS)
         model.__dict__["torch_is_slow"] = slow
         assert isinstance(model.program.last.run, LoweredPrompt)
+        model.program.last.run.is_always_native = slow
         for started in (model, Batch.of(model, 2)):
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
