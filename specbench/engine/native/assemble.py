@@ -500,7 +500,7 @@ class Assembly:
 
 
 def _is_short(buffer: Any) -> bool:
-    return value(buffer).dtype == torch.bfloat16
+    return bool(value(buffer).dtype == torch.bfloat16)
 
 
 def _parts(split: Node, form: Form) -> list[int]:
