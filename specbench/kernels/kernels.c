@@ -1156,15 +1156,20 @@ static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale
         most = larger(most, *(vec *)(v + k) = score);
     }
     float highest = most_of_lanes(most);
-    for (k = 0; k < end; k += LANES) total += *(vec *)(v + k) = exp_below(*(const vec *)(v + k) - highest);
-    if (is_short && IN_PAIRS) {
 #ifdef __AVX512BF16__
-        uint16_t *shorts = (uint16_t *)v;
-        for (k = 0; k < end; k += LANES)
-            _mm256_storeu_si256((__m256i *)(shorts + k), (__m256i)_mm512_cvtneps_pbh((__m512)*(const vec *)(v + k)));
+    if (is_short) {
+        uint16_t *shorts = (uint16_t *)v; /* over scores that have been read */
+        for (k = 0; k < end; k += LANES) {
+            vec weight = exp_below(*(const vec *)(v + k) - highest);
+            total += weight;
+            _mm256_storeu_si256((__m256i *)(shorts + k), (__m256i)_mm512_cvtneps_pbh((__m512)weight));
+        }
         if (room > end) memset(shorts + end, 0, (room - end) * sizeof(uint16_t));
+        return (Weighed){highest, sum_of_lanes(total)};
+    }
 #endif
-    } else if (room > end) memset(v + end, 0, (room - end) * sizeof(float));
+    for (k = 0; k < end; k += LANES) total += *(vec *)(v + k) = exp_below(*(const vec *)(v + k) - highest);
+    if (room > end) memset(v + end, 0, (room - end) * sizeof(float));
     return (Weighed){highest, sum_of_lanes(total)};
 }
 
