@@ -319,12 +319,13 @@ class NativeRun:
         for one in self._program:
             if one.op in (Op.WRITE, Op.ATTEND) and one.slots != OF_ROWS:
                 heads = one.heads if one.op == Op.WRITE else one.key_heads
+                dtype = torch.bfloat16 if one.short_cache else torch.float32
                 for number in one.outside[: 1 if one.op == Op.WRITE else 2]:
                     buffer = outside[number]
                     fits = (
                         buffer.shape[1::2] == (heads, one.inner) and buffer.shape[2] == outside[one.outside[0]].shape[2]
                     )
-                    if not fits or not buffer.is_contiguous() or buffer.dtype != torch.float32:
+                    if not fits or not buffer.is_contiguous() or buffer.dtype != dtype:
                         raise DoesNotFit(
                             f"a cache {list(buffer.shape)} does not fit {heads} heads of {one.inner} channels"
                         )
