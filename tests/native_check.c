@@ -205,6 +205,90 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
     free(q), free(out), free(alone), free(scratch), free(keys), free(values), free(sink);
 }
 
+/* Run what `step` reads block by block, as so many threads do in turn. */
+static void read_in_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, float *shared, int threads) {
+    for (int thread = 0; thread < threads; thread++) attend_blocks(it, step, q, out, scratch, shared, thread, threads);
+    for (int thread = 0; thread < threads; thread++) add_blocks(it, step, q, out, scratch, shared, thread, threads);
+}
+
+/* Attention block by block over caches in fp32 or, with `s`, bf16: against plain loops; the same to the bit on more threads,
+   of each row alone, and of a row that sees as many slots without others between them. */
+static void check_blocks(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots, int kind, int64_t s) {
+    int64_t sizes[4] = {slots, 1, 1, kind == ONE_BIAS ? 1 : rows}, numbers = key_heads * slots * d, width = heads * d;
+    float *keys = floats(numbers, s), *values = floats(numbers, s), *q = floats(rows * width, s), *bias = floats(rows * slots, 0);
+    for (int64_t i = 0; i < rows * slots; i++)
+        if (kind == NO_BIAS) bias[i] = 0;
+        else if (kind == ONE_BIAS ? i % slots % 100 > 33 && rand() % 3 == 0 : i % slots > slots - rows + i / slots) bias[i] = -3.3e38f;
+    void *caches[2] = {weights_of(keys, numbers, s), weights_of(values, numbers, s)}, *read[3] = {caches[0], caches[1], bias};
+    float *sink = floats(heads, 0), *out = floats(rows * width, 0), *other = floats(rows * width, 0);
+    float *scratch = floats(attend_room(d), 0), *shared = floats(shared_room(heads, key_heads, d, rows, slots) + 1, 0);
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.inner = d, it.heads = heads, it.key_heads = key_heads, it.scale = 0.3, it.x.stride = it.out.stride = width;
+    it.bias_texts = 1, it.bias_heads = 2, it.bias_rows = 3, it.short_cache = s;
+    for (int i = 0; i < 4; i++) it.outside[i] = i;
+    if (kind == NO_BIAS) it.outside[2] = -1, it.bias = sink;
+    Part part = {read, sizes, 1, rows};
+    Step step = {&it, 1, &part, 1, rows};
+    it.slots = 0;
+    read_in_blocks(&it, &step, q, out, scratch, shared, 1);
+    for (int threads = 2; threads < 6; threads += 3) {
+        read_in_blocks(&it, &step, q, other, scratch, shared, threads);
+        if (memcmp(out, other, rows * width * sizeof(float))) failed++, printf("blocks: %d threads differ\n", threads);
+    }
+    for (int64_t r = 0; r < rows; r++) { /* alone, over the slots that it sees and no others */
+        int64_t seen = 0, from = kind == ONE_BIAS ? 0 : r * slots;
+        float *own[2] = {floats(numbers, 0), floats(numbers, 0)}, *none = floats(slots, 0);
+        for (int64_t c = 0; c < slots; c++) seen += bias[from + c] >= -1e30f;
+        for (int64_t g = 0; g < key_heads; g++)
+            for (int64_t c = 0, to = 0; c < slots; c++)
+                if (bias[from + c] >= -1e30f) {
+                    for (int i = 0; i < 2; i++) memcpy(own[i] + (g * seen + to) * d, (i ? values : keys) + (g * slots + c) * d, d * sizeof(float));
+                    none[to++] = bias[from + c];
+                }
+        void *packed[3] = {weights_of(own[0], key_heads * seen * d, s), weights_of(own[1], key_heads * seen * d, s), none};
+        int64_t less[4] = {seen, 1, 1, 1};
+        Part alone = {packed, less, 1, 1};
+        Step one = {&it, 1, &alone, 1, 1};
+        read_in_blocks(&it, &one, q + r * width, other, scratch, shared, 1);
+        if (memcmp(out + r * width, other, width * sizeof(float))) failed++, printf("blocks: row %ld of %ld differs alone\n", (long)r, (long)rows);
+        for (int64_t h = 0; h < heads; h++) {
+            int64_t g = h / (heads / key_heads);
+            double total = kind == NO_BIAS ? exp(sink[h]) : 0, mixed[128] = {0};
+            for (int64_t c = 0; c < slots; c++) {
+                if (bias[from + c] < -1e30f) continue;
+                double dot = 0;
+                for (int64_t i = 0; i < d; i++) dot += (double)q[r * width + h * d + i] * keys[(g * slots + c) * d + i];
+                double weight = exp(dot * 0.3 + bias[from + c]);
+                total += weight;
+                for (int64_t i = 0; i < d; i++) mixed[i] += weight * values[(g * slots + c) * d + i];
+            }
+            for (int64_t i = 0; i < d; i++) compare("blocks", out[r * width + h * d + i], (float)(mixed[i] / total), s ? 1e-2f : 1e-4f, r, h);
+        }
+        for (int i = 0; i < 2; i++) free(own[i]), free(packed[i]);
+        free(none);
+    }
+    free(keys), free(values), free(q), free(bias), free(caches[0]), free(caches[1]), free(sink), free(out), free(other), free(scratch), free(shared);
+}
+
+/* Sums of a rotation against plain loops: columns turned by halves of a head and one by one. */
+static void check_rotation(int64_t rows, int64_t heads, int64_t d, int64_t s) {
+    int64_t width = heads * d, *columns = malloc(width * sizeof(int64_t));
+    float *x = floats(rows * width, s), *y = floats(rows * d, s), *z = floats(rows * d, s), *out = floats(rows * width, 0);
+    for (int64_t i = 0; i < width; i++)
+        columns[i] = heads % 2 ? (i % d < d / 2 ? ~(i + d / 2) : i - d / 2) : i % 2 ? i - 1 : ~(i + 1);
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.period = d, it.weight = columns, it.short_floats = s, it.x.stride = it.out.stride = width, it.y.stride = it.z.stride = d;
+    rotate(&it, x, y, z, out, rows, 0, width / 3), rotate(&it, x, y, z, out, rows, width / 3, width);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) {
+            float straight = rounded(x[r * width + i] * y[r * d + i % d], s), turned = picked(x + r * width, 0, columns[i], width);
+            compare("rotation", out[r * width + i], rounded(straight + rounded(turned * z[r * d + i % d], s), s), s ? 1e-2f : 1e-6f, r, i);
+        }
+    free(columns), free(x), free(y), free(z), free(out);
+}
+
 /* Rows loaded, written to slots of their part's buffer, and stored, by parts of 1, 2, ... rows. */
 static void check_parts(int64_t s, int64_t heads, int64_t d) {
     int64_t width = heads * d, all = PARTS * (PARTS + 1) / 2, number[PARTS][PARTS], slots[PARTS];
@@ -231,7 +315,7 @@ static void check_parts(int64_t s, int64_t heads, int64_t d) {
     float *arena = floats(all * width, 0), *scratch = floats(16, 0);
     Step step = {program, 3, parts, PARTS, all};
     Barrier barrier = {0, 0};
-    run_step(&step, arena, scratch, &barrier, 0, 1);
+    run_step(&step, arena, scratch, scratch, &barrier, 0, 1);
     for (int p = 0; p < PARTS; p++) {
         if (memcmp(read[p][0], read[p][3], (p + 1) * width * (s ? 2 : 4))) failed++, printf("part %d is not stored\n", p);
         for (int64_t r = 0; r <= p; r++)
@@ -336,6 +420,16 @@ int main(void) {
             check_attention(rows, 4, 2, 64, 41, kind), check_attention(rows, 3, 3, 20, 7, kind), check_attention(rows, 2, 1, 33, 1, kind);
             check_attention(rows, 4, 2, 24, 190, kind), check_attention(rows, 6, 3, 56, 190, kind);
         }
+    for (int64_t s = 0; s < 2; s++) {
+        for (int64_t rows = 1; rows < 10; rows += rows < 3 ? 1 : 6)
+            for (int kind = IN_CACHES; kind <= NO_BIAS; kind++) {
+                check_blocks(rows, 6, 2, 64, 260 + rows, kind, s), check_blocks(rows, 2, 2, 20, 131 + rows, kind, s);
+                check_blocks(rows, 4, 1, 33, 40 + rows, kind, s), check_blocks(rows, 3, 1, 80, 129 + rows, kind, s);
+            }
+        check_blocks(70, 4, 2, 16, 200, IN_CACHES, s); /* several tiles */
+        check_blocks(2, 200, 1, 16, 140, IN_CACHES, s); /* more query heads than a tile has rows */
+        for (int64_t heads = 1; heads < 4; heads++) check_rotation(3, heads, 64, s), check_rotation(2, heads, 20, s), check_rotation(1, heads, 6, s);
+    }
     for (int64_t rows = 1; rows < 40; rows += rows < 5 ? 1 : 11)
         check_attention(rows, 4, 2, 64, 0, OF_ROWS), check_attention(rows, 3, 3, 20, 0, OF_ROWS), check_attention(rows, 2, 1, 33, 0, OF_ROWS);
     for (int64_t rows = 1; rows < 36; rows += rows < 9 ? 1 : 8)

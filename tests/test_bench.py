@@ -13,7 +13,7 @@ from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.bench import Bench, Row, _row, bench, table, write
+from specbench.bench.bench import PROMPT_LENGTHS, Bench, Row, _row, bench, table, write
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
@@ -171,3 +171,22 @@ def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypa
 def _one_row(timed: list[str], letter: str, setup: Bench) -> list[Row]:
     timed.append(letter)
     return [Row(letter, "a row", 1.0)]
+
+
+def test_long_prompts_are_timed_up_to_their_first_token_beside_transformers() -> None:
+    made = network("llama", seed=5)
+    target = with_engine("native", made, 64, ENDS)
+    prompts = [Prompt((), (5, 9, 12, 30 + i, 1)) for i in range(3)]
+    cpu = torch.device("cpu")
+    own = Bench(target, UniformDraft(64, cpu), prompts, [3], 6, torch.float32, cpu, 1, parts="i")
+    rows = bench(own, lambda _: None)
+    lengths = [length for length in PROMPT_LENGTHS if length <= made.config.max_position_embeddings]
+    assert [row.what for row in rows] == [f"a prompt of {length} tokens" for length in lengths] != []
+    for row, length in zip(rows, lengths, strict=True):
+        assert row.unit == "ms" and row.ours and row.more["prefill_per_s"] == pytest.approx(1000 * length / row.ours)
+        assert row.note.startswith("same tokens in 2 of 2 completions")
+
+
+def test_an_encoder_has_no_long_prompts(setup: Bench) -> None:
+    (row,) = bench(replace(setup, parts="i"), lambda _: None)
+    assert row.note == "not measured: the target has an encoder"

@@ -149,6 +149,7 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
         model = NativeModel(network(kind, seed=3), 40, ENDS)
         model.__dict__["torch_is_slow"] = slow
         assert isinstance(model.program.last.run, LoweredPrompt)
+        model.program.last.run.is_always_native = slow
         for started in (model, Batch.of(model, 2)):
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
@@ -172,7 +173,7 @@ def test_our_kernels_read_prompts_of_as_many_tokens_as_a_model_is_wide(
         assert reading._most == (wide or width)
     for tokens in (reading._most, reading._most + 1):
         is_native = reading._for(torch.zeros(1, tokens)) is reading._native
-        assert is_native == (tokens == reading._most or reading._always)
+        assert is_native == (tokens == reading._most or reading.is_always_native)
 
 
 @pytest.mark.full

@@ -29,7 +29,7 @@ from specbench.bench.parts import (
     take_apart,
 )
 from specbench.bench.peers import MATCH, PEERS, Work
-from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
+from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
 from specbench.files import write_atomically
@@ -303,6 +303,53 @@ def _growth(setup: Bench) -> list[Row]:
     return rows
 
 
+PROMPT_LENGTHS = (128, 512, 2048, 8192)  # tokens
+OF_A_LENGTH = 2  # prompts
+
+
+def _long_prompts(setup: Bench) -> list[Row]:
+    """Prompts of several lengths up to their first token, in our engine and in `transformers`' own forward pass."""
+    network = _network(setup.target)
+    if network.config.is_encoder_decoder:
+        return [Row("i", "prompts up to the first token", unit="", note="not measured: the target has an encoder")]
+    longest = setup.target.longest or max(PROMPT_LENGTHS)
+    text = [token for prompt in setup.prompts for token in prompt.prefix]
+    rows = []
+    for length in [one for one in PROMPT_LENGTHS if one <= longest]:
+        several = text * (-(-(length + OF_A_LENGTH) // len(text)))
+        prompts = [several[first : first + length] for first in range(OF_A_LENGTH)]
+        memory = peak_growth(lambda tokens=prompts[0]: _first_token(setup.target, tokens))  # type: ignore[misc]
+        row = _row("i", f"a prompt of {length} tokens", setup, _reading(setup, network, prompts), OF_A_LENGTH)
+        note = row.note if memory is None else f"{row.note}; ours took {memory / 2**20:.0f} MiB beside the weights"
+        more = {} if row.ours is None else {"prefill_per_s": 1000 * length / row.ours}
+        rows.append(replace(row, unit="ms" if row.unit else "", note=note, more=more))
+    return rows
+
+
+def _reading(setup: Bench, network: Any, prompts: list[list[int]]) -> tuple[Decoder, Decoder]:
+    """Our reading of a prompt up to its first token, and theirs."""
+    now = setup.target.now
+
+    def ours(index: int) -> tuple[float, list[int]]:
+        began = now()
+        token = _first_token(setup.target, prompts[index])
+        return now() - began, [token]
+
+    def theirs(index: int) -> tuple[float, list[int]]:
+        began = now()
+        with torch.inference_mode():
+            ids = torch.tensor([prompts[index]], device=setup.device)
+            token = int(network(input_ids=ids, use_cache=True, logits_to_keep=1).logits[0, -1].argmax())
+        return now() - began, [token]
+
+    return ours, theirs
+
+
+def _first_token(target: Model, tokens: list[int]) -> int:
+    """The likeliest token after a prompt."""
+    return int(target.start(Prompt((), tuple(tokens))).extend(tokens[-1:])[0].argmax())
+
+
 QUICK = "def"  # parts that are repeated where another process disturbed them
 PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "a": ("generate", _against_generate),
@@ -312,6 +359,7 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "e": ("a pass", _inside_a_pass),
     "f": ("start, memory and growth", _growth),
     "g": ("batches", _batches_against_generate),
+    "i": ("long prompts", _long_prompts),
 }
 
 

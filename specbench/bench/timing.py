@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -45,6 +46,22 @@ def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing]) -> Interval:
     """Their time per token over ours, with its interval over prompts."""
     columns = [(a.seconds, len(a.tokens), b.seconds, len(b.tokens)) for a, b in zip(theirs, ours, strict=True)]
     return over_rows(columns, ratio_of_ratios)
+
+
+def peak_growth(call: Callable[[], Any]) -> int | None:
+    """By how many bytes the process's memory grows at most while `call` runs; None where the system does not tell."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
+        before = _memory_of("VmRSS")
+        call()
+        return _memory_of("VmHWM") - before
+    except (OSError, StopIteration):
+        return None
+
+
+def _memory_of(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
 def medians(calls: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:

@@ -176,8 +176,8 @@ class BenchConfig(RunConfig):
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to time", GAMMAS)
     parts: str = key(
         "abcdefg",
-        "parts of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches",
-        Allowed(lambda parts: bool(parts) and set(parts) <= set("abcdefg"), "letters from a to g, as in ab"),
+        "parts: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches, i long prompts",
+        Allowed(lambda parts: bool(parts) and set(parts) <= set("abcdefgi"), "letters from a to g and i, as in ab"),
     )
     batches: list[int] = fresh(lambda: [4, 16], "the batches of part g", list_between(2, MAX_BATCH))
     repeats: int = key(3, "times that each decoder decodes each prompt", at_least(1))

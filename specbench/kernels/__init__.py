@@ -91,6 +91,8 @@ def _loaded() -> ctypes.PyDLL:
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     loaded.levels_size.restype, loaded.levels_size.argtypes = number, [number] * 3
     loaded.pack_levels.restype, loaded.pack_levels.argtypes = None, [pointer] * 3 + [number] * 3
+    loaded.attend_room.restype, loaded.attend_room.argtypes = number, [number]
+    loaded.shared_room.restype, loaded.shared_room.argtypes = number, [number] * 5
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
     loaded.rollout.restype = number
     loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]

@@ -49,6 +49,7 @@ typedef struct {
     double scale, epsilon;
     int64_t activation, residual, normed, period; /* of y's columns, which are repeated to x's width */
     int64_t level_bits; /* of a linear map's weights: 8, 4, or 0 where they are numbers of the model */
+    int64_t short_cache; /* whether keys and values outside are bf16 */
 } Instruction;
 
 static inline float wide(uint16_t b) { uint32_t u = (uint32_t)b << 16; float f; memcpy(&f, &u, 4); return f; }
@@ -880,6 +881,518 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
     }
 }
 
+/* Attention over caches, block by block of RANKS slots: for each block the keys and values are read once for all rows of
+   a tile, which are the query heads of a key head for each of some tokens. The slots that a row sees count by their rank,
+   from 0 on, and blocks are of ranks, so that the sums of a row depend neither on the slots between them nor on other rows:
+   a path of a tree is summed as a chain is. Within a block keys lie transposed, a slot a lane, and a score is summed
+   channel by channel; values are summed slot by slot, in bf16 two at a time. The blocks' results are added up in order,
+   whichever thread has read them. */
+enum { RANKS = 128, MOST_TILED_ROWS = 96, VALUES_AT_ONCE = 64, KEYS_AT_ONCE = 4 * LANES };
+#ifdef __AVX512BF16__
+enum { IN_PAIRS = 1 }; /* bf16 is multiplied as it is, two numbers of a row at once */
+#else
+enum { IN_PAIRS = 0 };
+#endif
+#if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
+enum { MOST_DOTTED = 8, FEW_DOTTED = 4 };
+#else
+enum { MOST_DOTTED = 4, FEW_DOTTED = 2 };
+#endif
+enum { MOST_MIXED = 4 };
+
+/* Which slots a row sees: `count` of them, the first `whole` next to each other from slot `first` on. The visible slots up
+   to `slot` have the ranks up to `rank`. */
+typedef struct { const float *added; int64_t first, whole, count, slot, rank; } Sight;
+
+/* Bit i: whether slot c + i is visible, of up to SLOTS slots. */
+static inline uint32_t visible_of(const float *added, int64_t c, int64_t n) {
+#ifdef __AVX512F__
+    if (n == SLOTS) return _mm512_cmp_ps_mask(_mm512_loadu_ps(added + c), _mm512_set1_ps(-1e30f), _CMP_GE_OQ);
+#endif
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) found |= (uint32_t)(added[c + i] >= -1e30f) << i;
+    return found;
+}
+
+static void look(Sight *of, int64_t slots) {
+    *of = (Sight){.added = of->added, .whole = of->added ? -1 : slots, .count = of->added ? 0 : slots};
+    for (int64_t c = 0, is_begun = 0, is_gap = 0; of->added && c < slots; c += SLOTS) {
+        int64_t n = slots - c < SLOTS ? slots - c : SLOTS;
+        uint32_t visible = visible_of(of->added, c, n);
+        if (visible == (1u << n) - 1 && is_begun && !is_gap) of->count += n; /* most often */
+        else if (!visible) is_gap = is_begun;
+        else for (int64_t i = 0; i < n; i++) {
+            if (!(visible >> i & 1)) { is_gap = is_begun; continue; }
+            if (!is_begun) of->first = c + i, is_begun = 1;
+            if (is_gap && of->whole < 0) of->whole = of->count;
+            of->count++;
+        }
+    }
+    if (of->whole < 0) of->whole = of->count;
+    of->slot = of->first + of->whole, of->rank = of->whole;
+}
+
+/* The slots of `n` ranks from `from` on. */
+static void slots_of(Sight *of, int64_t from, int64_t n, int32_t *slots) {
+    int64_t i = 0;
+    for (; i < n && from + i < of->whole; i++) slots[i] = of->first + from + i;
+    if (i == n) return;
+    if (of->rank > from + i) of->slot = of->first + of->whole, of->rank = of->whole;
+    for (; i < n; of->slot++)
+        if (of->added[of->slot] >= -1e30f && of->rank++ == from + i) slots[i++] = of->slot;
+}
+
+/* Of `a` and `b` in turn, the first and the last halves. */
+static inline Neighbours zipped(vec a, vec b) {
+#if BYTES == 64
+    const ints first = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+#elif BYTES == 32
+    const ints first = {0, 8, 1, 9, 2, 10, 3, 11};
+#else
+    const ints first = {0, 4, 1, 5};
+#endif
+#ifdef __clang__
+    Neighbours of;
+#if BYTES == 64
+    of.first = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    of.second = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif BYTES == 32
+    of.first = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    of.second = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    of.first = __builtin_shufflevector(a, b, 0, 4, 1, 5), of.second = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+    (void)first;
+    return of;
+#else
+    return (Neighbours){__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, first + LANES / 2)};
+#endif
+}
+
+/* `count` numbers of a row as a vector, bf16 ones widened; zeros behind them. */
+static inline vec some_numbers(const void *row, int64_t from, int64_t count, const int is_short) {
+    if (!is_short) return count < LANES ? last_channels((const float *)row + from, count) : *(const vec *)((const float *)row + from);
+    halves h = {0};
+    const uint16_t *numbers = (const uint16_t *)row + from;
+    if (count < LANES) memcpy(&h, numbers, count * sizeof(uint16_t));
+    else h = *(const halves *)numbers;
+    return (vec)(__builtin_convertvector(h, bits) << 16);
+}
+
+/* Up to LANES words of a row from word `from` on: two bf16 numbers each, or one of fp32. */
+static inline vec some_words(const void *row, int64_t from, int64_t d, const int is_short) {
+    if (!(is_short && IN_PAIRS)) return some_numbers(row, from, d - from < LANES ? d - from : LANES, is_short);
+    int64_t left = (d - 2 * from) * sizeof(uint16_t);
+    const char *at = (const char *)row + from * sizeof(float);
+    if (left >= BYTES) return *(const vec *)at;
+    vec some = {0};
+    memcpy(&some, at, left);
+    return some;
+}
+
+static inline int64_t words_of(int64_t d, const int is_short) { return is_short && IN_PAIRS ? (d + 1) / 2 : d; }
+static inline int64_t filled_channels(int64_t d) { return (d + LANES - 1) / LANES * LANES; }
+
+static inline void fetch_row(const char *from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at);
+}
+
+/* The keys in up to KEYS_AT_ONCE of the slots `seen`, LANES of them at a time, word by word. What is read next, the values
+   in these slots, is fetched meanwhile. */
+INLINED transpose(const void *keys, const void *next, int64_t stride, const int32_t *seen, int64_t n, int64_t d, float *out,
+                  const int is_short) {
+    int64_t words = words_of(d, is_short), size = is_short ? 2 : 4;
+    for (int64_t k = 0; k < n; k += LANES, out += words * LANES) {
+        for (int64_t i = k; i < k + LANES && i < n; i++) fetch_row((const char *)next + seen[i] * stride * size, d * size);
+        for (int64_t w = 0; w < words; w += LANES) {
+            vec a[LANES], b[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                int64_t slot = seen[k + i < n ? k + i : n - 1];
+                a[i] = some_words((const char *)keys + slot * stride * size, w, d, is_short);
+            }
+            UNROLLED for (int turn = 1; turn < LANES; turn *= 2) {
+                UNROLLED for (int i = 0; i < LANES / 2; i++) {
+                    Neighbours of = zipped(a[i], a[i + LANES / 2]);
+                    b[2 * i] = of.first, b[2 * i + 1] = of.second;
+                }
+                UNROLLED for (int i = 0; i < LANES; i++) a[i] = b[i];
+            }
+            int64_t left = words - w < LANES ? words - w : LANES;
+            if (left == LANES) UNROLLED for (int i = 0; i < LANES; i++) *(vec *)(out + (w + i) * LANES) = a[i];
+            else for (int64_t i = 0; i < left; i++) *(vec *)(out + (w + i) * LANES) = a[i];
+        }
+    }
+}
+
+static inline vec add_product(vec sum, vec many, float one, const int is_short) {
+#ifdef __AVX512BF16__
+    if (is_short) return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)many, (__m512bh)_mm512_set1_ps(one));
+#endif
+    return sum + many * one;
+}
+
+/* The products of `rows` queries with `groups` times LANES transposed keys, to rows of RANKS scores. */
+INLINED dots(const int rows, const int groups, const float *query, int64_t words, const float *keys, float *out, const int is_short) {
+    vec sum[MOST_DOTTED * 2];
+    UNROLLED for (int i = 0; i < rows * groups; i++) sum[i] = (vec){0};
+    for (int64_t w = 0; w < words; w++)
+        UNROLLED for (int g = 0; g < groups; g++) {
+            vec key = *(const vec *)(keys + (g * words + w) * LANES);
+            UNROLLED for (int r = 0; r < rows; r++)
+                sum[r * groups + g] = add_product(sum[r * groups + g], key, query[r * words + w], is_short);
+        }
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int g = 0; g < groups; g++) *(vec *)(out + r * RANKS + g * LANES) = sum[r * groups + g];
+}
+
+/* To `out` of `rows` rows, from channel c on: `n` values by their weights; `n` counts pairs where two are added at once. */
+INLINED mix_block(const int rows, const int parts, const float *weights, const float *values, int64_t width, int64_t n,
+                  float *out, const int is_short) {
+    vec sum[MOST_MIXED * 4];
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int j = 0; j < parts; j++) sum[r * parts + j] = *(const vec *)(out + r * width + j * LANES);
+    for (int64_t k = 0; k < n; k++)
+        UNROLLED for (int j = 0; j < parts; j++) {
+            vec read = *(const vec *)(values + k * width + j * LANES);
+            UNROLLED for (int r = 0; r < rows; r++)
+                sum[r * parts + j] = add_product(sum[r * parts + j], read, weights[r * RANKS + k], is_short);
+        }
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int j = 0; j < parts; j++) *(vec *)(out + r * width + j * LANES) = sum[r * parts + j];
+}
+
+#define DOTTED(ROWS, SHORT)                                                                                            \
+    case ROWS:                                                                                                         \
+        for (int64_t g = 0; g < groups; g += ROWS <= FEW_DOTTED ? 4 : 2)                                               \
+            dots(ROWS, ROWS <= FEW_DOTTED ? 4 : 2, query, words, keys + g * words * LANES, out + g * LANES, SHORT);    \
+        break;
+#define MIXED(ROWS, SHORT)                                                                                             \
+    case ROWS:                                                                                                         \
+        for (; c + 4 * LANES <= width; c += 4 * LANES) mix_block(ROWS, 4, weights, values + c, width, n, out + c, SHORT); \
+        for (; c + 2 * LANES <= width; c += 2 * LANES) mix_block(ROWS, 2, weights, values + c, width, n, out + c, SHORT); \
+        for (; c < width; c += LANES) mix_block(ROWS, 1, weights, values + c, width, n, out + c, SHORT);               \
+        break;
+#define KERNELS_OF(name, SHORT)                                                                                        \
+    static void dots_##name(int64_t rows, int64_t groups, const float *query, int64_t words, const float *keys, float *out) { \
+        switch (rows) { DOTTED(1, SHORT) DOTTED(2, SHORT) DOTTED(3, SHORT) DOTTED(4, SHORT) MORE_DOTTED(SHORT) }       \
+    }                                                                                                                  \
+    static void mix_##name(int64_t rows, const float *weights, const float *values, int64_t width, int64_t n, float *out) { \
+        int64_t c = 0;                                                                                                 \
+        switch (rows) { MIXED(1, SHORT) MIXED(2, SHORT) MIXED(3, SHORT) MIXED(4, SHORT) }                              \
+    }
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define MORE_DOTTED(SHORT) DOTTED(5, SHORT) DOTTED(6, SHORT) DOTTED(7, SHORT) DOTTED(8, SHORT)
+#else
+#define MORE_DOTTED(SHORT)
+#endif
+KERNELS_OF(wide, 0)
+#ifdef __AVX512BF16__
+KERNELS_OF(pairs, 1)
+#else
+#define dots_pairs dots_wide
+#define mix_pairs mix_wide
+#endif
+
+/* The values in the slots `seen` as they are mixed: of each two slots, channel by channel, or each for itself. Returns how
+   many there are. What is read next, the keys RANKS slots further on, is fetched meanwhile. */
+static int64_t lay_values(const void *values, const void *next, int64_t stride, const int32_t *seen, int64_t n, int64_t d, float *out, int64_t is_short) {
+    int64_t width = filled_channels(d), size = is_short ? 2 : 4, c;
+    for (int64_t k = 0; k < n; k++) fetch_row((const char *)next + (seen[k] + RANKS) * stride * size, d * size);
+    if (!(is_short && IN_PAIRS)) {
+        for (int64_t k = 0; k < n; k++)
+            for (c = 0; c < d; c += LANES) {
+                const void *row = (const char *)values + seen[k] * stride * size;
+                *(vec *)(out + k * width + c) = some_numbers(row, c, d - c < LANES ? d - c : LANES, is_short);
+            }
+        return n;
+    }
+    for (int64_t k = 0; k < n; k += 2, out += width) {
+        const uint16_t *a = (const uint16_t *)values + seen[k] * stride, *b = k + 1 < n ? (const uint16_t *)values + seen[k + 1] * stride : 0;
+        c = 0;
+#ifdef __AVX512BF16__
+        static const uint16_t mixed[2][2 * LANES] = {
+            {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+            {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+        for (; c + 2 * LANES <= d; c += 2 * LANES) {
+            __m512i first = _mm512_loadu_si512(a + c), second = b ? _mm512_loadu_si512(b + c) : _mm512_setzero_si512();
+            _mm512_storeu_si512(out + c, _mm512_permutex2var_epi16(first, _mm512_loadu_si512(mixed[0]), second));
+            _mm512_storeu_si512(out + c + LANES, _mm512_permutex2var_epi16(first, _mm512_loadu_si512(mixed[1]), second));
+        }
+#endif
+        for (; c < d; c += LANES) {
+            int64_t left = d - c < LANES ? d - c : LANES;
+            bits first = (bits)some_numbers(a, c, left, 1), second = b ? (bits)some_numbers(b, c, left, 1) : (bits){0};
+            *(bits *)(out + c) = first >> 16 | second;
+        }
+    }
+    return (n + 1) / 2;
+}
+
+/* Scores to weights, not divided by their sum, as they are mixed: times `scale`, with what is added to them; of the `n` first
+   ones, and zeros up to `room`. Returns their highest score and their sum. */
+typedef struct { float highest, sum; } Weighed;
+static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale, const float *added, const int32_t *seen, int is_row,
+                                  int64_t is_short) {
+    vec most = (vec){0} - INFINITY, total = {0};
+    float some[RANKS] __attribute__((aligned(BYTES)));
+    if (added && is_row) added += seen[0];
+    else if (added) {
+        for (int64_t k = 0; k < n; k++) some[k] = added[seen[k]];
+        added = some;
+    }
+    int64_t k = 0, end = (n + LANES - 1) / LANES * LANES;
+    for (; k + LANES <= n; k += LANES) {
+        vec score = *(vec *)(v + k) * scale;
+        if (added) score += *(const vec *)(added + k);
+        most = larger(most, *(vec *)(v + k) = score);
+    }
+    if (k < n) {
+        vec score = *(vec *)(v + k) * scale;
+        if (added) score += last_channels(added + k, n - k);
+        float of[LANES];
+        memcpy(of, &score, sizeof of);
+        for (int64_t i = n - k; i < LANES; i++) of[i] = -INFINITY;
+        memcpy(&score, of, sizeof of);
+        most = larger(most, *(vec *)(v + k) = score);
+    }
+    float highest = most_of_lanes(most);
+#ifdef __AVX512BF16__
+    if (is_short) {
+        uint16_t *shorts = (uint16_t *)v; /* over scores that have been read */
+        for (k = 0; k < end; k += LANES) {
+            vec weight = exp_below(*(const vec *)(v + k) - highest);
+            total += weight;
+            _mm256_storeu_si256((__m256i *)(shorts + k), (__m256i)_mm512_cvtneps_pbh((__m512)weight));
+        }
+        if (room > end) memset(shorts + end, 0, (room - end) * sizeof(uint16_t));
+        return (Weighed){highest, sum_of_lanes(total)};
+    }
+#endif
+    for (k = 0; k < end; k += LANES) total += *(vec *)(v + k) = exp_below(*(const vec *)(v + k) - highest);
+    if (room > end) memset(v + end, 0, (room - end) * sizeof(float));
+    return (Weighed){highest, sum_of_lanes(total)};
+}
+
+/* A row's sums so far, and the results of its next block added to them. */
+static __attribute__((noinline)) void add_block(float *highest, float *sum, float *out, Weighed of, const float *mixed, int64_t width) {
+    float most = of.highest > *highest ? of.highest : *highest;
+    vec factors = (vec){0} - INFINITY;
+    factors[0] = *highest - most, factors[1] = of.highest - most;
+    factors = exp_below(factors);
+    float before = factors[0], now = factors[1];
+    for (int64_t c = 0; c < width; c += LANES) *(vec *)(out + c) = *(vec *)(out + c) * before + *(const vec *)(mixed + c) * now;
+    *sum = *sum * before + of.sum * now, *highest = most;
+}
+
+/* Rows of one key head that read the same cache, and the room to read it. */
+typedef struct {
+    const Instruction *it; const void *keys, *values;
+    int64_t rows, group; /* query heads of a token come one after another */
+    float *query, *scores, *turned, *laid, *mixed, *out, *highest, *sum;
+    Weighed *of; Sight *sights;
+} Tile;
+
+/* Floats that `attend_blocks` needs in a thread. */
+int64_t attend_room(int64_t d) {
+    int64_t width = filled_channels(d);
+    return MOST_TILED_ROWS * (RANKS + 3 * width + 4 + (int64_t)(sizeof(Sight) / sizeof(float))) + (KEYS_AT_ONCE + VALUES_AT_ONCE) * width + 16 * LANES;
+}
+
+/* The results of block `b` for some of a tile's rows, all of which see the slots of their ranks in it in `seen`. */
+static void read_block(Tile *tile, int64_t first, int64_t rows, int64_t b, const int32_t *seen, int64_t n, int is_row) {
+    const Instruction *it = tile->it;
+    int64_t d = it->inner, s = it->short_cache, words = words_of(d, s), width = filled_channels(d), counts = 0;
+    for (int64_t k = 0; k < n; k += KEYS_AT_ONCE) {
+        int64_t some = n - k < KEYS_AT_ONCE ? n - k : KEYS_AT_ONCE, few;
+        if (s) transpose(tile->keys, tile->values, d, seen + k, some, d, tile->turned, 1);
+        else transpose(tile->keys, tile->values, d, seen + k, some, d, tile->turned, 0);
+        for (int64_t r = first; r < first + rows; r += few) {
+            few = first + rows - r < MOST_DOTTED ? first + rows - r : MOST_DOTTED;
+            (s && IN_PAIRS ? dots_pairs : dots_wide)(few, (some + LANES - 1) / LANES, tile->query + r * words, words, tile->turned,
+                                                     tile->scores + r * RANKS + k);
+        }
+    }
+    for (int64_t r = first; r < first + rows; r++) {
+        const Sight *sight = tile->sights + r;
+        int64_t own = sight->count - b * RANKS < n ? sight->count - b * RANKS : n;
+        tile->of[r] = (Weighed){-INFINITY, 0};
+        memset(tile->mixed + r * width, 0, width * sizeof(float));
+        if (own > 0) {
+            tile->of[r] = weigh_block(tile->scores + r * RANKS, own, RANKS, (float)it->scale, sight->added, seen, is_row, s);
+            counts = r + 1 - first;
+        } else memset(tile->scores + r * RANKS, 0, RANKS * sizeof(float));
+    }
+    for (int64_t k = 0; k < n && counts; k += VALUES_AT_ONCE) {
+        int64_t some = n - k < VALUES_AT_ONCE ? n - k : VALUES_AT_ONCE, few;
+        int64_t laid = lay_values(tile->values, tile->keys, d, seen + k, some, d, tile->laid, s), at = s && IN_PAIRS ? k / 2 : k;
+        for (int64_t r = first; r < first + counts; r += few) {
+            few = first + counts - r < MOST_MIXED ? first + counts - r : MOST_MIXED;
+            (s && IN_PAIRS ? mix_pairs : mix_wide)(few, tile->scores + r * RANKS + at, tile->laid, width, laid, tile->mixed + r * width);
+        }
+    }
+}
+
+/* Block `b` for all rows of a tile. */
+static void read_ranks(Tile *tile, int64_t b) {
+    int32_t seen[RANKS];
+    int64_t from = b * RANKS, most = 0, is_one = 1;
+    for (int64_t r = 0; r < tile->rows; r++) {
+        const Sight *sight = tile->sights + r;
+        int64_t end = sight->count < from + RANKS ? sight->count : from + RANKS;
+        if (end <= from) continue;
+        most = end - from > most ? end - from : most;
+        is_one &= sight->whole >= end && sight->first == tile->sights[0].first;
+    }
+    if (is_one) {
+        for (int64_t k = 0; k < most; k++) seen[k] = tile->sights[0].first + from + k;
+        read_block(tile, 0, tile->rows, b, seen, most, 1);
+    } else for (int64_t r = 0, some; r < tile->rows; r += some) { /* each token for itself */
+        Sight *sight = tile->sights + r;
+        for (some = 1; r + some < tile->rows && sight[some].added == sight->added;) some++;
+        int64_t own = sight->count - from < RANKS ? sight->count - from : RANKS;
+        if (own > 0) slots_of(sight, from, own, seen);
+        read_block(tile, r, some, b, seen, own > 0 ? own : 0, sight->whole >= from + own);
+    }
+}
+
+/* How attention over a cache is divided: rows of a text that read at once, and whether threads share a row's blocks. */
+static inline int is_blocked(const Instruction *it) { return it->slots >= 0 && (it->short_cache || it->heads > it->key_heads); }
+static inline int64_t heads_at_once(int64_t group) { return at_once(group, MOST_TILED_ROWS); }
+static inline int64_t tokens_of_tile(int64_t tokens, int64_t group) {
+    int64_t most = MOST_TILED_ROWS / heads_at_once(group);
+    return at_once(tokens, most > 1 ? most : 1);
+}
+static int shares_blocks(const Instruction *it, const Step *step, int threads) {
+    int64_t group = it->heads / it->key_heads;
+    return threads > 1 && step->part_count == 1 && step->parts->texts == 1 && heads_at_once(group) == group
+           && tokens_of_tile(step->rows, group) == step->rows;
+}
+
+/* Floats that threads share where they divide the blocks of `rows` tokens' attention over `slots` slots. */
+int64_t shared_room(int64_t heads, int64_t key_heads, int64_t d, int64_t rows, int64_t slots) {
+    int64_t group = heads / key_heads;
+    if (heads_at_once(group) < group || tokens_of_tile(rows, group) < rows) return 0;
+    return heads * rows * ((slots + RANKS - 1) / RANKS) * (filled_channels(d) + 2);
+}
+
+/* Begin a tile of `tokens` tokens from number `token` of a text on and `group` query heads from `head` on. */
+static void begin_tile(Tile *tile, const Part *part, int64_t first_row, int64_t text, int64_t token, int64_t tokens, int64_t head,
+                       int64_t group, const float *q) {
+    const Instruction *it = tile->it;
+    int64_t d = it->inner, s = it->short_cache, slots = part->sizes[it->slots], of_text = part->rows / part->texts;
+    int64_t key_head = head / (it->heads / it->key_heads), words = words_of(d, s), width = filled_channels(d);
+    int64_t from = (text * it->key_heads + key_head) * slots * d * (s ? 2 : 4);
+    tile->keys = (const char *)part->outside[it->outside[0]] + from, tile->values = (const char *)part->outside[it->outside[1]] + from;
+    tile->rows = tokens * group, tile->group = group;
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < group; h++) {
+            int64_t r = t * group + h, row = first_row + text * of_text + token + t;
+            const float *query = q + row * it->x.stride + (head + h) * d;
+            if (s && IN_PAIRS) {
+                uint16_t *shorts = (uint16_t *)(tile->query + r * words);
+                shorts[2 * words - 1] = 0, take_short(query, shorts, d);
+            } else memcpy(tile->query + r * words, query, d * sizeof(float));
+            memset(tile->out + r * width, 0, width * sizeof(float));
+            /* a sink takes part in the softmax, and mixes nothing in */
+            tile->highest[r] = it->bias ? ((const float *)it->bias)[head + h] : -INFINITY, tile->sum[r] = it->bias ? 1 : 0;
+            tile->sights[r].added = 0;
+            if (it->outside[2] >= 0) { /* the bias' axes for texts, heads and rows may each have one entry for all */
+                const int64_t *sizes = part->sizes;
+                int64_t of = text * (sizes[it->bias_texts] > 1), at = (token + t) * (sizes[it->bias_rows] > 1);
+                of = sizes[it->bias_heads] > 1 ? of * it->heads + head + h : of;
+                tile->sights[r].added = (const float *)part->outside[it->outside[2]] + (of * sizes[it->bias_rows] + at) * slots;
+            }
+            const Sight *before = r ? tile->sights + r - 1 : 0;
+            if (before && before->added == tile->sights[r].added) tile->sights[r] = *before;
+            else look(tile->sights + r, slots);
+        }
+}
+
+static inline int64_t blocks_of(const Tile *tile) {
+    int64_t most = 0;
+    for (int64_t r = 0; r < tile->rows; r++) most = tile->sights[r].count > most ? tile->sights[r].count : most;
+    return (most + RANKS - 1) / RANKS;
+}
+
+/* A row's sums to its result. */
+static void put_row(const Instruction *it, const float *sums, float sum, float *out) {
+    float factor = sum > 0 ? 1 / sum : 0;
+    for (int64_t c = 0; c < it->inner; c++) out[c] = rounded(sums[c] * factor, it->short_floats);
+}
+
+static Tile tile_in(const Instruction *it, float *scratch) {
+    int64_t width = filled_channels(it->inner);
+    Tile tile = {.it = it, .query = scratch};
+    tile.scores = tile.query + MOST_TILED_ROWS * width, tile.turned = tile.scores + MOST_TILED_ROWS * RANKS;
+    tile.laid = tile.turned + KEYS_AT_ONCE * width, tile.mixed = tile.laid + VALUES_AT_ONCE * width;
+    tile.out = tile.mixed + MOST_TILED_ROWS * width, tile.highest = tile.out + MOST_TILED_ROWS * width;
+    tile.sum = tile.highest + MOST_TILED_ROWS, tile.of = (Weighed *)(tile.sum + MOST_TILED_ROWS);
+    tile.sights = (Sight *)(tile.of + MOST_TILED_ROWS);
+    return tile;
+}
+
+/* The part of attention that this thread reads: tiles as a whole, whose results it writes, or where threads share them
+   blocks, whose results go to `shared`. */
+static void attend_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, float *shared,
+                          int thread, int threads) {
+    int64_t group = it->heads / it->key_heads, d = it->inner, width = filled_channels(d), number = 0;
+    Tile tile = tile_in(it, scratch);
+    if (shares_blocks(it, step, threads)) {
+        begin_tile(&tile, step->parts, 0, 0, 0, step->rows, 0, group, q);
+        int64_t blocks = blocks_of(&tile), all = blocks * it->key_heads, last = all * (thread + 1) / threads, head = 0;
+        for (int64_t at = all * thread / threads; at < last; at++) {
+            if (at / blocks != head) begin_tile(&tile, step->parts, 0, 0, 0, step->rows, (head = at / blocks) * group, group, q);
+            read_ranks(&tile, at % blocks);
+            float *to = shared + at * tile.rows * (width + 2);
+            for (int64_t r = 0; r < tile.rows; r++, to += width + 2) {
+                to[0] = tile.of[r].highest, to[1] = tile.of[r].sum;
+                memcpy(to + 2, tile.mixed + r * width, width * sizeof(float));
+            }
+        }
+        return;
+    }
+    EACH_PART(step) {
+        int64_t tokens = part->rows / part->texts, at_a_time = tokens_of_tile(tokens, group), heads = heads_at_once(group);
+        for (int64_t text = 0; text < part->texts; text++)
+            for (int64_t token = 0; token < tokens; token += at_a_time)
+                for (int64_t head = 0; head < it->heads; head = head + heads < (head / group + 1) * group ? head + heads : (head / group + 1) * group) {
+                    if (number++ % threads != thread) continue;
+                    int64_t left = (head / group + 1) * group - head, some = tokens - token < at_a_time ? tokens - token : at_a_time;
+                    begin_tile(&tile, part, first_row, text, token, some, head, left < heads ? left : heads, q);
+                    for (int64_t b = 0, blocks = blocks_of(&tile); b < blocks; b++) {
+                        read_ranks(&tile, b);
+                        for (int64_t r = 0; r < tile.rows; r++)
+                            if (tile.of[r].highest > -INFINITY)
+                                add_block(tile.highest + r, tile.sum + r, tile.out + r * width, tile.of[r], tile.mixed + r * width, width);
+                    }
+                    for (int64_t r = 0; r < tile.rows; r++) {
+                        int64_t row = first_row + text * tokens + token + r / tile.group;
+                        put_row(it, tile.out + r * width, tile.sum[r], out + row * it->out.stride + (head + r % tile.group) * d);
+                    }
+                }
+    }
+}
+
+/* Where threads share blocks: add up their results, for the rows that are this thread's. */
+static void add_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, const float *shared,
+                       int thread, int threads) {
+    if (!shares_blocks(it, step, threads)) return;
+    int64_t group = it->heads / it->key_heads, width = filled_channels(it->inner), all = it->heads * step->rows;
+    Tile tile = tile_in(it, scratch);
+    begin_tile(&tile, step->parts, 0, 0, 0, step->rows, 0, group, q);
+    int64_t blocks = blocks_of(&tile);
+    for (int64_t unit = all * thread / threads; unit < all * (thread + 1) / threads; unit++) {
+        int64_t key_head = unit / tile.rows, r = unit % tile.rows, head = key_head * group + r % group;
+        float highest = it->bias ? ((const float *)it->bias)[head] : -INFINITY, sum = it->bias ? 1 : 0;
+        memset(tile.out, 0, width * sizeof(float));
+        for (int64_t b = 0; b < blocks; b++) {
+            const float *from = shared + ((key_head * blocks + b) * tile.rows + r) * (width + 2);
+            if (from[0] > -INFINITY) add_block(&highest, &sum, tile.out, (Weighed){from[0], from[1]}, from + 2, width);
+        }
+        put_row(it, tile.out, sum, out + r / group * it->out.stride + head * it->inner);
+    }
+}
+
 /* Where the threads of a call wait for each other, dozens of times a step: cheaper than OpenMP's own barrier. */
 typedef struct { int arrived, turn; } Barrier;
 
@@ -917,7 +1430,40 @@ static void place_parts(const Step *step) {
         for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
 }
 
-static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
+/* x y + pick(x) z of some columns, where y and z have a period: by columns whose picked ones follow each other, too. */
+static void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out, int64_t rows, int64_t first,
+                   int64_t end) {
+    const int64_t *columns = it->weight;
+    for (int64_t i = first, n; i < end; i += n) {
+        int64_t j = i % it->period, is_negative = columns[i] < 0, from = is_negative ? ~columns[i] : columns[i];
+        for (n = 1; i + n < end && j + n < it->period && columns[i + n] == columns[i] + (is_negative ? -n : n);) n++;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *straight = x + r * it->x.stride + i, *turned = x + r * it->x.stride + from;
+            const float *cosine = y + r * it->y.stride + j, *sine = z + r * it->z.stride + j;
+            for (int64_t c = 0; c < n; c += LANES) {
+                int64_t some = n - c < LANES ? n - c : LANES;
+                bits other = (bits)some_numbers(turned, c, some, 0);
+                if (is_negative) other ^= 0x80000000u;
+                vec sum = some_numbers(straight, c, some, 0) * some_numbers(cosine, c, some, 0);
+                vec more = (vec)other * some_numbers(sine, c, some, 0);
+                if (it->short_floats) sum = shortened(sum), more = shortened(more);
+                sum += more;
+                put(it->short_floats ? shortened(sum) : sum, out + r * it->out.stride + i + c, 0, some);
+            }
+        }
+    }
+}
+
+/* Sums or products of `count` numbers each. */
+static void both(const float *x, const float *y, float *out, int64_t count, int64_t op, int64_t is_short) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t some = count - i < LANES ? count - i : LANES;
+        vec a = some_numbers(x, i, some, 0), b = some_numbers(y, i, some, 0), v = op == ADD ? a + b : a * b;
+        put(is_short ? shortened(v) : v, out + i, 0, some);
+    }
+}
+
+static void run_step(const Step *step, float *arena, float *scratch, float *shared, Barrier *barrier, int thread, int threads) {
     int64_t rows = step->rows, is_tiled = has_tiles && step->program->short_floats;
     if (is_tiled) shape_tiles(rows);
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
@@ -981,27 +1527,38 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
             }
             break;
         case ROTATE: /* x y + pick(x) z, where y and z have a period */
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
-                    float straight = rounded(x[r * stride + i] * y[r * it->y.stride + j], s);
-                    float turned = picked(x + r * stride, 0, ((const int64_t *)it->weight)[i], it->inner);
-                    out[r * it->out.stride + i] = rounded(straight + rounded(turned * z[r * it->z.stride + j], s), s);
-                }
+            rotate(it, x, y, z, out, rows, first, end);
             break;
         case WRITE: { /* heads of states to slots of their text's buffer */
             EACH_PART(step) {
                 int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
                 const int64_t *slot = part->outside[it->outside[1]];
                 for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
-                    for (int64_t r = 0; r < part->rows; r++)
-                        memcpy((float *)part->outside[it->outside[0]]
-                                   + ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner,
-                               x + (first_row + r) * stride + h * it->inner, it->inner * sizeof(float));
+                    for (int64_t r = 0; r < part->rows; r++) {
+                        const float *from = x + (first_row + r) * stride + h * it->inner;
+                        int64_t at = ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner;
+                        if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + at, it->inner);
+                        else memcpy((float *)part->outside[it->outside[0]] + at, from, it->inner * sizeof(float));
+                    }
             }
             break;
         }
-        case ATTEND: attend(it, step, x, y, z, out, scratch, thread, threads); break;
-        case ADD: case MUL: case SCALE: case SHIFT: case POWER: case DIVIDE:
+        case ATTEND:
+            if (is_blocked(it)) {
+                attend_blocks(it, step, x, out, scratch, shared, thread, threads);
+                if (shares_blocks(it, step, threads)) {
+                    wait_for_all(barrier, threads);
+                    add_blocks(it, step, x, out, scratch, shared, thread, threads);
+                }
+            } else attend(it, step, x, y, z, out, scratch, thread, threads);
+            break;
+        case ADD: case MUL:
+            if (it->period == width) {
+                for (int64_t r = 0; r < rows; r++)
+                    both(x + r * stride + first, y + r * it->y.stride + first, out + r * it->out.stride + first, end - first, it->op, s);
+                break;
+            } /* fall through */
+        case SCALE: case SHIFT: case POWER: case DIVIDE:
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
                     float v = x[r * stride + i];
@@ -1226,14 +1783,14 @@ static int team(int *threads) {
 #endif
 }
 
-/* Run a step. `scratch` has `scratch_size` floats for each thread. */
+/* Run a step. `scratch` has `scratch_size` floats for each thread, and behind them what they share. */
 void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
     Barrier barrier = {0, 0};
     place_parts(step);
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
-        run_step(step, arena, scratch + thread * scratch_size, &barrier, thread, threads);
+        run_step(step, arena, scratch + thread * scratch_size, scratch + most_threads * scratch_size, &barrier, thread, threads);
     }
 }
 
@@ -1347,7 +1904,8 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
     {
         int threads, thread = team(&threads);
         for (int64_t g = 0; g < count && !over; g++) {
-            run_step(steps + g, arena, scratch + thread * scratch_size, &barrier, thread, threads);
+            run_step(steps + g, arena, scratch + thread * scratch_size, scratch + most_threads * scratch_size, &barrier, thread,
+                     threads);
             wait_for_all(&barrier, threads);
             if (thread == 0) {
                 int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
@@ -1408,7 +1966,8 @@ static int64_t next_size(const Reader *draft, const Reader *target, const Passes
 }
 
 /* Read the next `count` of `tokens`. */
-static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scratch, Barrier *barrier, int thread, int threads) {
+static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scratch, float *shared, Barrier *barrier, int thread,
+                    int threads) {
     const Step *step = reader->steps[count];
     if (thread == 0) {
         Part *part = (Part *)step->parts;
@@ -1419,7 +1978,7 @@ static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scrat
     }
     wait_for_all(barrier, threads);
     double began = thread == 0 ? now_s() : 0;
-    run_step(step, reader->arena, scratch, barrier, thread, threads);
+    run_step(step, reader->arena, scratch, shared, barrier, thread, threads);
     wait_for_all(barrier, threads);
     if (thread == 0) reader->ran_s += now_s() - began;
 }
@@ -1455,7 +2014,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
-        float *own = scratch + thread * scratch_size;
+        float *own = scratch + thread * scratch_size, *shared = scratch + most_threads * scratch_size;
         for (;;) {
             const Choice *choosing = &target->choice;
             Choice drafting = draft->choice;
@@ -1470,7 +2029,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
             for (int64_t g = 0; g < count && of->given < 0; g++) {
                 int64_t unread = of->length + g - draft->length;
                 wait_for_all(&barrier, threads); /* all have read the length */
-                read_on(draft, of->tokens, unread, own, &barrier, thread, threads);
+                read_on(draft, of->tokens, unread, own, shared, &barrier, thread, threads);
                 if (thread == 0) {
                     drafted[g] = choose(&drafting, unread - 1, g);
                     failed = drafted[g] == NOT_DRAWN;
@@ -1483,7 +2042,7 @@ int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int
             }
             if (failed) break;
             if (thread == 0) of->done[pass].drafted_s = now_s();
-            read_on(target, of->tokens, asked + 1, own, &barrier, thread, threads);
+            read_on(target, of->tokens, asked + 1, own, shared, &barrier, thread, threads);
             for (int64_t r = thread, s = choosing->short_floats; r <= count; r += threads)
                 if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
                 else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);

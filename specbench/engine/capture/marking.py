@@ -61,15 +61,15 @@ def attention(
     causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
     if attention_mask is None and causal and key.shape[-2] != 1:
         raise NotImplementedError("causal attention without a mask")
-    # Mask and position bias become one term, the same for each layer that shares them.
-    bias = position_bias
+    # Mask and position bias become one term, the same for each layer that shares them; on CPU in fp32, as scores are.
+    bias, dtype = position_bias, torch.float32 if key.device.type == "cpu" else key.dtype
     if attention_mask is not None and attention_mask.dtype == torch.bool:
-        lowest = torch.finfo(key.dtype).min
-        bias = torch.zeros((), dtype=key.dtype, device=key.device) if bias is None else bias.to(key.dtype)
+        lowest = torch.finfo(dtype).min
+        bias = torch.zeros((), dtype=dtype, device=key.device) if bias is None else bias.to(dtype)
         bias = torch.where(attention_mask, bias, lowest)
     elif attention_mask is not None:
         bias = attention_mask if bias is None else bias + attention_mask
-    bias = None if bias is None else bias.to(key.dtype)
+    bias = None if bias is None else bias.to(dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     sinks = () if kwargs.get("s_aux") is None else (kwargs["s_aux"],)
     return attend(query, key, value, bias, scale, *sinks).transpose(1, 2).contiguous(), None

@@ -52,9 +52,7 @@ class StaticModel(EagerModel):
         self.packed, self.invariant = packed or PackedWeights(), invariant
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
         lowering = self.invariant_lowering if invariant else self.lowering
-        self.program: Program = Program.of(
-            network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
-        )
+        self.program: Program = self._captured(lowering)
         self.placement = self.program.placement
         if self.engine not in ("compile", "cudagraph"):  # whose runs are none of Python's
             self.experts = Experts.of(network, self.packed.reads)
@@ -65,6 +63,11 @@ class StaticModel(EagerModel):
         self._blank: dict[int, Tensor] = {}
         self._prepare()
         self.report.warmup_s = time.perf_counter() - began
+
+    def _captured(self, lowering: Lowering) -> Program:
+        """The network's program."""
+        dtype = self._cache_dtype(self.network)
+        return Program.of(self.network, dtype, lowering, self.packed, of_prompt=self.prompt_lowering)
 
     def _prepare(self) -> None:
         with torch.inference_mode():

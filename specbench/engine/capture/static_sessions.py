@@ -7,7 +7,8 @@ the model's pool with their session.
 
 import copy
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,8 @@ from specbench.engine.session import Prompt, Tokens
 from specbench.engine.window import Window, Windowed
 
 MOST_OF_MASK = 2**24  # tokens of a prompt that are read at once, times slots: a mask of 64 MB
+PROMPT_TOKENS = 512  # that torch's kernels read at once where they end with the buffers: few attend to later slots
+ENDS = 64  # in multiples of this: positions and masks are cached by size
 MOST_CACHED_MASK = 2**20
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 
@@ -45,6 +48,7 @@ class CapturedModel(SessionModel, Protocol):
     invariant: bool  # rows do not depend on how many are read at once
     most_rows: int | None  # of one invariant step
     rows: int  # the fewest that a step reads
+    engine: str
     grows_in_place: bool  # its buffers may be replaced by larger ones
 
     def numbers(self, slots: int) -> Tensor:
@@ -175,8 +179,7 @@ class StaticSession(NetworkSession):
         self.drop_ahead()
         if parents is not None and not self._tree:
             self.model.require_trees()
-        most = self.model.most_rows if self.model.invariant and not last_row else None
-        most = most or (tokens_at_once(self.model.capacity(self.length + len(tokens))) if last_row else len(tokens))
+        most = len(tokens) if len(tokens) == 1 else self._most_at_once(len(tokens), parents is not None, last_row)
         blocks = [
             self._read(
                 tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
@@ -187,6 +190,13 @@ class StaticSession(NetworkSession):
         self._keep_states(logits_LV, parents is not None)
         return logits_LV
 
+    def _most_at_once(self, count: int, in_tree: bool, last_row: bool) -> int:
+        """How many of `count` tokens or nodes one step reads."""
+        if last_row:
+            most = tokens_at_once(self.model.capacity(self.length + count))
+            return min(most, PROMPT_TOKENS) if self._ends_with_prompt(count) else most
+        return (self.model.most_rows if self.model.invariant else None) or count
+
     def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
         """Logits [L, V] of `tokens`, all read in one step; [1, V] with `last_row`."""
         count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
@@ -195,10 +205,26 @@ class StaticSession(NetworkSession):
         step = program.one if rows == 1 else program.last if last_row else program.several
         if program.tree is not None and not tree.is_chain:
             step, rows = program.tree, max(rows, 2)
-        logits_LV = self._step(step, tokens, rows)
+        with self._up_to(self.length + count) if last_row and self._ends_with_prompt(count) else nullcontext():
+            logits_LV = self._step(step, tokens, rows)
         if parents is None:
             self.length += count
         return logits_LV if rows == count or last_row else logits_LV[:count]
+
+    def _ends_with_prompt(self, count: int) -> bool:
+        """Whether a part of a prompt of `count` tokens is read as if the buffers ended with it."""
+        return self.model.engine == "static" and self.model.device.type == "cpu"
+
+    @contextmanager
+    def _up_to(self, slots: int) -> Iterator[None]:
+        """A context in which the buffers end after so many slots: torch's kernels read all slots they are given."""
+        capacity, buffers, own = self._capacity, self._buffers, len(self._held["self"].layers)
+        self._capacity = min(capacity, -(-slots // ENDS) * ENDS)
+        self._buffers = [*(one[:, :, : self._capacity] for one in buffers[:own]), *buffers[own:]]
+        try:
+            yield
+        finally:
+            self._capacity, self._buffers = capacity, buffers
 
     def _place(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
         """Make room for `tokens`, as nodes of the tree if they have parents."""
@@ -302,6 +328,9 @@ class WindowedStatic(Windowed, StaticSession):
 
     def _make_room(self, needed: int) -> None:
         self.room_for(needed - self.length)
+
+    def _ends_with_prompt(self, count: int) -> bool:
+        return False  # slots are not the text's
 
     def _place(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
         super()._place(tokens, parents)

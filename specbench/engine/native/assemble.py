@@ -456,6 +456,7 @@ class Assembly:
         self.program.append(Instruction(
             Op.WRITE, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
             outside=[self._number(buffer), slots], slots=self._size(buffer, 2),  # type: ignore[arg-type]
+            short_cache=_is_short(buffer),
         ))  # fmt: skip
 
     def _attend(self, node: Node) -> None:
@@ -476,7 +477,7 @@ class Assembly:
         else:
             self._require_buffers(keys, values)
             made.outside = [self._number(keys), self._number(values)]  # type: ignore[arg-type]
-            made.slots = self._size(keys, 2)  # type: ignore[arg-type]
+            made.slots, made.short_cache = self._size(keys, 2), _is_short(keys)  # type: ignore[arg-type]
         if bias is None:
             made.outside.append(-1)
         else:
@@ -489,13 +490,17 @@ class Assembly:
         self._write_slot(node, made)
 
     def _require_buffers(self, *buffers: Any) -> None:
-        """Caches of these texts, which are inputs of the graph and so contiguous."""
+        """Caches of these texts, which are inputs of the graph and so contiguous: in fp32, or in the model's bf16."""
         for buffer in buffers:
-            if buffer.op != "placeholder" or value(buffer).dtype != torch.float32:
+            if buffer.op != "placeholder" or value(buffer).dtype not in (torch.float32, self.dtype):
                 raise Unknown
             if plain(value(buffer).shape[0]) != self._rows.texts:
                 raise Unknown
             self._has_texts(self._number(buffer))
+
+
+def _is_short(buffer: Any) -> bool:
+    return bool(value(buffer).dtype == torch.bfloat16)
 
 
 def _parts(split: Node, form: Form) -> list[int]:

@@ -63,6 +63,12 @@ class Instruction:
     normed: bool = False
     period: int = 0  # of y's columns, which are repeated to the width; 0: none are
     level_bits: int = 0  # of a linear map's weights, where they are levels
+    short_cache: bool = False  # whether keys and values outside are bf16
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it is attention over a cache that is read block by block, as `is_blocked` of kernels.c."""
+        return self.slots != OF_ROWS and (self.short_cache or self.heads > self.key_heads)
 
     @property
     def read(self) -> list[int]:
@@ -252,7 +258,8 @@ class _Raw(ctypes.Structure):
         *((name, _Ref) for name in ("out", "x", "y", "z")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
-        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed", "period", "level_bits")),
+        *((name, ctypes.c_int64) for name in
+          ("activation", "residual", "normed", "period", "level_bits", "short_cache")),
     ]  # fmt: skip
 
 
@@ -266,7 +273,8 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
     raw = (_Raw * len(program))()
     for one, made, after in zip(program, raw, [*program[1:], None], strict=True):
         for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_texts", "bias_heads",
-                     "bias_rows", "scale", "epsilon", "activation", "normed", "level_bits"):  # fmt: skip
+                     "bias_rows", "scale", "epsilon", "activation", "normed", "level_bits",
+                     "short_cache"):  # fmt: skip
             setattr(made, name, getattr(one, name))
         for name in ("weight", "bias", "norm_weight", "norm_bias"):
             tensor = getattr(one, name)

@@ -1,5 +1,6 @@
 """A captured step as a program of C kernels: the model, and sessions that run several steps or passes in one call."""
 
+import contextlib
 import ctypes
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from torch import Tensor
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
 from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
 from specbench.engine.capture.lower import Lowering
-from specbench.engine.capture.program import Step, captured_function
+from specbench.engine.capture.program import Program, Step, captured_function
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
 from specbench.engine.capture.torch_private import computes_bf16
@@ -25,6 +26,7 @@ from specbench.engine.native.segments import (
     Placed,
     Places,
     Rollout,
+    ShortCaches,
     WholeStep,
     lower_native,
     lower_native_invariant,
@@ -34,7 +36,7 @@ from specbench.engine.session import PassPlan, Prompt, Read, Session, Tokens, re
 from specbench.errors import first_line
 from specbench.sampling import Choice
 
-PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
+PROMPT_ROWS = 256  # tokens of a text that our kernels read at once: more would gain 2%
 MOST_ADDRESSES = 16384  # of looked-up positions that are held
 LOOKED_UP = 256  # slots of buffers all of whose places are looked up at once
 MOST_CALLS = 512  # that are kept to copy, and sets of buffers whose calls are
@@ -109,6 +111,17 @@ class NativeModel(StaticModel):
     prompt_lowering: Lowering = LoweredPrompt
     most_rows: int | None = None
 
+    def _captured(self, lowering: Lowering) -> Program:
+        """The network's program, its caches in the model's bf16 if our kernels read them in all of its layers.
+
+        A source's keys and values stay in fp32: sources are short, and each step reads them again.
+        """
+        short = self.network.dtype == torch.bfloat16 and not self.is_encoder_decoder
+        if short:
+            with contextlib.suppress(ShortCaches):
+                return Program.of(self.network, torch.bfloat16, lowering, self.packed, of_prompt=self.prompt_lowering)
+        return super()._captured(lowering)
+
     @cached_property
     def lookups(self) -> Lookups:
         """What its sessions look up once."""
@@ -120,6 +133,12 @@ class NativeModel(StaticModel):
 
     def start(self, prompt: Prompt) -> "NativeSession":
         return NativeSession(self, prompt) if self.window is None else WindowedNative(self, prompt, self.window)
+
+    @cached_property
+    def reads_prompts(self) -> bool:
+        """Whether our kernels read prompts of any length."""
+        run = self.program.last.run
+        return self.torch_is_slow or (isinstance(run, LoweredPrompt) and run.is_always_native)
 
     @cached_property
     def torch_is_slow(self) -> bool:
@@ -141,11 +160,12 @@ class NativeModel(StaticModel):
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
         """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
-        if not self.torch_is_slow:
-            return super().steps_of_rows(rows)
-        self.require_batches(rows)
-        steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
-        steps.most_of_prompt = PROMPT_ROWS
+        if self.torch_is_slow:
+            self.require_batches(rows)
+            steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
+        else:
+            steps = super().steps_of_rows(rows)
+        steps.most_of_prompt = PROMPT_ROWS if self.reads_prompts else None
         return steps
 
     @property
@@ -206,7 +226,8 @@ class NativeSession(StaticSession):
         count, model = len(tokens), self.model
         step = model.program.one if count == 1 else model.program.several
         plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
-        if not (plain and model.rows <= count and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
+        plain = plain and model.rows <= count <= PROMPT_ROWS
+        if not (plain and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
             return super().extend(tokens, parents)
         self._make_room(self.length + count)
         call = self._call_on(step, tokens)
@@ -220,13 +241,14 @@ class NativeSession(StaticSession):
         made = OfBuffers()
         self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
-    def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
-        """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""
-        if not (last_row and self.model.torch_is_slow):
-            return super()._run(tokens, parents, last_row)
-        for first in range(0, len(tokens), PROMPT_ROWS):
-            logits_1V = super()._run(tokens[first : first + PROMPT_ROWS], None, last_row)
-        return logits_1V
+    def _most_at_once(self, count: int, in_tree: bool, last_row: bool) -> int:
+        """As `StaticSession`; a long text in parts where our kernels read it, so that these need less room."""
+        most = super()._most_at_once(count, in_tree, last_row)
+        return most if in_tree or (last_row and not self.model.reads_prompts) else min(most, PROMPT_ROWS)
+
+    def _ends_with_prompt(self, count: int) -> bool:
+        run = self.model.program.last.run
+        return not self.model.reads_prompts and isinstance(run, LoweredPrompt) and not run.is_native_for(count)
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):

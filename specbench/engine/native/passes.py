@@ -108,7 +108,7 @@ class Reader:
             vocabulary=choice.vocabulary_size, ends=ctypes.addressof(self._ends), end_count=len(self._ends),
             how=RawSampling.of(choice.sampling.temperature, choice.sampling.top_k, choice.sampling.top_p),
         )  # fmt: skip
-        self.scratch = 0  # floats that each thread needs
+        self.scratch = self.shared = 0  # floats that each thread needs, and that all share
 
     def begin(self, session: ReadingSession, rows_GV: Tensor | None) -> None:
         """Continue from `session`; `rows_GV` receives the probabilities, None at T = 0."""
@@ -121,7 +121,7 @@ class Reader:
             return
         self._held[count] = call, places = session.step_at(length, count)
         self._steps[count], self._tables[count] = ctypes.addressof(call.step), ctypes.addressof(places.addresses)
-        self.scratch = max(self.scratch, call.scratch)
+        self.scratch, self.shared = max(self.scratch, call.scratch), max(self.shared, call.shared)
 
     def lend(self, floats_of_threads: int) -> int:
         """Lend its steps room for values and logits; returns the address of as much more for the threads."""
@@ -262,6 +262,6 @@ class NativePasses:
             return 0  # nothing is ready yet
         if draft.scratch and draft is not target:  # else it drafts nothing
             draft.lend(0)
-        scratch = target.lend(size * threads)
+        scratch = target.lend(size * threads + max(draft.shared, target.shared))
         read = (ctypes.byref(one) for one in (draft.raw, target.raw, self._raw))
         return int(library().speculate(*read, scratch, size, threads))

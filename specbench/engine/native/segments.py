@@ -86,6 +86,10 @@ class NativeExperts:
         return out_TE
 
 
+class ShortCaches(NotImplementedError):
+    """Raised where torch would read caches in bf16 step by step: it is faster on fp32."""
+
+
 def with_native_experts(module: GraphModule, packed: PackedWeights) -> GraphModule:
     """`module` with its layers of experts in our kernels where these read their numbers, in place."""
     for node in calls(module, torch.ops.specbench.experts.default):
@@ -115,6 +119,8 @@ def lower_native(
             return whole
     with_native_experts(module, packed)
     for node in calls(module, kernels.attend, kernels.attend_alone):
+        if value(node.args[1]).dtype == torch.bfloat16 and value(node.args[1]).device.type == "cpu":
+            raise ShortCaches("attention that the native kernels lack, over caches in bfloat16")
         node.target = others.attend
     return direct(with_packed_weights(module, packed, one_token, others))
 
@@ -132,10 +138,11 @@ class LoweredPrompt:
     take as long at 150 tokens of 128 channels and at 310 of 256, and with 576 channels ours take 0.5 to 0.7 times as
     long up to 768 tokens: there ours read up to as many tokens as the model is wide. Elsewhere they read `FEWEST`: on
     2 cores with AVX-512 ours take 0.2 to 0.9 times as long up to 64 tokens, as long at 130, and 1.05 to 1.4 times at
-    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length.
+    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length. Where ours
+    go through a cache once for many tokens, too, and there are no matrix registers, they read prompts of any length.
     """
 
-    FEWEST, MOST = 128, 512  # tokens; more would need much room
+    FEWEST, MOST = 128, 512  # tokens
 
     def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool) -> None:
         self._module = LazyGraphModule(module, copy.deepcopy(module.graph))
@@ -145,19 +152,25 @@ class LoweredPrompt:
         if torch.bfloat16 in dtypes and library().uses_tiles() and not packed.level_bits:
             wide += [value(node).shape[-1] for node in calls(module, torch.ops.aten.embedding.default)][:1]
         self._most = min(self.MOST, max(wide))
-        self._always = torch.bfloat16 in dtypes and not computes_bf16()
         self._native: Callable[..., Any] | None = None
         with contextlib.suppress(NotImplementedError):
             self._native = lower_native(module, packed, one_token)
+        slow = torch.bfloat16 in dtypes and not computes_bf16()
+        fast = not (library().uses_tiles() or packed.level_bits) and _reads_in_blocks(module)
+        self.is_always_native = self._native is not None and (slow or fast)
 
     @cached_property
     def _torchs(self) -> Callable[..., Any]:
         """Made when it is first needed: its weights are laid out once more."""
         return lower(self._module, *self._rest)
 
+    def is_native_for(self, tokens: int) -> bool:
+        """Whether the native program reads so many tokens, not torch's operations."""
+        return self._native is not None and (self.is_always_native or tokens <= self._most)
+
     def _for(self, read: Tensor) -> Callable[..., Any]:
         """The native program or torch's operations, by the number of tokens."""
-        is_native = self._native is not None and (self._always or read.shape[1] <= self._most)
+        is_native = self.is_native_for(read.shape[1])
         return self._native if is_native and self._native is not None else self._torchs
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -170,6 +183,13 @@ class LoweredPrompt:
             return False
         reading.into(buffers, *inputs)
         return True
+
+
+def _reads_in_blocks(module: GraphModule) -> bool:
+    """Whether all attention of a lowered `module` goes through a cache once for many tokens."""
+    runs = [node.target for node in module.graph.nodes if isinstance(node.target, NativeRun)]
+    found = [one for run in runs for one in run.attends_in_blocks]
+    return bool(found) and all(found) and not calls(module, kernels.attend, kernels.attend_alone)
 
 
 def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
@@ -263,7 +283,7 @@ class NativeRun:
         # Of each result (heads, channels), where it is heads'.
         self.heads = [(f.heads, f.width // f.heads) for f in self._forms if f.heads and f.heads_first]
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
-        self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
+        self._attends = [one for one in self._program if one.op == Op.ATTEND]
         self._room = torch.empty(0)
         self.__name__ = "native_run"
 
@@ -299,12 +319,13 @@ class NativeRun:
         for one in self._program:
             if one.op in (Op.WRITE, Op.ATTEND) and one.slots != OF_ROWS:
                 heads = one.heads if one.op == Op.WRITE else one.key_heads
+                dtype = torch.bfloat16 if one.short_cache else torch.float32
                 for number in one.outside[: 1 if one.op == Op.WRITE else 2]:
                     buffer = outside[number]
                     fits = (
                         buffer.shape[1::2] == (heads, one.inner) and buffer.shape[2] == outside[one.outside[0]].shape[2]
                     )
-                    if not fits or not buffer.is_contiguous() or buffer.dtype != torch.float32:
+                    if not fits or not buffer.is_contiguous() or buffer.dtype != dtype:
                         raise DoesNotFit(
                             f"a cache {list(buffer.shape)} does not fit {heads} heads of {one.inner} channels"
                         )
@@ -329,8 +350,20 @@ class NativeRun:
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows of a linear map; of up to 8 rows, scores and slots."""
-        slots = [rows if number == OF_ROWS else sizes[number] for number in self._slots]
-        return max(self.scratch_of_maps(rows), *(lines(17 * (count + 16)) for count in slots), LINE)
+        blocks = {one.inner for one in self._attends if one.in_blocks}
+        slots = {rows if one.slots == OF_ROWS else sizes[one.slots] for one in self._attends if not one.in_blocks}
+        rooms = [library().attend_room(inner) for inner in blocks] + [17 * (count + 16) for count in slots]
+        return max(self.scratch_of_maps(rows), *map(lines, rooms), LINE)
+
+    @property
+    def attends_in_blocks(self) -> list[bool]:
+        """Whether it goes through a cache once for many tokens, of each of its attentions."""
+        return [one.in_blocks for one in self._attends]
+
+    def shared(self, rows: int, sizes: Sequence[int]) -> int:
+        """Floats that the threads share: what each block of a cache comes to, where they divide a text's blocks."""
+        blocks = {(one.heads, one.key_heads, one.inner, one.slots) for one in self._attends if one.in_blocks}
+        return max((lines(library().shared_room(*kind, rows, sizes[slots])) for *kind, slots in blocks), default=0)
 
     def scratch_of_maps(self, rows: int) -> int:
         """Floats that each thread needs for rows as a linear map reads them."""
@@ -369,7 +402,7 @@ class Call:
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
         sizes = run.sizes_of(self.held)
-        self.scratch = run.scratch(self.rows, sizes)
+        self.scratch, self.shared = run.scratch(self.rows, sizes), run.shared(self.rows, sizes)
         self._sizes = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in self.held])
         self.part, self.step = self._made()
@@ -400,7 +433,7 @@ class Call:
         for index, result in enumerate(results):
             self.addresses[first + index] = result.data_ptr()
         threads = torch.get_num_threads()
-        start, scratch = run.room(run.floats * self.rows, self.scratch * threads)
+        start, scratch = run.room(run.floats * self.rows, self.scratch * threads + self.shared)
         RUNS.run(library().run, ctypes.byref(self.step), start, scratch, self.scratch, threads)
 
 
@@ -420,7 +453,8 @@ def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
     parts = (Part * len(calls))(*[call.part for call in calls])
     step = Step(ctypes.addressof(program.raw), len(program.raw), ctypes.addressof(parts), len(calls), rows)
     scratch = max(program.scratch_of_maps(rows), *[call.scratch for call in calls])
-    start, room = program.room(program.floats * rows, scratch * threads)
+    shared = max(call.shared for call in calls)
+    start, room = program.room(program.floats * rows, scratch * threads + shared)
     RUNS.run(library().run, ctypes.byref(step), start, room, scratch, threads)
     return list(result_RW.split(counts))
 
@@ -589,7 +623,8 @@ class Rollout:
         """
         calls, raw, threads = self._calls, self._raw, torch.get_num_threads()
         size = max(call.scratch for call in calls)
-        start, scratch = self._run.room(self._arena + self._logits, size * threads)
+        shared = max(call.shared for call in calls)
+        start, scratch = self._run.room(self._arena + self._logits, size * threads + shared)
         raw.logits = start + 4 * self._arena
         for index, call in enumerate(calls):
             call.addresses[len(call.addresses) - 1] = raw.logits
