@@ -49,16 +49,21 @@ PASSES_RUN = (
 )
 
 
+OF_ONE_MODEL = ("model", "quantised")  # kinds of draft whose tokens a model of their own chooses one by one
+BY_ARGMAX = ("block", "match", "onehot")  # rules that are Algorithm 1 at T = 0
+
+
 def passes_run(row: Row, config: Mapping[str, Any]) -> str:
-    """Where the passes of a record ran (docs/engines.md#captured-steps).
+    """Where the passes of a record ran (docs/engines.md#captured-steps), from its config: records do not say it.
 
     `native` runs whole passes in one call for a draft model of its own at a constant gamma, one prompt at a time, by
-    Algorithm 1's rule (or any that is the argmax at T = 0), without a tree, a confidence, a window or processed logits.
+    Algorithm 1's rule (or any that is the argmax at T = 0), without a tree, a confidence, a window, min-p or processed
+    logits. It cannot for a model whose step is not one program of kernels, which a config does not tell.
     """
-    draft = config.get("draft") or {}
-    plain = (draft.get("kind", "model"), draft.get("confidence"), draft.get("window")) == ("model", None, None)
-    by_argmax = row.get("temperature") == 0 and row.get("accept") in ("block", "match")
-    by_rule = row.get("accept", "exact") == "exact" or by_argmax
+    draft, sampling = config.get("draft") or {}, config.get("sampling") or {}
+    plain = draft.get("kind", "model") in OF_ONE_MODEL and draft.get("confidence") is draft.get("window") is None
+    by_argmax = row.get("temperature") == 0 and row.get("accept") in BY_ARGMAX
+    by_rule = (row.get("accept", "exact") == "exact" or by_argmax) and sampling.get("min_p") is None
     alone = (row.get("batch") or 1) == 1 and not row.get("tree") and isinstance(row.get("gamma"), int)
     own = not row.get("vocabulary") and not row.get("processing") and not row.get("simulated")
     learns = row.get("learnt_positions") is not None
