@@ -1431,8 +1431,8 @@ static void place_parts(const Step *step) {
 }
 
 /* x y + pick(x) z of some columns, where y and z have a period: by columns whose picked ones follow each other, too. */
-static void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out, int64_t rows, int64_t first,
-                   int64_t end) {
+static __attribute__((noinline)) void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out,
+                                             int64_t rows, int64_t first, int64_t end) {
     const int64_t *columns = it->weight;
     for (int64_t i = first, n; i < end; i += n) {
         int64_t j = i % it->period, is_negative = columns[i] < 0, from = is_negative ? ~columns[i] : columns[i];
