@@ -1,12 +1,12 @@
 """The keys of a model: the source of its weights, and its name."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench import border
 from specbench.config.keys import Allowed, fresh, key, one_of, require
 from specbench.config.paths import made_by, shipped
 from specbench.errors import UserError
@@ -115,7 +115,7 @@ def _trained_draft(content: Mapping[str, Any]) -> str | None:
 def _content(file: Path) -> dict[str, Any] | None:
     """What a JSON file holds; None without one, or where it holds no object."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = border.parse(border.read_bytes(file), finite=False)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

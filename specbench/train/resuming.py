@@ -18,6 +18,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from specbench import border
 from specbench.errors import UserError
 from specbench.files import digest, write_atomically
 from specbench.train.schema import Recipe, portable, resolve
@@ -110,7 +111,7 @@ def claim(recipe: Recipe, output: Path) -> None:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = border.parse(border.read_bytes(file))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

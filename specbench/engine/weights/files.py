@@ -5,7 +5,6 @@ then each storage's length (8 bytes) and data. The unpickler is torch's weights-
 torch 2.11 and 2.13.
 """
 
-import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch.storage import TypedStorage
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from specbench import border
 from specbench.errors import UserError, first_line
 from specbench.hub import hub_failure
 
@@ -153,8 +153,8 @@ def read_config(source: str, pinned: Mapping[str, Any], key: str) -> dict[str, A
     """
     file = find_file(source, CONFIG, pinned, key)
     try:
-        config = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        config = {} if file is None else border.parse(border.read_bytes(file), finite=False)
+    except (ValueError, OSError) as error:
         raise UserError(f"{key}: {CONFIG} of {source} is not valid JSON: {first_line(error)}") from error
     if not isinstance(config, dict):
         raise UserError(f"{key}: {CONFIG} of {source} is no JSON object")
