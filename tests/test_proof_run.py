@@ -45,7 +45,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
     assert abs(summary["proof_z"]) < 4 and 6e-5 < summary["proof_p"] <= 1 and summary["proof_power"] > 0
     assert abs(summary["proof_z2"]) < 4 and abs(summary["proof_z_order"]) < 4 and summary["proof_outside"] == 0
     shown = " ".join(out.split())
-    assert f"proof z {summary['proof_z']:+.2f} p=" in shown and "9 times in 10" in shown
+    assert f"z, losslessness {summary['proof_z']:+.2f} p=" in shown and "9 times in 10" in shown
     main(["results", "--results", str(tmp_path), "--format", "csv"])
     (row,) = csv.DictReader(io.StringIO(capfd.readouterr().out))
     assert float(row["proof_z"]) == summary["proof_z"] and float(row["proof_power"]) == summary["proof_power"]
@@ -60,7 +60,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
 def test_other_runs_have_none(run, keys: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
     _, out, _, record = run(*keys)
     assert [record["summary"][column] for column in UNPROVED] == [None] * len(UNPROVED)
-    assert "proof z" not in out and all("proof" not in prompt for prompt in record["prompts"])
+    assert "z, losslessness" not in out and all("proof" not in prompt for prompt in record["prompts"])
 
 
 @pytest.mark.full
@@ -86,11 +86,11 @@ def test_a_sampled_record_without_a_proof_says_so(tmp_path: Path, capfd: Capture
     """Records from before texts were proved; greedy ones were always compared."""
     make(tmp_path, temperature=0.0)
     assert main(["results", "--results", str(tmp_path)]) == 0
-    assert "unproved" not in capfd.readouterr().out
+    assert "untested" not in capfd.readouterr().out
     make(tmp_path, temperature=1.0)
     assert main(["results", "--results", str(tmp_path)]) == 0
-    assert capfd.readouterr().out.count("unproved") == 2  # in its row, and what it means
-    assert "unproved: two greedy completions compared" in page(Records(tmp_path))
+    assert capfd.readouterr().out.count("untested") == 2  # in its row, and what it means
+    assert "untested: two greedy completions compared" in page(Records(tmp_path))
 
 
 # The case of a lossy loop that passed: 8 prompts, and a proof that a fault of .157 a token would have passed.
@@ -102,18 +102,20 @@ NEEDED = 20  # 8 (.157 / .1)^2
 @pytest.mark.full
 def test_a_small_run_says_how_many_prompts_would_prove_it(tmp_path: Path, capfd: Capture) -> None:
     run_id = make(tmp_path, temperature=1.0, prompts=8, **SMALL)
-    said = f"not proved at this size: {NEEDED} prompts would"
+    said = f"underpowered: {NEEDED} prompts are needed"
     assert main(["results", "--results", str(tmp_path)]) == 0
     shown = capfd.readouterr().out
-    assert "0.30 (not proved at this size)" in shown and "the proof would have missed a fault of 0.1" in shown
+    assert "0.30 (underpowered)" in shown and "the tests would have missed a fault of 0.1" in shown
     records = Records(tmp_path)
     made = page(records)
-    assert f"z = +0.30, but {said}" in made and f"{run_id[-8:]} (unproved)" in made
+    assert f"z = +0.30, but {said}" in made and f"{run_id[-8:]} (underpowered)" in made
     (row,) = records.paper_runs.to_dict("records")
     assert row["unproved"] and row["too_small"]
-    assert [cells["EMP"].endswith(" not proved") for cells in table2(records).shown.to_dict("records")].count(True) == 1
+    assert [cells["EMP"].endswith(" underpowered") for cells in table2(records).shown.to_dict("records")].count(
+        True
+    ) == 1
     summary = records.whole(run_id)["summary"]
-    assert brief(summary).endswith("(not proved at this size)")
+    assert brief(summary).endswith("(underpowered)")
     assert any(name == "speedup measured" and said in what for name, _, what in summary_rows(summary))
     assert remarks(summary)[0].startswith("NOT PROVED") and f"{NEEDED} prompts" in remarks(summary)[0]
     with pytest.warns(UnprovedWarning, match=said):
@@ -132,8 +134,8 @@ def test_a_run_of_some_size_is_proved_and_a_failed_one_needs_no_more_prompts() -
 def test_a_recommendation_says_which_of_its_runs_are_not_proved(capfd: Capture) -> None:
     row = {"estimated": {"value": 1.5, "low": 1.4, "high": 1.6}, "candidate": "bigram", "gamma": 3, "measured": 1.4,
            "measured_low": 1.3, "measured_high": 1.5, "off": 0.07, "run_id": "a-run", "reused": False,
-           "disturbed_by": None, "unproved": "not proved at this size: 20 prompts would"}  # fmt: skip
+           "disturbed_by": None, "unproved": "underpowered: 20 prompts are needed"}  # fmt: skip
     draw({"target": "t", "task": "k", "temperature": 1.0, "dtype": "float32", "hardware": "a CPU", "rows": [],
           "reasons": [], "verified": [row], "engine": "eager", "rounds": [], "disturbed_by": None, "alpha_rows": [],
           "texts_reused": 0, "target_step_s": 0.1, "sample_s": 1.0, "score_s": 1.0})  # type: ignore[typeddict-item, typeddict-unknown-key]  # fmt: skip
-    assert "a-run: its speedup is not proved at this size: 20 prompts would" in capfd.readouterr().out
+    assert "a-run: its speedup is underpowered: 20 prompts are needed" in capfd.readouterr().out

@@ -81,7 +81,7 @@ def test_the_table_names_every_number(capfd: pytest.CaptureFixture[str]) -> None
 def test_the_result_comes_before_the_numbers_behind_it(capfd: pytest.CaptureFixture[str]) -> None:
     sampled = {"identical": None, "proof_z": 0.3, "proof_p": 0.7, "proof_power": 0.02, "proof_z_draft": None}
     sampled |= {"proof_z2": None, "proof_z_order": None, "temperature": 1.0}
-    for changes, proof in (({}, "identical"), (sampled, "proof z")):
+    for changes, proof in (({}, "identical"), (sampled, "z, losslessness")):
         record = {"summary": SUMMARY | changes, "config": {}, "environment": {"threads": 2}}
         Screen(io.StringIO()).show(Result(Path("r.json"), record, reused=False))
         head, speedup, whole, proved, *rest = [line.split("  ")[0] for line in capfd.readouterr().out.splitlines()]

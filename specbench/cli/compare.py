@@ -204,7 +204,7 @@ def _draw_groups(groups: list[Row], key: str) -> None:
         titles = (key, "α", "passes", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
         table = plain_table(titles, left=(key, ""))
         for row in group["rows"]:
-            mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
+            mark = " (lossy)" if row["lossy"] else " (underpowered)" if row.get("unproved") else ""
             cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", row["passes_run"], f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:

@@ -53,7 +53,7 @@ SHOWN = {
     "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
-    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z",
+    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "z",
     "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
     "disturbed": "contended",
 }  # fmt: skip
@@ -243,7 +243,7 @@ def table(rows: list[Row]) -> None:
 def _cell(column: str, row: Row) -> str:
     value = row.get(column)
     if column == "proof_z" and (why := why_unproved(row)) is not None:
-        return "unproved" if value is None else f"{value:.2f} ({why.partition(':')[0]})"
+        return "untested" if value is None else f"{value:.2f} ({why.partition(':')[0]})"
     if column == "run_id":
         return digest(str(value))
     if column == "accept":
@@ -378,7 +378,7 @@ def _untimed(summary: Row) -> str | None:
     if summary.get("disturbed"):
         return f"the machine was contended ({summary.get('disturbed_by')}); run it again with force=true"
     if summary.get("speedup_measured") is None:
-        return "the run has no speedup, since its completions are not proved to be the target's"
+        return "the run has no speedup, since its completions fail the losslessness check"
     return None
 
 

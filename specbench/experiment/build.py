@@ -177,7 +177,7 @@ def build_each(
         making.require_room([*task.prompts, *task.probe_prompts])
         not_invariant = target.report.not_invariant
         if config.batch > 1 and config.numerics == "invariant":
-            not_invariant = f"rows of a batch are not proved to be invariant (batch={config.batch})"
+            not_invariant = f"rows of a batch are not checked for invariance (batch={config.batch})"
         draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
         found.append(Parts(
             config, task.examples, task.prompts, task.probe_prompts, vocabulary,

@@ -89,11 +89,8 @@ def contended(run_ids: Sequence[str]) -> list[str]:
 
 
 WEAKEST = 0.1  # total variation a token: docs/method.md says why; `certify within=` has the same default
-UNPROVED = "unproved: sampled before records held a proof; only two greedy completions were compared (docs/method.md)"
-TOO_SMALL = (
-    f"not proved at this size: the proof would have missed a fault of {WEAKEST} total variation per token "
-    "(docs/method.md)"
-)
+UNPROVED = "untested: sampled before records held a test; only two greedy completions were compared (docs/method.md)"
+TOO_SMALL = f"underpowered: the tests would have missed a fault of {WEAKEST} total variation per token (docs/method.md)"
 
 
 def is_unproved(row: Row) -> bool:
@@ -113,11 +110,11 @@ def prompts_for_proof(row: Row) -> int | None:
 
 
 def why_unproved(row: Row) -> str | None:
-    """'unproved', or 'not proved at this size: 75 prompts would'; None for a proved run."""
+    """'untested', or 'underpowered: 75 prompts are needed'; None for a run that passed with enough power."""
     if _without_proof(row):
-        return "unproved"
+        return "untested"
     prompts = prompts_for_proof(row)
-    return None if prompts is None else f"not proved at this size: {prompts} prompts would"
+    return None if prompts is None else f"underpowered: {prompts} prompts are needed"
 
 
 def remarks_on_proof(rows: Iterable[Row]) -> list[str]:

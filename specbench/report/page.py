@@ -166,18 +166,18 @@ def _record(row: Row) -> Row:
 
 
 def _proof(row: Row) -> str:
-    """How the record's completions were proved to be the target's."""
+    """How the record's completions were checked to be the target's."""
     if row["simulated"] or row["lossy"]:
         return "simulated" if row["simulated"] else "lossy"
     if not row["lossless"]:
         return "failed"
     if pd.notna(row["proof_z"]):
         prompts = prompts_for_proof(row)
-        small = "" if prompts is None else f", but not proved at this size: {prompts} prompts would"
+        small = "" if prompts is None else f", but underpowered: {prompts} prompts are needed"
         return f"z = {row['proof_z']:+.2f}{small}"
     if pd.notna(row["identical"]):
         return f"{share(row['identical'])} identical"
-    return "unproved: two greedy completions compared"
+    return "untested: two greedy completions compared"
 
 
 def _code(text: str) -> Markup:

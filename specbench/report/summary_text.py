@@ -158,7 +158,7 @@ def _result(s: Summary) -> list[tuple[str, str, str]]:
         said = "of completions equal the target's greedy decoding"
         table.append(("identical", f"{100 * s['identical']:.1f}%", said))
         if s.get("numerics") == "invariant":
-            table.append(("  logits", "equal", "bitwise, however many tokens are read at once; proved at start"))
+            table.append(("  logits", "equal", "bitwise, however many tokens are read at once; checked at start"))
     return table + _proof(s)
 
 
@@ -246,7 +246,7 @@ def _cost_of_verifying(s: Summary) -> str:
 
 
 def _statistics(s: Summary) -> dict[str, float | None]:
-    """The proof's statistics by name, standard normal if tokens were drawn from p."""
+    """The test statistics by name, standard normal if tokens were drawn from p."""
     return {
         "z": s["proof_z"], "draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"],
     }  # fmt: skip
@@ -257,7 +257,7 @@ def _proof(s: Summary) -> list[tuple[str, str, str]]:
         return []
     seen = "".join(f", {name} {z:+.2f}" for name, z in _statistics(s).items() if name != "z" and z is not None)
     return [
-        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
+        ("z, losslessness", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
         ("  power", number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
     ]
 
@@ -410,7 +410,7 @@ def _disproof(s: Summary) -> str:
     else:
         z = _statistics(s)
         worst = max(z, key=lambda name: abs(z[name] or 0.0))
-        seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
+        seen = f"over {s['proof_tokens']} sampled tokens the {worst} statistic is {z[worst]:+.1f}"
     return f"NOT LOSSLESS: {seen}: not drawn from the target, so no speedup is reported; please report this"
 
 

@@ -343,8 +343,8 @@ def test_sampled_completions_without_a_proof_are_marked_where_they_are_used(tmp_
     records = Records(tmp_path)
     for notes in (TABLES["levers"](records).notes, build(["beyond"], records)[0].notes):
         said = " ".join(notes)
-        assert f"{digest(old)} (unproved)" in said and "only two greedy completions were compared" in said
-        assert digest(proved) in said and f"{digest(proved)} (unproved)" not in said
+        assert f"{digest(old)} (untested)" in said and "only two greedy completions were compared" in said
+        assert digest(proved) in said and f"{digest(proved)} (untested)" not in said
 
 
 @pytest.mark.full

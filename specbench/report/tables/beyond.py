@@ -167,7 +167,7 @@ def _show(row: Row) -> Row:
 def _lossless(row: Row) -> str:
     if row["state"] == "lossy":
         return f"lossy, TV {number(row['total_variation'], 3)}"
-    return "not proved" if row["unproved"] is True else "yes" if row["state"] == "lossless" else "no"
+    return "underpowered" if row["unproved"] is True else "yes" if row["state"] == "lossless" else "no"
 
 
 def _quality(row: Row) -> str:
@@ -291,7 +291,7 @@ def _our_tree(row: Row) -> Row:
         "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
         "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
         "passes": row["passes_run"],
-        "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
+        "measured": (measured + " underpowered" * row["unproved"]) if row["lossless"] else "not lossless",
         "record": notes.record(row["run_id"]),
     }  # fmt: skip
 

@@ -42,7 +42,8 @@ def of_loops(used: pd.DataFrame, records: Records) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    marks = [mark for mark in ("lossy", "unproved") if row.get(mark) is True]
+    said = {"lossy": "lossy", "unproved": "underpowered" if row.get("too_small") is True else "untested"}
+    marks = [word for mark, word in said.items() if row.get(mark) is True]
     return digest(row["run_id"]) + (f" ({', '.join(marks)})" if marks else "")
 
 

@@ -189,5 +189,5 @@ def _show(row: Row) -> Row:
 
 def _speed(row: Row, key: str, digits: int) -> str:
     text = interval_of(row, key, digits=digits)
-    mark = " lossy" if row.get("lossy") else " not proved" if row.get("unproved") and text != NONE else ""
+    mark = " lossy" if row.get("lossy") else " underpowered" if row.get("unproved") and text != NONE else ""
     return text + mark
