@@ -11,7 +11,7 @@ Capture = pytest.CaptureFixture[str]
 MINI = ["target=gpt-mini", "draft=gpt-nano", "dtype=float32", "device=cpu", "limit=4", "max_new_tokens=16"]
 CALLS = {
     "run": (["run", *MINI], 2 * 4 * 16, "4 prompts with and without the draft, up to 128 tokens"),
-    "alpha": (["alpha", *MINI, "tokens=64"], 2 * 64, "2 samples of 64 tokens, along which 1 drafts are scored"),
+    "alpha": (["alpha", *MINI, "tokens=64"], 2 * 64, "2 samples of 64 tokens, along which 1 draft is scored"),
     "recommend": (["recommend", *MINI, "tokens=64", "gammas=[1,3]"], 64, "64 tokens"),
     "train": (
         ["train", "recipe=distill", "distill.target=gpt-mini", "data.path=[x.jsonl]", "optim.max_steps=10"],

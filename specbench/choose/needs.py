@@ -115,7 +115,8 @@ def of_alpha(configs: Sequence[ChooseConfig]) -> Needs:
     counts = list(models.values())
     weights = None if None in counts else BYTES[configs[0].dtype] * sum(count for count in counts if count)
     several = "" if samples == 1 else f"{samples} samples of "
-    work = f"the target writes {several}{tokens:,} tokens, along which {drafts} drafts are scored"
+    work = f"the target writes {several}{tokens:,} tokens, along which "
+    work += "1 draft is scored" if drafts == 1 else f"{drafts} drafts are scored"
     return Needs(models, work, samples * tokens, weights, seconds, known_from)
 
 
