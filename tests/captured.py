@@ -97,7 +97,9 @@ class CapturesAtOnce(CudaGraphModel):
         return found
 
     def _same_engine(self, network: Any) -> CudaGraphModel:
-        return CapturesAtOnce(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
+        return CapturesAtOnce(
+            network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, capture=self.capture
+        )
 
 
 def graphs(

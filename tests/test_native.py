@@ -416,8 +416,8 @@ def test_a_rollout_is_its_steps(
         found = []
         for rolls in (True, False):
             session = draft.start(prompt, sampling)
-            assert session.rolling is not None
-            session.rolling = session.rolling if rolls else None
+            assert session.rolls_out
+            session.rolls_out = rolls
             generator = torch.Generator().manual_seed(seed)
             with monkeypatch.context() as patched:
                 if in_torch and not rolls:

@@ -479,7 +479,17 @@ def test_alpha_says_what_the_mismatch_costs(
 ) -> None:
     for how in ("tli", "slem"):
         assert (
-            small(pairs, tmp_path, "byte-level", "unigram", f"draft.vocabulary={how}", "tokens=40", verb="alpha") == 0
+            small(
+                pairs,
+                tmp_path,
+                "byte-level",
+                "unigram",
+                f"draft.vocabulary={how}",
+                "tokens=40",
+                "--verbose",
+                verb="alpha",
+            )
+            == 0
         )
         assert "different vocabularies" in capfd.readouterr().out
     found = [row for file in alpha_files(tmp_path) for row in read_document(file)["rows"]]

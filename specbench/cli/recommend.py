@@ -80,7 +80,11 @@ def score(form: str, configs: list[ChooseConfig], verbose: bool = False) -> None
     rows = found.record["rows"]
     print_rows(form, rows, lambda: draw_alphas(found.record, verbose))
     console = terminal(aside(form))
-    for setting in found.record["settings"] if verbose else ():
+    for setting in found.record["settings"]:
+        if not verbose:
+            if signs := setting.get("disturbed_by"):
+                console.print(f"T={setting['temperature']:g}: CONTENDED: {signs}; α is valid, times are not")
+            continue
         kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "

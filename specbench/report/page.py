@@ -92,7 +92,7 @@ def _table(table: Table) -> Row:
     return {
         "anchor": f"{table.name}-table" if table.name in FIGURES else table.name,  # a figure may have its name
         "title": table.title,
-        "shows": experiment(table.name)["shows"] if table.name != OVERVIEW else "",
+        "shows": experiment(table.name)["shows"] if table.name in TABLES else "",
         "header": list(table.shown.columns),
         "rows": [_cells(row) for block in filled for row in block],
         "folded": [

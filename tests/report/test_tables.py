@@ -11,9 +11,9 @@ import pytest
 from calls import refusal
 from made_records import make
 
+from specbench import border
 from specbench.cli import main
 from specbench.config.catalogue import held
-from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, keep, one_sample
 from specbench.report.figures import build
@@ -274,7 +274,8 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
 def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "table1", f"results={results}"]) == 0
     assert re.search(r"\| 0\.9 +\| 10 +\|", capsys.readouterr().out)
-    assert main(["tables", "--results", str(results), "--format", "csv,latex", "--output", str(tmp_path)]) == 0
+    words = ["--results", str(results), "--format", "csv,latex", "--output", str(tmp_path)]
+    assert main(["tables", *TABLES, *words]) == 0
     assert {file.name for file in tmp_path.iterdir()} == {f"{name}.{end}" for name in TABLES for end in ("csv", "tex")}
 
 
@@ -368,7 +369,7 @@ def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for seed in range(3):
         make(tmp_path, seed=seed, gamma=3 + seed)
     opened: list[Path] = []
-    monkeypatch.setattr(store, "_content", lambda file, read=store._content: opened.append(file) or read(file))
+    monkeypatch.setattr(border, "read_bytes", lambda file, read=border.read_bytes: opened.append(file) or read(file))
     assert main(["tables", *TABLES, f"results={tmp_path}"]) == 0
     assert len(opened) == len(set(opened)) == 3
     assert "tables: 0 of" in capsys.readouterr().err, "what takes a while says how far it is"

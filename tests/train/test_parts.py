@@ -264,7 +264,7 @@ def test_a_draft_of_the_targets_width_starts_from_its_layers_too() -> None:
     ("content", "message"),
     [
         ('{"en": "a", "de": "b"}\n{"en": ', r"line 2: not a JSON object"),
-        ('["a", "b"]\n', r"line 1: not a JSON object but a list"),
+        ('["a", "b"]\n', r"row 1: not a JSON object but a string"),
         ('{"en": "a"}\n', r"row 1: no text field 'de' \(it has en\)"),
         ('{"en": "a", "de": "b", "src": "x"}\n', r"no row is left of 1 after data.keep=\{'src': \['y'\]\}"),
     ],

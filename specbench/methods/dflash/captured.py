@@ -167,6 +167,7 @@ class CapturedBlock:
         self.numbers, self.capacity, self.grows_in_place = target.numbers, target.capacity, target.grows_in_place
         self.lookups, self.blank = Lookups(), target.blank
         self.masks = [drafter.shape.mask] * (drafter.shape.block - 1)
+        self.readable = max(target.readable, drafter.shape.mask + 1)  # a block's ids: a token, then masks
         self.graphs = Graphs.of(target)
         if self.graphs is None:
             CapturedBlockSession(self).look_up(USUAL_COUNTS)

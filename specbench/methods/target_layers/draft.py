@@ -74,6 +74,7 @@ class LayerSkipDraft(EarlyExitDraft):
     def __init__(self, target: Model, skip: Sequence[str]) -> None:
         self.target = target
         self.part = part_without(decoder_layers(target.network), skip, sublayers(target.network))
+        self.operations = target.shallow(*self.part).operations
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
         return LayerSkipSession(self, session, prompt, sampling)
