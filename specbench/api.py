@@ -341,9 +341,9 @@ def _comparing(configs: Sequence[ChooseConfig], stream: IO[str] | None) -> Itera
     require_writable(configs[0].results)
     for task, limit in {repr(config.task): (config.task, config.limit) for config in configs}.values():
         check_own_rows(task, limit, later_turns=False)
-    from specbench.report.console import Screen
+    from specbench.report.console import BARE, Screen
 
-    with Screen(stream or sys.stderr, "working", "{} of {}") as screen:
+    with Screen(stream or sys.stderr, "working", BARE) as screen:
         yield screen
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from specbench.report.console import Screen, counted, terminal
+from specbench.report.console import BARE, Screen, counted, terminal
 
 
 def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +27,14 @@ def test_progress_in_a_log_is_a_few_plain_lines() -> None:
     assert lines[0] == "loading target t5"
     assert lines[-1] == "decoded 100 of 100 prompts"
     assert len(lines) == 6
+
+
+def test_progress_without_a_unit_of_its_own_says_what_is_being_done() -> None:
+    log = io.StringIO()
+    with Screen(log, "working", BARE, slow_s=0) as screen:
+        screen.say("scoring bigram")
+        screen.advance(5, 5)
+    assert log.getvalue().splitlines()[-1] == "scoring bigram: 5 of 5"
 
 
 def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_lasts() -> None:

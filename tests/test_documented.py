@@ -280,3 +280,13 @@ def test_there_are_commands_to_run() -> None:
     assert len(PRINTED) > 40
     assert {command.argv[0] for command in PRINTED} >= {"train", "sweep", "list", "recommend", "explain", "results"}
     assert {"run", "mini", "beyond", "tables", "bench-gpu"} <= set(commands.make_targets())
+
+
+def test_the_readme_gives_the_sizes_of_the_cards() -> None:
+    readme, shipped = commands.ROOT / "README.md", commands.ROOT / "specbench" / "shipped" / "models"
+    first = re.search(r"t5-mini \((\S+)M parameters\) with the draft t5-nano \((\S+)M\)", readme.read_text())
+    assert first is not None
+    for name, said in zip(("t5-mini", "t5-nano"), first.groups(), strict=True):
+        card = (shipped / name / "README.md").read_text()
+        size = re.search(r"parameters \| ([\d.]+)M", card)
+        assert size is not None and f"{float(size[1]):.1f}" == said

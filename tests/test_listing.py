@@ -194,3 +194,17 @@ def test_a_list_is_short_and_all_is_there_on_request(capfd: Capture) -> None:
     assert all(name in names for group in ("target", "draft", "task") for name in choice_names(group) if name != "hub")
     assert main(["list", "target", "--all"]) == 0
     assert "Qwen 2.5 Instruct, 7.6B parameters." in " ".join(capfd.readouterr().out.split())
+
+
+def test_the_short_list_says_where_what_a_choice_needs_is_named(capfd: Capture) -> None:
+    assert main(["list"]) == 0
+    meanings = [line for line in capfd.readouterr().out.splitlines() if line.startswith(("options: ", "training: "))]
+    assert len(meanings) == 2 and all("specbench list --all" in line for line in meanings)
+
+
+def test_the_help_of_figures_names_all_of_them(capfd: Capture) -> None:
+    from specbench.report.figures import FIGURES
+
+    assert main(["figures", "--help"]) == 0
+    said = capfd.readouterr().out
+    assert not [name for name in FIGURES if name not in said and not name.startswith("figure")]

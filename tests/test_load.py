@@ -338,3 +338,9 @@ def test_few_prompts_are_a_mistake(argv: list[str], capfd: Capture) -> None:
 def test_keys_of_a_load_are_no_keys_of_a_ranking(key: str, capfd: Capture) -> None:
     assert main(["recommend", "draft=random", key]) == 2
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_recommendation_that_is_not_there_is_no_damaged_one(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--for", "vllm", "--from", "none.json"]) == 2
+    said = capfd.readouterr().err
+    assert "--from none.json: there is no file of that name" in said and "JSON document" not in said

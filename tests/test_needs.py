@@ -37,6 +37,7 @@ def test_needs_are_told_and_nothing_is_done(
     assert [line.partition(":")[0] for line in out] == ["models", "work", "memory", "time"]
     assert "gpt-mini (" in out[0] and "parameters" in out[0] and work in out[1]
     assert "MB" in out[2] and out[3].startswith("time: about ")
+    assert ("at most: " in out[3]) == (verb == "train")  # of training, rows are as a rule shorter than they may be
     assert main([*words, "--dry-run", "--format", "json"]) == 0
     needs = json.loads(capfd.readouterr().out)
     assert needs["tokens"] == tokens and needs["seconds"] > 0 and needs["weights_bytes"] > 0

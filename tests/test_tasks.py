@@ -150,7 +150,9 @@ def test_training_text_and_its_key_follow_the_content(tmp_path: Path) -> None:
 
 
 def test_own_rows_need_their_own_training_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"task\.train_path is not set"):
+    with pytest.raises(
+        UserError, match=r"task\.train_path is not set: .*draft\.top_tokens .*t5-nano-top1000.*draft=t5-nano\)"
+    ):
         list(task(written(tmp_path, "rows.jsonl", ROWS)).training_text())
 
 
@@ -184,3 +186,16 @@ def test_an_order_is_drawn_with_a_seed_and_turns_remain_together() -> None:
     assert found == [example.index for example in shuffled(turns, 1)] != [example.index for example in turns]
     assert sorted(found) == list(range(10))
     assert all(found.index(later) == found.index(later - 1) + 1 for later in (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b"%PDF-1.4 a", "a PDF"), (b"PK\x03\x04 a", "a zip archive"), (b"GGUF a", "a model in GGUF")]
+)
+def test_a_file_of_another_kind_is_named_not_read_as_prompts(tmp_path: Path, content: bytes, kind: str) -> None:
+    with pytest.raises(UserError, match=rf"rows\.x: is {kind}.*; give \.jsonl"):
+        task(written(tmp_path, "rows.x", content)).examples(None)
+
+
+def test_a_line_that_is_no_json_has_one_line_number(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"line 2: not a JSON object on one line \(.*, character \d+\)$"):
+        task(written(tmp_path, "rows.jsonl", ROWS.splitlines(keepends=True)[0] + b'{"en": "a"\n')).examples(None)

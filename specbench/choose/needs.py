@@ -172,7 +172,8 @@ def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | Non
     rate = operations_a_second("cuda" if torch.cuda.is_available() else "cpu")
     return (
         operations / rate,
-        f"{operations:.1e} operations at the {rate / 1e9:.0f} GFLOP/s of a short product",
+        f"at most: {operations:.1e} operations, if every row is as long as it may be, at the {rate / 1e9:.0f} GFLOP/s "
+        "of a short product",
     )
 
 

@@ -327,7 +327,8 @@ def _names(found: Sequence[Choice]) -> None:
                                     break_on_hyphens=False))  # fmt: skip
     needed = {choice.needs for choice in found if choice.group != "target"}
     for needs in (one for one in NEEDS if one in needed):
-        print(f"{needs}: {MEANINGS[needs]}")
+        meaning = MEANINGS[needs].replace("'from' names", "column 'from' of specbench list --all names")
+        print(f"{needs}: {meaning}")
     print(ANY_MODEL)
     print(f"what each is: specbench list --all, or specbench list {' | '.join(GROUPS[1:])}")
 

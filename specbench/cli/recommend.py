@@ -313,6 +313,10 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
     from specbench.records.documents import read_document
 
     file = Path(options["from"])
+    if not file.exists():
+        raise UserError(
+            f"--from {file}: there is no file of that name; specbench recommend writes results/recommend/ID.json"
+        )
     try:
         document = read_document(file)
     except Unreadable as error:

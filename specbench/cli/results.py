@@ -370,7 +370,7 @@ def by_stratum(catalog: Catalog, by: By, run: str | None, form: str) -> None:
             continue
         of_run = {name: summary.get(name) for name in OF_RUN} | {"by": by, "untimed": untimed}
         rows += [of_run | _stratum_row(one) for one in found]
-    print_rows(form, rows, lambda: _draw_strata(rows, by))
+    print_rows(form, rows, lambda: _draw_strata(rows, by, bool(run_ids)))
 
 
 def _untimed(summary: Row) -> str | None:
@@ -391,12 +391,13 @@ def _stratum_row(one: Stratum) -> Row:
     return row
 
 
-def _draw_strata(rows: list[Row], by: str) -> None:
+def _draw_strata(rows: list[Row], by: str, has_runs: bool) -> None:
     from rich.text import Text
 
     console = wide_console()
     if not rows:
-        console.print(NOTHING.get(by, "no run whose rows have a category; task.category_field=NAME names its field"))
+        nothing = NOTHING.get(by, "no run whose rows have a category; task.category_field=NAME names its field")
+        console.print(nothing if has_runs else f"{nothing}; there is no record at all: 'specbench run' makes one")
     for run_id, own in groupby(rows, key=lambda row: row["run_id"]):
         first, *others = own
         named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"

@@ -89,7 +89,7 @@ def _group(override: str) -> str:
 ALIASES = {
     "T": "sampling.temperature", "temp": "sampling.temperature", "k": "gamma", "g": "gamma", "K": "gamma",
     "lookahead": "gamma", "prompts": "limit", "n": "limit", "max_tokens": "max_new_tokens", "output": "results",
-    "rule": "accept.rule", "model": "target", "dataset": "task", "data": "task",
+    "rule": "accept.rule", "model": "target", "dataset": "task", "data": "task", "steps": "optim.max_steps",
 }  # fmt: skip
 PLACED = ("target", "draft", "task")  # groups that also take a file or a folder
 ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
@@ -102,7 +102,8 @@ def no_such_key(key: str, schema: type[Any]) -> str:
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
-    close = [ALIASES[key]] if ALIASES.get(key) in known else []
+    meant = ALIASES.get(key) or ALIASES.get(key.rpartition(".")[2])
+    close = [meant] if meant in known and meant != key else []
     close += [leaves[key]] if key in leaves else []
     if not close:
         close += difflib.get_close_matches(key, known, n=3)

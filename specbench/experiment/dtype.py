@@ -43,7 +43,7 @@ class DtypeProbe:
         bound = CLEARLY * self.bfloat16_ms
         return (
             f"dtype=auto: {self.dtype}; linear maps of this shape take {self.bfloat16_ms:.2f} ms in bfloat16 and "
-            f"{self.float32_ms:.2f} in float32 (chosen below {bound:.2f}); to pin it: dtype={self.dtype}"
+            f"{self.float32_ms:.2f} in float32 (float32 is taken below {bound:.2f} ms); to pin it: dtype={self.dtype}"
             + ("" if self.waited is None else f"; CONTENDED: it waited for a core {100 * self.waited:.0f}% of its time")
         )
 

@@ -67,6 +67,7 @@ def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
+BARE = "{} of {}"  # progress in a unit that depends on what is being done
 STEP = re.compile(r"[a-z]+ing |the target writes ")  # begins a line that says what is being done
 
 
@@ -113,6 +114,7 @@ class Screen:
         self._task = self._progress.add_task("starting", total=None)
         self._slow_s = SLOW_S if slow_s is None else slow_s
         self._printed = time.monotonic()
+        self._said = doing  # what is being done, for progress whose unit depends on it
         self._step: threading.Timer | None = None  # prints a line of the log when its step turns out to be slow
 
     def __enter__(self) -> Self:
@@ -127,6 +129,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         self._progress.update(self._task, description=text)
+        self._said = text
         self._end_step()
         if self._console.is_terminal:
             return
@@ -151,7 +154,8 @@ class Screen:
         self._end_step()
         is_due = (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total
         if not self._console.is_terminal and is_due and time.monotonic() - self._printed >= self._slow_s:
-            self._console.print(self._done.format(done, total) + also)
+            what = f"{self._said}: " if self._done == BARE else ""
+            self._console.print(what + self._done.format(done, total) + also)
             self._printed = time.monotonic()
 
     def line(self, result: "Result", place: str = "") -> None:

@@ -18,6 +18,11 @@ from specbench.border import Unreadable
 from specbench.errors import UserError, first_line
 
 TEXT_FIELD = "text"  # what a line of a plain text file is called
+# The first bytes of files that are no rows.
+FOREIGN = {
+    b"%PDF": "a PDF", b"PK\x03\x04": "a zip archive (as .docx and .xlsx are)", b"GGUF": "a model in GGUF",
+    b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
+}  # fmt: skip
 JSON, CSV, PARQUET = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv"), ".parquet"
 SAVED = "state.json", "dataset_dict.json"  # what `save_to_disk` of `datasets` puts beside a split, and beside splits
 
@@ -58,6 +63,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield from read_rows(file)
         return
     suffixes = path.suffixes
+    _require_rows(path)
     if any(suffix in JSON for suffix in suffixes):
         yield from _json_rows(path)
     elif path.suffix == PARQUET:
@@ -68,6 +74,17 @@ def read_rows(path: Path) -> Iterator[Row]:
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
                 yield Row(f"{path}, line {number}", {TEXT_FIELD: line.rstrip("\n")})
+
+
+def _require_rows(path: Path) -> None:
+    """Raises UserError where a file begins as one of another kind does, whose bytes would be read as prompts."""
+    try:
+        with border.open_regular(path) as opened:
+            start = opened.read(8)
+    except (OSError, Unreadable):
+        return  # the reader of the format says why
+    if (kind := next((kind for mark, kind in FOREIGN.items() if start.startswith(mark)), None)) is not None:
+        raise UserError(f"{path}: is {kind}, not rows of text; give .jsonl, .json, .csv, .tsv, .parquet or plain text")
 
 
 def _saved_rows(path: Path) -> Iterator[Row]:
@@ -129,7 +146,10 @@ def _json_rows(path: Path) -> Iterator[Row]:
         try:
             fields = border.parse(line)
         except Unreadable as error:
-            raise UserError(f"{where}: not a JSON object on one line ({error})") from error
+            cause = error.__cause__
+            # Not the whole message of `json`, which counts lines within this one.
+            reason = f"{cause.msg}, character {cause.pos + 1}" if isinstance(cause, json.JSONDecodeError) else error
+            raise UserError(f"{where}: not a JSON object on one line ({reason})") from error
         if not isinstance(fields, dict):
             raise UserError(f"{where}: not a JSON object but {_described(fields)}")
         yield Row(where, fields)

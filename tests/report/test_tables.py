@@ -391,5 +391,9 @@ def test_own_runs_are_a_table_whatever_they_are_of(tmp_path: Path, capfd: Captur
     out = capfd.readouterr().out
     assert out.count("| mine ") == 2 and "left out, fewer than 20 prompts" in out and out.count("was contended") == 1
     assert "in Python" in out and "bootstrap" not in out
+    make(tmp_path / "contended", disturbed=True, disturbed_by="it waited")
+    assert main(["tables", "runs", "--results", str(tmp_path / "contended")]) == 0
+    out = capfd.readouterr().out
+    assert "no record" not in out and "no run to show" in out and "was contended" in out
     assert main(["tables", "runs", "--results", str(tmp_path / "nothing")]) == 0
     assert "no record: specbench run makes one" in capfd.readouterr().out

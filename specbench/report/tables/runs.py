@@ -35,13 +35,18 @@ def runs(records: Records) -> Table:
         *notes.of_alpha(used),
         *notes.of_records(used),
         *notes.of_loops(used, records),
-    ] if len(used) else ["no record: specbench run makes one"]  # fmt: skip
+    ] if len(used) else [_nothing(records)]  # fmt: skip
     if records.left_out:
         under.append(
             f"left out, fewer than {records.fewest_prompts} prompts (--min-prompts): "
             f"{', '.join(map(digest, records.left_out))}"
         )
     return Table("runs", "Runs. The target alone and with a draft", shown, values, under)
+
+
+def _nothing(records: Records) -> str:
+    """Why there is no row: no run at all, or only runs that are left out, each of which another note names."""
+    return "no run to show" if records.left_out or records.disturbed else "no record: specbench run makes one"
 
 
 def _show(row: dict[str, object], telling: list[str]) -> dict[str, str]:
