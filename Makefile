@@ -95,6 +95,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/docs_numbers.py --check
+	$(BIN)/python tools/drawn.py --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
