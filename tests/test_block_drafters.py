@@ -304,7 +304,8 @@ def test_a_long_text_has_the_same_blocks(tmp_path: Path) -> None:
             one.read(part_LF)
         ours.reserve(MOST_STACKED + 1)
         found, expected = (one.block(7, 3).logits_LV for one in (ours, own))
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        # fp32 sums are ordered by the processor's vectors: 1.2e-5 apart with AVX-512.
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
     assert ours.length == own.length == 300
 
 
