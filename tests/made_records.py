@@ -148,3 +148,20 @@ def _prompt(index: int, gamma: int, alpha: float, c: float, draw: np.random.Gene
         },
         "speculative": way | {"decode_s": spent, "steps_s": [], "passes": passes, "draft_start_s": 0.001},
     }  # fmt: skip
+
+
+def alpha_row(**more: Any) -> dict[str, Any]:
+    """A whole row of a document of `specbench alpha`."""
+    row = {
+        "target": "t5-mini", "draft": "bigram", "task": "ende-mini", "temperature": 0.0, "top_k": None, "top_p": None,
+        "accept": "exact", "lossy": False, "prompts": 2, "tokens": 6, "alpha": 0.5, "alpha_low": 0.4, "alpha_high": 0.6,
+        "lenient": {}, "dtype": "float32", "device": "cpu", "hardware": "a CPU", "simulated": False,
+        "created": "2026-01-02T03:04:05+00:00",
+    }  # fmt: skip
+    return row | more
+
+
+def scored_setting(**more: Any) -> dict[str, Any]:
+    """A whole setting of a document of `specbench alpha`, but for its drafts."""
+    times = dict.fromkeys(("sample_s", "score_s", "wall_s"), 1.0)
+    return {"temperature": 0.0, "sample": "a.json", "texts_reused": 0, **times, **more}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_records import make
 from networks import tokenizer
 
 import specbench.experiment.runner as runner
@@ -109,11 +110,11 @@ def test_out_of_memory_while_loading(
 
 
 def test_results_skip_a_damaged_record_by_name(tmp_path: Path) -> None:
-    store.write(tmp_path, {"run_id": "good", "summary": {"target": "t", "alpha": 0.5}})
+    make(tmp_path, alpha=0.5)
     (tmp_path / "runs" / "bad.json").write_text("{")
     command = [sys.executable, "-m", "specbench", "results", "--results", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "0.500" in done.stdout
+    assert done.returncode == 0 and "t5-nano" in done.stdout
     assert done.stderr.splitlines() == [
         f"specbench: {tmp_path}/runs/bad.json: skipped, it is not a record (the file is cut short)"
     ]

@@ -81,7 +81,7 @@ def test_every_import_of_the_parts_is_tried(script: ModuleType) -> None:
     # Triton comes with torch for CUDA; scipy is imported by a helper of tests that are no part; without pynvml the
     # driver's own command is asked.
     assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml"}
-    names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score"}
+    names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score", "pyyaml"}
     assert {script._name(one) for one in script.requirements()} <= names
 
 

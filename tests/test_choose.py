@@ -101,7 +101,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     assert len(samples) == 2
 
     # The sample is taken up by a later call, and the estimate is the one that decoding gives, to the last digit.
-    assert main(["alpha", *argv, "draft=bigram", "sampling.temperature=1"]) == 0
+    assert main(["alpha", *argv, "draft=bigram", "sampling.temperature=1", "--verbose"]) == 0
     assert "3 completions from the cache" in capfd.readouterr().out
     assert samples == {file: file.read_text() for file in (tmp_path / "samples").glob("*.json")}
     assert main(["run", *argv, drafts[1], "sampling.temperature=1", "gamma=2"]) == 0

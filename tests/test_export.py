@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kept_records import RESULTS, newest
-from made_records import make
+from made_records import alpha_row, make, scored_setting
 from records.test_schema import faults
 
 from specbench.analysis.acceptance.strata import range_of
@@ -123,15 +123,11 @@ def test_kept_records_have_profiles(columns: dict[str, Any], capsys: Capture) ->
 
 def test_a_document_of_alpha_gives_the_profile_of_one_draft(tmp_path: Path, capsys: Capture) -> None:
     share = {"value": 0.5, "low": 0.4, "high": 0.6}
-    row = {
-        "target": "t5-mini", "draft": "heads", "task": "ende-mini", "temperature": 0.0, "top_k": None, "top_p": None,
-        "accept": "exact", "lossy": False, "prompts": 2, "tokens": 6, "dtype": "float32", "hardware": "a CPU",
-        "created": "2026-01-02T03:04:05+00:00", "simulated": False, "acceptance_by_rank": {"fixed": [share, share]},
-    }  # fmt: skip
+    row = alpha_row(draft="heads", acceptance_by_rank={"fixed": [share, share]})
     texts = [{"beta": [1.0, 0.0, 0.5], "ahead": [{"beta": [0.0, 1.0, 0.0]}]}, {"beta": [1.0] * 3, "ahead": []}]
     document = {
         "alpha_id": "t5-mini-ende-mini-1", "rows": [row, row | {"draft": "bigram"}],
-        "settings": [{"temperature": 0.0, "drafts": {"heads": texts, "bigram": texts}}],
+        "settings": [scored_setting(drafts={"heads": texts, "bigram": texts})],
     }  # fmt: skip
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
     (task,) = export(capsys, "t5-mini-ende-mini-1", "--draft", "heads", f"results={tmp_path}")["tasks"]

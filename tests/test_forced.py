@@ -161,5 +161,5 @@ def test_damaged_files_are_one_line(text: str, said: str, tmp_path: Path) -> Non
 
 def test_trees_and_policies_have_no_such_acceptance() -> None:
     for summary in ({"gamma": None}, {"gamma": 3, "tree": "sequoia"}):
-        with pytest.raises(UserError, match="of chains at one γ"):
+        with pytest.raises(UserError, match="needs a chain with a constant γ"):
             acceptance({"summary": summary, "prompts": []}, "r")

@@ -4,7 +4,7 @@ import pytest
 
 from specbench.cli.compare import _draw_groups
 
-ONE = {"run_id": "a", "alpha": 0.7, "speedup_measured": 1.5, "lossy": False, "gamma": 3}
+ONE = {"run_id": "a", "alpha": 0.7, "speedup_measured": 1.5, "lossy": False, "gamma": 3, "passes_run": "in C"}
 PAIRED = {
     "speedup": {"value": 0.9, "low": None, "high": None},
     "alpha": {"value": 0.0, "low": None, "high": None},

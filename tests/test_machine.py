@@ -19,6 +19,7 @@ from specbench.cli import main
 from specbench.config.keys import bytes_of
 from specbench.engine.buffers import BufferPool
 from specbench.engine.capture.lower import PackedWeights
+from specbench.engine.capture.static import StaticModel
 from specbench.experiment import machine as machines
 from specbench.experiment.machine import Machine, Nvml, Smi, memory_speed, reasons_in
 from specbench.experiment.memory import bytes_held
@@ -315,7 +316,9 @@ OfDraft.__module__ = "specbench.methods.of_tests"
 
 
 def model_of(network: nn.Module) -> Any:
-    return SimpleNamespace(network=network, packed=PackedWeights())
+    made = StaticModel.__new__(StaticModel)  # as much of one as holds memory
+    vars(made).update(network=network, packed=PackedWeights())
+    return made
 
 
 def test_every_storage_counts_once_and_for_the_target_first() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kept_records import CHAIN, HERE, kept
-from made_records import make
+from made_records import alpha_row, make, scored_setting
 
 from specbench.analysis.paired import alpha_spread, detectable, speedup_spread
 from specbench.analysis.summary import PARTS, speedups
@@ -118,7 +118,7 @@ def test_plan_of_a_run(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_plan_of_a_document_of_alpha(tmp_path: Path, capsys: Capture) -> None:
-    row = {"draft": "bigram", "temperature": 0.0, "accept": "exact", "lossy": False}
+    row = alpha_row()
     texts = [{"beta": [1.0, 0.0, share]} for share in (0.0, 0.5, 1.0)]
     document: dict[str, Any] = {
         "alpha_id": "t5-mini-ende-mini-1",
@@ -127,19 +127,19 @@ def test_plan_of_a_document_of_alpha(tmp_path: Path, capsys: Capture) -> None:
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
     assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--within", "2%"]) == 2
     assert "holds no scores of single tokens" in capsys.readouterr().err
-    document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": texts}}]
+    document["settings"] = [scored_setting(drafts={"bigram": texts})]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
     assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["value"] == pytest.approx(0.5) and planned["prompts"] == 3 and planned["seconds"] is None
-    document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": texts[:1]}}]
+    document["settings"] = [scored_setting(drafts={"bigram": texts[:1]})]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
     assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["prompts"] == 1 and planned["needed"] is None
     assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--within", "2%"]) == 0
     assert "one prompt does not show how much prompts differ" in capsys.readouterr().out
-    document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": [texts[0], texts[0]]}}]
+    document["settings"] = [scored_setting(drafts={"bigram": [texts[0], texts[0]]})]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
     assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]

@@ -203,6 +203,8 @@ def read(file: Path) -> RunRecord:
     """The whole record of a finished run, compressed or not, as its type says. Raises Unreadable where damaged."""
     record = migrated(border.parse(border.read_bytes(file), Row))
     _require_head(record)
+    if FAILED in record["summary"]:  # it says why, and has no prompts
+        return cast(RunRecord, record)
     border.check(record, RunRecord)
     border.check(record["config"], FrozenConfig)
     return cast(RunRecord, record)
@@ -227,7 +229,7 @@ def read_head(file: Path) -> Head:
 def _require_head(head: Row) -> None:
     """Raises Unreadable where a first line is not of its type, or holds an id or a date that names another file."""
     if not is_file_name(head.get("run_id")):
-        raise Unreadable(f"run_id {border.shown(head.get('run_id'))} is no name of a file")
+        raise Unreadable(f"run_id {border.shown(head.get('run_id'))} is not the name of a file")
     summary: Any = head.get("summary")
     failed = isinstance(summary, dict) and FAILED in summary
     border.check(head, _FailedHead if failed else _Head)

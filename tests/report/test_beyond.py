@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.report.figure import BLUE, PAPER, VERMILLION
+from specbench.report.figure import FAINT, PAPER, VERMILLION
 from specbench.report.figures import build
 from specbench.report.table import render
 from specbench.report.tables import TABLES
@@ -118,7 +118,7 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     assert [text.get_text() for text in second.texts] == ["1.80×, γ=3, lossy"]
     marks = [line for line in first.lines if line.get_marker() in "os" and len(line.get_xdata()) == 1]
     drawn = {(to_hex(mark.get_markeredgecolor()), to_hex(mark.get_markerfacecolor())) for mark in marks}
-    assert drawn == {(BLUE, BLUE), (VERMILLION, PAPER)}
+    assert drawn == {(FAINT, FAINT), (VERMILLION, PAPER)}  # passes in Python are not blue
     assert "Hollow: a lossy rule" in figure.alt
 
 
