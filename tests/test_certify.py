@@ -287,7 +287,7 @@ def test_the_end_that_the_target_prefers_is_tested(
     (end,) = loaded(folders["gpt2"])[1].eos_ids
     made = EagerModel.__init__
     monkeypatch.setattr(
-        EagerModel, "__init__", lambda self, net, size, _: made(self, net, size, frozenset({end, last}))
+        EagerModel, "__init__", lambda self, net, size, _, *more: made(self, net, size, frozenset({end, last}), *more)
     )
     file = written(tmp_path / "o.jsonl", [row])
     code, found = certified(file, folders["gpt2"], capfd, "within=0.6")

@@ -108,7 +108,7 @@ def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None
     code, said = run("blockwise", f"draft.path={damaged}")
     assert code == 2 and "draft: the heads in" in said and "damaged cannot be loaded" in said
     code, said = run("blockwise", f"draft.path={heads}", verb="bench")
-    assert code == 2 and "which generate cannot read; use run" in said
+    assert code == 2 and "which generate does not return; use run" in said
     code, said = run("blockwise", f"draft.path={heads}", kind="gpt2")
     assert code == 2 and "were trained on t5, and this target's weights are others" in said
 

@@ -90,7 +90,7 @@ def test_slips(words: list[str], said: str, tmp_path: Path, capfd: Any) -> None:
 def test_alpha_shows_its_bound_for_each_number_of_tokens(tmp_path: Path, capfd: Any) -> None:
     """A draft with these tokens alone cannot be accepted more often, and with all of them the bound is 1."""
     words = ["alpha", "target=gpt-mini", "draft=gpt-nano,bigram", "sampling.temperature=0", "tokens=60", "limit=6",
-             "max_new_tokens=16", "dtype=float32", f"results={tmp_path}"]  # fmt: skip
+             "max_new_tokens=16", "dtype=float32", f"results={tmp_path}", "--verbose"]  # fmt: skip
     assert main(words) == 0
     assert "with draft.top_tokens=N α is at most" in capfd.readouterr().out
     (file,) = (tmp_path / "alpha").glob("*.json")

@@ -19,7 +19,7 @@ MORE = {
     "accept=exact": IN_C, f"{SAMPLED} sampling.top_k=5": IN_C, f"{SAMPLED} accept=onehot": IN_PYTHON,
     f"{SAMPLED} sampling.min_p=0.1": IN_PYTHON,
     "accept=block": IN_C, "accept=match": IN_C, f"{SAMPLED} accept=block": IN_PYTHON,
-    f"{SAMPLED} accept=match": IN_PYTHON, "accept=typical": IN_PYTHON, "gamma=adaptive": IN_PYTHON,
+    f"{SAMPLED} accept=match": IN_PYTHON, "accept=typical": IN_C, "gamma=adaptive": IN_PYTHON,
     "sampling.repetition_penalty=1.2": IN_PYTHON, "batch=2": IN_PYTHON, "engine=static": IN_PYTHON,
 }  # fmt: skip
 

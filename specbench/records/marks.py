@@ -50,7 +50,7 @@ PASSES_RUN = (
 
 
 OF_ONE_MODEL = ("model", "quantised")  # kinds of draft whose tokens a model of their own chooses one by one
-BY_ARGMAX = ("block", "match", "onehot")  # rules that are Algorithm 1 at T = 0
+BY_ARGMAX = ("block", "match", "onehot", "typical")  # rules that are Algorithm 1 at T = 0
 
 
 def passes_run(row: Row, config: Mapping[str, Any]) -> str:
@@ -62,7 +62,7 @@ def passes_run(row: Row, config: Mapping[str, Any]) -> str:
     """
     draft, sampling = config.get("draft") or {}, config.get("sampling") or {}
     plain = draft.get("kind", "model") in OF_ONE_MODEL and draft.get("confidence") is draft.get("window") is None
-    by_argmax = row.get("temperature") == 0 and row.get("accept") in BY_ARGMAX
+    by_argmax = row.get("temperature") == 0 and str(row.get("accept")).partition(" ")[0] in BY_ARGMAX
     by_rule = (row.get("accept", "exact") == "exact" or by_argmax) and sampling.get("min_p") is None
     alone = (row.get("batch") or 1) == 1 and not row.get("tree") and isinstance(row.get("gamma"), int)
     own = not row.get("vocabulary") and not row.get("processing") and not row.get("simulated")

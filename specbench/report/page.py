@@ -35,7 +35,7 @@ STEPS = len(TABLES) + 2 * len(FIGURES)  # a figure is drawn, then written
 
 def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
     """The page as HTML; `step` is called before each of the STEPS."""
-    tables, figures = build_tables((), records, step), build_figures((), records, step)
+    tables, figures = build_tables(tuple(TABLES), records, step), build_figures((), records, step)
     scored = cells(records)
     parts = {
         "tables": [_table(table) for table in tables if OF_PAPER.match(table.name)],

@@ -62,7 +62,8 @@ def sample(record: RunRecord) -> Sample:
     gamma = deepest if tree else summary["gamma"]
     depth = max(gamma or 0, deepest)
     simulated, ruled = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
-    falls_with_position = DRAFT_KINDS[record["config"]["draft"]["kind"]].falls_with_position and not simulated
+    kind = DRAFT_KINDS.get(record["config"]["draft"].get("kind", "model"))  # None: of a package that is not installed
+    falls_with_position = kind is not None and kind.falls_with_position and not simulated
     plain = not (tree or ruled or falls_with_position or simulated) and summary.get("accept", "exact") == "exact"
     most = record["config"]["max_new_tokens"]
     lengths = sorted({len(prompt["speculative"]["tokens"]) for prompt in prompts})
