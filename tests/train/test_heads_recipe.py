@@ -66,7 +66,8 @@ def test_heads_continue_from_earlier_heads(t5_recipe: Recipe, tmp_path: Path) ->
     with pytest.raises(UserError, match="distill.start_from=.*: not weights of the kind and shape that this recipe"):
         train(wider)
     with pytest.raises(UserError, match="give a folder with one .safetensors file of such heads"):
-        train(replace(wider, distill=replace(plan, start_from=str(tmp_path / "nothing"))))
+        of_nothing = replace(plan, start_from=str(tmp_path / "nothing"))
+        train(replace(wider, output=str(tmp_path / "of-nothing"), distill=of_nothing))
 
 
 def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
