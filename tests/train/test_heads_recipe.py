@@ -65,8 +65,8 @@ def test_heads_continue_from_earlier_heads(t5_recipe: Recipe, tmp_path: Path) ->
     wider = replace(still, output=str(tmp_path / "wider"), blockwise=BlockwisePlan(heads=4, hidden=16))
     with pytest.raises(UserError, match="distill.start_from=.*: not weights of the kind and shape that this recipe"):
         train(wider)
+    of_nothing = replace(plan, start_from=str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="give a folder with one .safetensors file of such heads"):
-        of_nothing = replace(plan, start_from=str(tmp_path / "nothing"))
         train(replace(wider, output=str(tmp_path / "of-nothing"), distill=of_nothing))
 
 
