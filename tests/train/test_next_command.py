@@ -29,9 +29,7 @@ def no_generate(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(
-            "distill", marks=pytest.mark.xfail(reason="an id of the toy tokenizer is beyond the draft's table")
-        ),
+        pytest.param("distill", marks=pytest.mark.xfail(reason="an id beyond the draft's table")),
         "medusa",
     ],
 )
