@@ -17,6 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
@@ -319,7 +320,7 @@ class PrefixBatch:
         else:
             inputs = {"decoder_input_ids": ids_NL, "encoder_outputs": (self._encoded.expand(len(ids_NL), -1, -1),)}
         logits_NLV: Tensor = self._model.network(
-            past_key_values=self._cache, use_cache=True, **inputs, **options
+            use_cache=True, **{cache_argument(self._model.network): self._cache}, **inputs, **options
         ).logits
         self._read_RT = tokens_NT
         return logits_NLV

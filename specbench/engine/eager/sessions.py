@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
@@ -230,7 +231,7 @@ class EagerSession(NetworkSession):
                 options |= model.placement.in_a_row(length + new.earlier, new.tokens)
             if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
-            options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
+            options[cache_argument(model.network)] = self._cache
             output = RUNS.run(model.network, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
@@ -343,7 +344,7 @@ class RecurrentSession(DecoderOnlySession):
         with ExitStack() as contexts:
             contexts.enter_context(recurrence.reading(cache.layers, new))
             options = contexts.enter_context(model.placement.applying(layout)) if recurrence.attends else {}
-            output = model.network(input_ids=ids, use_cache=True, **(options | {recurrence.argument: cache}))
+            output = model.network(input_ids=ids, use_cache=True, **(options | {cache_argument(model.network): cache}))
         found = [logits_LV[:count] for logits_LV, count in zip(output.logits, counts, strict=True)]
         for session, (_, tokens, parents), logits_LV in zip(sessions, reads, found, strict=True):
             session._has_read(tokens, parents, logits_LV)
