@@ -1,12 +1,15 @@
 """The C kernels under a sanitizer, against plain loops, for each width of vectors that this machine has."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specbench import kernels
 from specbench.kernels import FLAGS, SOURCE
 
 CHECK = Path(__file__).parent / "native_check.c"
@@ -58,3 +61,36 @@ def test_kernels_are_right_and_touch_no_other_memory(march: str, tmp_path: Path)
     assert ran.returncode == 0, ran.stdout + ran.stderr[:2000]
     tiles = "( and tiles)?" if march == "sapphirerapids" else ""  # where the system permits them
     assert re.fullmatch(rf"passed: vectors of {WIDTHS[march]} bytes{tiles}, 0 differences\n", ran.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in SOURCE.parent.glob("*.[ch]")))
+def test_a_change_of_any_file_makes_another_library(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = kernels._digest([str(COMPILER)])
+    for file in SOURCE.parent.glob("*.[ch]"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(kernels, "SOURCE", tmp_path / SOURCE.name)
+    assert kernels._digest([str(COMPILER)]) == before
+    with open(tmp_path / name, "a") as opened:
+        opened.write("/* changed */\n")
+    assert kernels._digest([str(COMPILER)]) != before
+
+
+@pytest.mark.parametrize("kind", ["alpha", "speed", "lossy"])
+def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("power", Path(__file__).parent.parent / "tools" / "power.py")
+    assert spec is not None and spec.loader is not None
+    power: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(power)
+    plant = object.__new__(power.Plant)
+    plant.kind = kind
+    monkeypatch.setattr(kernels, "SOURCE", SOURCE)  # which it replaces
+    monkeypatch.setattr(power.tempfile, "mkdtemp", lambda: str(tmp_path))
+    plant._in_c(3)
+    assert kernels.SOURCE == tmp_path / SOURCE.name
+    command = [str(COMPILER), *FLAGS, "-Wno-psabi", "-fsyntax-only", "-Wno-pragmas", str(kernels.SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

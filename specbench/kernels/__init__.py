@@ -1,9 +1,9 @@
-"""`kernels.c`, compiled for this machine by the C compiler that is there, once, and loaded.
+"""`kernels.c` and its headers, compiled for this machine by the C compiler that is there, once, and loaded.
 
 `engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it; `levels` rounds
 weights to few bits.
 
-The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
+The library lies in the user's cache folder, under a digest of the sources, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
 """
 
@@ -107,6 +107,12 @@ def _loaded() -> ctypes.PyDLL:
     return loaded
 
 
+def sources() -> dict[str, str]:
+    """The text of `kernels.c` and of each header that it includes, by name."""
+    files = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
+
+
 def _compile(command: list[str], file: Path) -> None:
     """Write the library to `file`, whole or not at all: several processes may do so at once."""
     handle, made = tempfile.mkstemp(suffix=".so", dir=file.parent)
@@ -144,7 +150,7 @@ def _digest(command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
     said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     processor = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", said, re.MULTILINE)
-    content = [SOURCE.read_text(encoding="utf-8"), *command, version, platform.machine(), *sorted(set(processor))]
+    content = [*sources().values(), *command, version, platform.machine(), *sorted(set(processor))]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,173 @@
+/* Products of rows with packed weights: in vectors, or in matrix registers where the machine has them. */
+
+/* Inputs come in pairs, and with tiles 32 at a time: `k` and the zeros that fill up the last of them. */
+#ifdef TILES
+enum { INPUTS = 32 };
+#else
+enum { INPUTS = 2 };
+#endif
+static inline int64_t filled_up(int64_t k) { return (k + INPUTS - 1) / INPUTS * INPUTS; }
+
+/* The number of floats (bf16: of 16 bits) that `pack` writes. */
+int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * filled_up(k); }
+
+/* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
+   instructions for bf16 two inputs of one output, which these multiply and add at once, and else two outputs. */
+static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
+    if (!is_short) return i * BLOCK + j;
+#ifdef __AVX512BF16__
+    return (i / 2 * BLOCK + j) * 2 + i % 2;
+#else
+    return i * BLOCK + (j % LANES) * 2 + j / LANES;
+#endif
+}
+
+/* Weights [N, K] as blocks of BLOCK outputs, input by input. */
+void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short) {
+    int64_t even = filled_up(k), blocks = (n + BLOCK - 1) / BLOCK;
+    memset(out, 0, blocks * BLOCK * even * (is_short ? 2 : 4));
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t i = 0; i < k; i++) {
+            int64_t to = row / BLOCK * BLOCK * even + place(i, row % BLOCK, is_short);
+            if (is_short) ((uint16_t *)out)[to] = ((const uint16_t *)weight)[row * k + i];
+            else ((float *)out)[to] = ((const float *)weight)[row * k + i];
+        }
+}
+
+/* The empty statement keeps the compiler from holding inputs from block to block, which would push sums out of registers. */
+#define READ_AGAIN(x, step_bytes)                                                                                      \
+    __asm__ volatile("" : "+r"(x));                                                                                    \
+    fetch((const char *)weight + (b * even + i) * BLOCK * sizeof(uint16_t) + ahead, step_bytes)
+#define READ_ON(x, step_bytes) (void)ahead
+
+/* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
+   or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
+#define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, AGAIN, WEIGHTS, ADD_UP)                                              \
+    static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
+        const NUMBER *x = all_x;                                                                                       \
+        const int64_t tile = BLOCKS * even * BLOCK * sizeof(uint16_t), ahead = tile <= NEARBY ? tile : AHEAD;          \
+        vec sum[ROWS][BLOCKS][2];                                                                                      \
+        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                          \
+        for (int64_t i = 0; i < even; i += STEP)                                                                       \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) {                                                                \
+                if (ROWS > 1) { AGAIN(x, STEP * BLOCK * (int64_t)sizeof(uint16_t)); }                                  \
+                WEIGHTS                                                                                                \
+                UNROLLED for (int r = 0; r < ROWS; r++) {                                                              \
+                    ADD_UP                                                                                             \
+                }                                                                                                      \
+            }                                                                                                          \
+        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) memcpy(out + (r * BLOCKS + b) * BLOCK, sum[r][b], sizeof sum[r][b]); \
+    }
+#define WIDE_WEIGHTS                                                                                                   \
+    const float *w = (const float *)weight + (b * even + i) * BLOCK;                                                   \
+    vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
+#define WIDE_ADD_UP                                                                                                    \
+    sum[r][b][0] += low * x[r * x_stride + i];                                                                         \
+    sum[r][b][1] += high * x[r * x_stride + i];
+#ifdef __AVX512BF16__
+#define SHORT_NUMBER uint16_t
+#define SHORT_STEP 2
+#define SHORT_WEIGHTS                                                                                                  \
+    const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;                                             \
+    __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
+#define SHORT_ADD_UP                                                                                                   \
+    int32_t two;                                                                                                       \
+    memcpy(&two, x + r * x_stride + i, 4);                                                                             \
+    __m512bh both = (__m512bh)_mm512_set1_epi32(two);                                                                  \
+    sum[r][b][0] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][0], low, both);                                             \
+    sum[r][b][1] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][1], high, both);
+#else
+#define SHORT_NUMBER float
+#define SHORT_STEP 1
+#define SHORT_WEIGHTS                                                                                                  \
+    bits both = *(const bits *)((const uint16_t *)weight + (b * even + i) * BLOCK);                                    \
+    vec low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);
+#define SHORT_ADD_UP WIDE_ADD_UP
+#endif
+#define BOTH(ROWS, BLOCKS)                                                                                             \
+    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, READ_ON, WIDE_WEIGHTS, WIDE_ADD_UP)                        \
+    PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, READ_AGAIN, SHORT_WEIGHTS, SHORT_ADD_UP)
+/* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
+   at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
+#if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
+enum { MOST_ROWS = 8 };
+#define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 4) T(wide, 3, 2) T(wide, 4, 2) T(wide, 5, 1) T(wide, 6, 1) T(wide, 7, 1) T(wide, 8, 1)
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
+BOTH(2, 4) BOTH(3, 2) BOTH(4, 2) BOTH(7, 1) BOTH(8, 1)
+#else /* 16. fp32 is limited by its loads, and gains nothing from the larger tiles */
+enum { MOST_ROWS = 6 };
+#define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 2) T(wide, 3, 1) T(wide, 4, 1) T(wide, 5, 1) T(wide, 6, 1)
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 3) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1)
+BOTH(2, 2) BOTH(2, 3) BOTH(3, 2)
+#endif
+BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(1, 4)
+
+typedef void (*Product)(const void *, int64_t, const void *, int64_t, float *);
+#define ONE_BLOCK_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x1,
+#define TILE_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x##BLOCKS,
+#define BLOCKS_IN(kind, ROWS, BLOCKS) BLOCKS,
+static const Product ONE_BLOCK[2][MOST_ROWS] = {{WIDE_TILES(ONE_BLOCK_OF)}, {SHORT_TILES(ONE_BLOCK_OF)}};
+static const Product TILE[2][MOST_ROWS] = {{WIDE_TILES(TILE_OF)}, {SHORT_TILES(TILE_OF)}};
+static const int BLOCKS_OF[2][MOST_ROWS] = {{WIDE_TILES(BLOCKS_IN)}, {SHORT_TILES(BLOCKS_IN)}};
+
+/* How many rows a product reads at once, the last one perhaps fewer: `rows` in the fewest parts of at most `most`. */
+static inline int64_t at_once(int64_t rows, int64_t most) {
+    int64_t parts = (rows + most - 1) / most;
+    return (rows + parts - 1) / parts;
+}
+
+/* Matrix registers (AMX): one instruction multiplies up to 16 rows of 32 inputs with the weights of 16 outputs, which lie as
+   `pack` puts them for AVX-512, and takes as long for 16 rows as for one. So a product reads its weights at the speed of
+   the cache they are in, whatever the number of rows, and one row is summed in the order of many. */
+#ifdef TILES
+enum { OF_A_TILE = 16, MOST_TILED = 2 * OF_A_TILE };
+enum { TILE_DATA = 18, ASK = 0x1023 }; /* as Linux numbers them: a process asks before it uses these registers */
+static int has_tiles;
+__attribute__((constructor)) static void ask_for_tiles(void) { has_tiles = syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0; }
+
+/* Shape this thread's registers for maps of `rows` rows: 0 to 3 for sums and 4 and 5 for inputs, of the first 16 rows
+   and of the others, 6 and 7 for weights. */
+static void shape_tiles(int64_t rows) {
+    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
+    int64_t few = at_once(rows, MOST_TILED), upper = few < OF_A_TILE ? few : OF_A_TILE, lower = few - upper;
+    uint8_t of[] = {upper, upper, lower, lower, upper, lower, OF_A_TILE, OF_A_TILE};
+    for (int i = 0; i < 8; i++) shape.rows[i] = of[i], shape.bytes[i] = of[i] ? LINE : 0;
+    __asm__ volatile("ldtilecfg %0" : : "m"(shape)); /* GCC 12's intrinsic may lose what was written to `shape` */
+}
+
+static inline void release_tiles(void) { _tile_release(); }
+
+/* The sums of `rows` rows of x and one block of weights. */
+static void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {
+    const char *w = weight, *upper = (const char *)x, *lower = (const char *)(x + OF_A_TILE * x_stride);
+    const int64_t row = x_stride * 2, line = BLOCK * 4;
+    __asm__ volatile("" : : : "memory"); /* GCC does not know that the loads below read memory */
+    _tile_zero(0); _tile_zero(1);
+    if (rows <= OF_A_TILE) {
+        for (int64_t i = 0; i < even; i += INPUTS, upper += LINE, w += INPUTS / 2 * line) {
+            _tile_loadd(4, upper, row);
+            _tile_loadd(6, w, line); _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, w + LINE, line); _tile_dpbf16ps(1, 4, 7);
+        }
+    } else {
+        _tile_zero(2); _tile_zero(3);
+        for (int64_t i = 0; i < even; i += INPUTS, upper += LINE, lower += LINE, w += INPUTS / 2 * line) {
+            _tile_loadd(4, upper, row); _tile_loadd(5, lower, row);
+            _tile_loadd(6, w, line); _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(2, 5, 6);
+            _tile_loadd(7, w + LINE, line); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(2, out + OF_A_TILE * BLOCK, line); _tile_stored(3, out + OF_A_TILE * BLOCK + LANES, line);
+    }
+    _tile_stored(0, out, line); _tile_stored(1, out + LANES, line);
+}
+#else
+enum { has_tiles, MOST_TILED = MOST_ROWS };
+static inline void shape_tiles(int64_t rows) {}
+static inline void release_tiles(void) {}
+static inline void tiled(const uint16_t *x, int64_t x_stride, const void *weight, int64_t even, float *out, int64_t rows) {}
+#endif
+
+/* Whether bf16 is multiplied in matrix registers. */
+int64_t uses_tiles(void) { return has_tiles; }
