@@ -64,9 +64,7 @@ def test_kernels_are_right_and_touch_no_other_memory(march: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", sorted(file.name for file in SOURCE.parent.glob("*.[ch]")))
-def test_a_change_of_any_file_makes_another_library(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_change_of_any_file_makes_another_library(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = kernels._digest([str(COMPILER)])
     for file in SOURCE.parent.glob("*.[ch]"):
         shutil.copy(file, tmp_path)
@@ -90,7 +88,7 @@ def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
     monkeypatch.setattr(kernels, "SOURCE", SOURCE)  # which it replaces
     monkeypatch.setattr(power.tempfile, "mkdtemp", lambda: str(tmp_path))
     plant._in_c(3)
-    assert kernels.SOURCE == tmp_path / SOURCE.name
+    assert tmp_path / SOURCE.name == kernels.SOURCE
     command = [str(COMPILER), *FLAGS, "-Wno-psabi", "-fsyntax-only", "-Wno-pragmas", str(kernels.SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -30,17 +30,6 @@ PATIENCE_S = 120
 DIGEST = 64  # the last characters of a library: a digest of all before them
 
 
-class RawSampling(ctypes.Structure):
-    """`Sampling` of kernels.c."""
-
-    _fields_ = [("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)]
-
-    @staticmethod
-    def of(temperature: float, top_k: int | None, top_p: float | None) -> "RawSampling":
-        """With None for what is off."""
-        return RawSampling(temperature, 1.0 if top_p is None else top_p, top_k or 0)
-
-
 class NotCompiled(RuntimeError):
     """Why there are no native kernels on this machine."""
 
