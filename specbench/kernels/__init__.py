@@ -19,8 +19,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from specbench.errors import first_line
+from specbench.errors import MachineError, first_line
 from specbench.files import digest, is_own, own_cache
+from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
@@ -71,6 +72,7 @@ def _loaded() -> ctypes.PyDLL:
         loaded = ctypes.PyDLL(str(file))
     except OSError as error:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
+    _require_same_layout(loaded)
     loaded.uses_tiles.restype, loaded.uses_tiles.argtypes = ctypes.c_int64, []
     loaded.packed_size.restype = ctypes.c_int64
     loaded.packed_size.argtypes = [ctypes.c_int64] * 2
@@ -94,6 +96,17 @@ def _loaded() -> ctypes.PyDLL:
     loaded.verify.restype = number
     loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]
     return loaded
+
+
+def _require_same_layout(loaded: ctypes.PyDLL) -> None:
+    """Raise MachineError where the kernels lay out an operation or a structure otherwise than `structures` does."""
+    ours, theirs = layout(), layout_of(loaded)
+    for name in (*ours, *theirs):
+        if ours.get(name) != theirs.get(name):
+            raise MachineError(
+                f"{SOURCE.parent}: {name} is {theirs.get(name, 'missing')} in kernels.c and "
+                f"{ours.get(name, 'missing')} in structures.py: install specbench again"
+            )
 
 
 def sources() -> dict[str, str]:

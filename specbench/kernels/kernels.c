@@ -19,3 +19,4 @@
 #include "rows.h"
 #include "experts.h"
 #include "passes.h"
+#include "layout.h"

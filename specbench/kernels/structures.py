@@ -1,11 +1,14 @@
-"""The operations and structures of `kernels.c`, as `ctypes` lays them out."""
+"""The operations and structures of `kernels.c`, as `ctypes` lays them out.
+
+`layout` of both is compared when the kernels are loaded: a field that only one of them has would corrupt memory.
+"""
 
 import ctypes
 from enum import IntEnum
 
 
 class Op(IntEnum):
-    """As in `kernels.c`."""
+    """Numbers of operations; what each reads and writes stands at `Instruction` in instructions.h."""
 
     EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER = range(12)
     RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD = range(12, 21)
@@ -110,3 +113,27 @@ class RawExperts(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("experts", "width", "inner", "short_floats", "activation", "clamped")),
         *((name, ctypes.c_double) for name in ("alpha", "limit")),
     ]  # fmt: skip
+
+
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "Ref": RawRef, "Instruction": RawInstruction, "Part": Part, "Step": Step, "Sampling": RawSampling,
+    "Choice": RawChoice, "Reader": RawReader, "Pass": RawPass, "Passes": RawPasses, "Experts": RawExperts,
+}  # fmt: skip
+
+
+def layout() -> dict[str, int]:
+    """The number of each operation, the size of each structure, and where each of its fields begins, in bytes."""
+    found = {one.name: int(one) for one in Op}
+    for name, structure in STRUCTURES.items():
+        found[name] = ctypes.sizeof(structure)
+        found |= {f"{name}.{field[0]}": getattr(structure, field[0]).offset for field in structure._fields_}
+    return found
+
+
+def layout_of(kernels: ctypes.PyDLL) -> dict[str, int]:
+    """The same of compiled kernels."""
+    kernels.layout.restype, kernels.layout.argtypes = ctypes.c_char_p, [ctypes.c_int64, ctypes.c_void_p]
+    found, number = dict[str, int](), ctypes.c_int64()
+    while (name := kernels.layout(len(found), ctypes.byref(number))) is not None:
+        found[name.decode()] = number.value
+    return found

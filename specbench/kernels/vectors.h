@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
