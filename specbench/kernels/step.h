@@ -70,122 +70,176 @@ static void both(const float *x, const float *y, float *out, int64_t count, int6
     }
 }
 
+/* What a thread runs of an instruction: its operands in the arena, which columns are its own, and its room. */
+typedef struct {
+    const Step *step; const Instruction *it;
+    float *out; const float *x, *y, *z;
+    int64_t rows, first, end;
+    float *scratch, *shared; Barrier *barrier;
+    int thread, threads;
+} Work;
+
+/* Rows of a table, by the ids of new tokens, or of a tensor. */
+static void load_rows(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
+    EACH_PART(w->step)
+        for (int64_t r = 0; r < part->rows; r++) {
+            const void *read = part->outside[it->outside[0]];
+            int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
+            const char *from = it->op == LOAD ? read : it->weight;
+            float *to = w->out + (first_row + r) * it->out.stride + first;
+            if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
+                for (int64_t i = 0; i < count; i++) to[i] = NAN;
+                continue;
+            }
+            from += (row * it->width + first) * (s ? 2 : 4);
+            if (s) widen_all((const uint16_t *)from, to, count);
+            else memcpy(to, from, count * sizeof(float));
+        }
+}
+
+static void store_rows(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
+    EACH_PART(w->step)
+        for (int64_t r = 0; r < part->rows; r++) {
+            const float *from = w->x + (first_row + r) * it->x.stride + first;
+            char *to = (char *)part->outside[it->outside[0]] + (r * it->width + first) * (s ? 2 : 4);
+            if (s) take_short(from, (uint16_t *)to, count);
+            else memcpy(to, from, count * sizeof(float));
+        }
+}
+
+static void norm_heads(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t all = w->rows * it->heads;
+    for (int64_t u = all * w->thread / w->threads; u < all * (w->thread + 1) / w->threads; u++) {
+        int64_t r = u / it->heads, at = u % it->heads * it->inner;
+        norm_rows(it, w->x + r * it->x.stride + at, it->x.stride, w->out + r * it->out.stride + at, 0, it->out.stride, it->inner, 1);
+    }
+}
+
+static void map_linearly(const Work *w) {
+    const Instruction *it = w->it;
+    linear(it, w->x, it->x.stride, w->out, it->residual ? w->y : 0, w->rows, w->scratch, w->thread, w->threads);
+    fetch_next(it + 1, w->step->program + w->step->count, w->thread, w->threads);
+}
+
+/* Columns of x, and of y if there is one. */
+static void pick_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t i = w->first; i < w->end; i++)
+            w->out[r * it->out.stride + i] = picked(w->x + r * it->x.stride, it->residual ? w->y + r * it->y.stride : 0,
+                                                    ((const int64_t *)it->weight)[i], it->inner);
+}
+
+/* Columns of x, each to its own place; minus infinity elsewhere. */
+static void spread_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++) {
+        float *to = w->out + r * it->out.stride;
+        for (int64_t i = w->first; i < w->end; i++) to[i] = -INFINITY;
+        for (int64_t i = 0; i < it->inner; i++) {
+            int64_t place = ((const int64_t *)it->weight)[i];
+            if (place >= w->first && place < w->end) to[place] = w->x[r * it->x.stride + i];
+        }
+    }
+}
+
+/* Heads of states to slots of their text's buffer. */
+static void write_heads(const Work *w) {
+    const Instruction *it = w->it;
+    EACH_PART(w->step) {
+        int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
+        const int64_t *slot = part->outside[it->outside[1]];
+        for (int64_t h = it->heads * w->thread / w->threads; h < it->heads * (w->thread + 1) / w->threads; h++)
+            for (int64_t r = 0; r < part->rows; r++) {
+                const float *from = w->x + (first_row + r) * it->x.stride + h * it->inner;
+                int64_t at = ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner;
+                if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + at, it->inner);
+                else memcpy((float *)part->outside[it->outside[0]] + at, from, it->inner * sizeof(float));
+            }
+    }
+}
+
+static void attend_heads(const Work *w) {
+    const Instruction *it = w->it;
+    if (!is_blocked(it)) {
+        attend(it, w->step, w->x, w->y, w->z, w->out, w->scratch, w->thread, w->threads);
+        return;
+    }
+    attend_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
+    if (!shares_blocks(it, w->step, w->threads)) return;
+    wait_for_all(w->barrier, w->threads);
+    add_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
+}
+
+/* Each column by itself, with a number or a column of y. */
+static void by_column(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t i = w->first, j = w->first % it->period; i < w->end; i++, j = j + 1 == it->period ? 0 : j + 1) {
+            float v = w->x[r * it->x.stride + i];
+            switch (it->op) {
+            case ADD: v += w->y[r * it->y.stride + j]; break;
+            case MUL: v *= w->y[r * it->y.stride + j]; break;
+            case SCALE: v *= (float)it->scale; break;
+            case DIVIDE: v /= (float)it->scale; break;
+            case SHIFT: v += (float)it->scale; break;
+            default: v = power(v, (float)it->scale);
+            }
+            w->out[r * it->out.stride + i] = rounded(v, it->short_floats);
+        }
+}
+
+static void add_or_multiply(const Work *w) {
+    const Instruction *it = w->it;
+    if (it->period != it->width) {
+        by_column(w);
+        return;
+    }
+    for (int64_t r = 0; r < w->rows; r++)
+        both(w->x + r * it->x.stride + w->first, w->y + r * it->y.stride + w->first, w->out + r * it->out.stride + w->first,
+             w->end - w->first, it->op, it->short_floats);
+}
+
+static void activate_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++) {
+        float *to = w->out + r * it->out.stride + w->first;
+        activate_all(w->x + r * it->x.stride + w->first, to, w->end - w->first, it->op);
+        if (it->short_floats) round_all(to, w->end - w->first);
+    }
+}
+
+static void run_instruction(const Work *w) {
+    switch (w->it->op) {
+    case EMBED: case LOAD: load_rows(w); break;
+    case STORE: store_rows(w); break;
+    case NORM: norm_heads(w); break;
+    case LINEAR: map_linearly(w); break;
+    case PICK: pick_columns(w); break;
+    case SPREAD: spread_columns(w); break;
+    case ROTATE: rotate(w->it, w->x, w->y, w->z, w->out, w->rows, w->first, w->end); break;
+    case WRITE: write_heads(w); break;
+    case ATTEND: attend_heads(w); break;
+    case ADD: case MUL: add_or_multiply(w); break;
+    case SCALE: case SHIFT: case POWER: case DIVIDE: by_column(w); break;
+    default: activate_columns(w);
+    }
+}
+
 static void run_step(const Step *step, float *arena, float *scratch, float *shared, Barrier *barrier, int thread, int threads) {
     int64_t rows = step->rows, is_tiled = has_tiles && step->program->short_floats;
     if (is_tiled) shape_tiles(rows);
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
-        int64_t s = it->short_floats, width = it->width;
-        float *out = arena + it->out.at * rows + it->out.column;
-        const float *x = arena + it->x.at * rows + it->x.column, *y = arena + it->y.at * rows + it->y.column;
-        const float *z = arena + it->z.at * rows + it->z.column;
-        int64_t first = width * thread / threads, end = width * (thread + 1) / threads, stride = it->x.stride;
-        switch (it->op) {
-        case EMBED: case LOAD: { /* rows of a table, or of a tensor */
-            EACH_PART(step)
-                for (int64_t r = 0; r < part->rows; r++) {
-                    const void *read = part->outside[it->outside[0]];
-                    int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
-                    const char *from = it->op == LOAD ? read : it->weight;
-                    float *to = out + (first_row + r) * it->out.stride + first;
-                    if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
-                        for (int64_t i = 0; i < end - first; i++) to[i] = NAN;
-                        continue;
-                    }
-                    from += (row * width + first) * (s ? 2 : 4);
-                    if (s) widen_all((const uint16_t *)from, to, end - first);
-                    else memcpy(to, from, (end - first) * sizeof(float));
-                }
-            break;
-        }
-        case STORE: {
-            EACH_PART(step)
-                for (int64_t r = 0; r < part->rows; r++) {
-                    const float *from = x + (first_row + r) * stride + first;
-                    char *to = (char *)part->outside[it->outside[0]] + (r * width + first) * (s ? 2 : 4);
-                    if (s) take_short(from, (uint16_t *)to, end - first);
-                    else memcpy(to, from, (end - first) * sizeof(float));
-                }
-            break;
-        }
-        case NORM:
-            for (int64_t u = rows * it->heads * thread / threads; u < rows * it->heads * (thread + 1) / threads; u++) {
-                int64_t r = u / it->heads, at = u % it->heads * it->inner;
-                norm_rows(it, x + r * stride + at, stride, out + r * it->out.stride + at, 0, it->out.stride, it->inner, 1);
-            }
-            break;
-        case LINEAR:
-            linear(it, x, stride, out, it->residual ? y : 0, rows, scratch, thread, threads);
-            fetch_next(it + 1, step->program + step->count, thread, threads);
-            break;
-        case PICK: /* columns of x, and of y if there is one */
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first; i < end; i++)
-                    out[r * it->out.stride + i] = picked(x + r * stride, it->residual ? y + r * it->y.stride : 0,
-                                                         ((const int64_t *)it->weight)[i], it->inner);
-            break;
-        case SPREAD: /* columns of x, each to its own place; minus infinity elsewhere */
-            for (int64_t r = 0; r < rows; r++) {
-                float *to = out + r * it->out.stride;
-                for (int64_t i = first; i < end; i++) to[i] = -INFINITY;
-                for (int64_t i = 0; i < it->inner; i++) {
-                    int64_t place = ((const int64_t *)it->weight)[i];
-                    if (place >= first && place < end) to[place] = x[r * stride + i];
-                }
-            }
-            break;
-        case ROTATE: /* x y + pick(x) z, where y and z have a period */
-            rotate(it, x, y, z, out, rows, first, end);
-            break;
-        case WRITE: { /* heads of states to slots of their text's buffer */
-            EACH_PART(step) {
-                int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
-                const int64_t *slot = part->outside[it->outside[1]];
-                for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
-                    for (int64_t r = 0; r < part->rows; r++) {
-                        const float *from = x + (first_row + r) * stride + h * it->inner;
-                        int64_t at = ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner;
-                        if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + at, it->inner);
-                        else memcpy((float *)part->outside[it->outside[0]] + at, from, it->inner * sizeof(float));
-                    }
-            }
-            break;
-        }
-        case ATTEND:
-            if (is_blocked(it)) {
-                attend_blocks(it, step, x, out, scratch, shared, thread, threads);
-                if (shares_blocks(it, step, threads)) {
-                    wait_for_all(barrier, threads);
-                    add_blocks(it, step, x, out, scratch, shared, thread, threads);
-                }
-            } else attend(it, step, x, y, z, out, scratch, thread, threads);
-            break;
-        case ADD: case MUL:
-            if (it->period == width) {
-                for (int64_t r = 0; r < rows; r++)
-                    both(x + r * stride + first, y + r * it->y.stride + first, out + r * it->out.stride + first, end - first, it->op, s);
-                break;
-            } /* fall through */
-        case SCALE: case SHIFT: case POWER: case DIVIDE:
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
-                    float v = x[r * stride + i];
-                    switch (it->op) {
-                    case ADD: v += y[r * it->y.stride + j]; break;
-                    case MUL: v *= y[r * it->y.stride + j]; break;
-                    case SCALE: v *= (float)it->scale; break;
-                    case DIVIDE: v /= (float)it->scale; break;
-                    case SHIFT: v += (float)it->scale; break;
-                    default: v = power(v, (float)it->scale);
-                    }
-                    out[r * it->out.stride + i] = rounded(v, s);
-                }
-            break;
-        default:
-            for (int64_t r = 0; r < rows; r++) {
-                activate_all(x + r * stride + first, out + r * it->out.stride + first, end - first, it->op);
-                if (s) round_all(out + r * it->out.stride + first, end - first);
-            }
-        }
+        Work work = {step, it, .rows = rows, .first = it->width * thread / threads, .end = it->width * (thread + 1) / threads,
+                     .scratch = scratch, .shared = shared, .barrier = barrier, .thread = thread, .threads = threads};
+        work.out = arena + it->out.at * rows + it->out.column, work.x = arena + it->x.at * rows + it->x.column;
+        work.y = arena + it->y.at * rows + it->y.column, work.z = arena + it->z.at * rows + it->z.column;
+        run_instruction(&work);
         if (it->barrier) wait_for_all(barrier, threads);
     }
     if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
