@@ -7,7 +7,6 @@ typedef struct { const float *query, *added; float *weights, *out; int32_t *seen
 /* A tile has up to MOST_ASKING rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load
    of a key or a value, and the others find NEAR_SLOTS of them in the cache nearby. */
 enum { SLOTS = 16, NEAR_SLOTS = 64, MOST_ASKING = 8 };
-#define INLINED static inline __attribute__((always_inline)) void /* with constants for the sizes of a tile */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { OF_ONE = 8, OF_TWO = 8, OF_FOUR = 4, MOST_SUMS = 16 }; /* keys, or vectors of a value, that so many rows read at once */
 #else

@@ -34,77 +34,97 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
         }
 }
 
-/* The empty statement keeps the compiler from holding inputs from block to block, which would push sums out of registers. */
-#define READ_AGAIN(x, step_bytes)                                                                                      \
-    __asm__ volatile("" : "+r"(x));                                                                                    \
-    fetch((const char *)weight + (b * even + i) * BLOCK * sizeof(uint16_t) + ahead, step_bytes)
-#define READ_ON(x, step_bytes) (void)ahead
-
-/* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
-   or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
-#define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, AGAIN, WEIGHTS, ADD_UP)                                              \
-    static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
-        const NUMBER *x = all_x;                                                                                       \
-        const int64_t tile = BLOCKS * even * BLOCK * sizeof(uint16_t), ahead = tile <= NEARBY ? tile : AHEAD;          \
-        vec sum[ROWS][BLOCKS][2];                                                                                      \
-        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
-            UNROLLED for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                          \
-        for (int64_t i = 0; i < even; i += STEP)                                                                       \
-            UNROLLED for (int b = 0; b < BLOCKS; b++) {                                                                \
-                if (ROWS > 1) { AGAIN(x, STEP * BLOCK * (int64_t)sizeof(uint16_t)); }                                  \
-                WEIGHTS                                                                                                \
-                UNROLLED for (int r = 0; r < ROWS; r++) {                                                              \
-                    ADD_UP                                                                                             \
-                }                                                                                                      \
-            }                                                                                                          \
-        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
-            UNROLLED for (int b = 0; b < BLOCKS; b++) memcpy(out + (r * BLOCKS + b) * BLOCK, sum[r][b], sizeof sum[r][b]); \
-    }
-#define WIDE_WEIGHTS                                                                                                   \
-    const float *w = (const float *)weight + (b * even + i) * BLOCK;                                                   \
-    vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
-#define WIDE_ADD_UP                                                                                                    \
-    sum[r][b][0] += low * x[r * x_stride + i];                                                                         \
-    sum[r][b][1] += high * x[r * x_stride + i];
-#ifdef __AVX512BF16__
-#define SHORT_NUMBER uint16_t
-#define SHORT_STEP 2
-#define SHORT_WEIGHTS                                                                                                  \
-    const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;                                             \
-    __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
-#define SHORT_ADD_UP                                                                                                   \
-    int32_t two;                                                                                                       \
-    memcpy(&two, x + r * x_stride + i, 4);                                                                             \
-    __m512bh both = (__m512bh)_mm512_set1_epi32(two);                                                                  \
-    sum[r][b][0] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][0], low, both);                                             \
-    sum[r][b][1] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][1], high, both);
-#else
-#define SHORT_NUMBER float
-#define SHORT_STEP 1
-#define SHORT_WEIGHTS                                                                                                  \
-    bits both = *(const bits *)((const uint16_t *)weight + (b * even + i) * BLOCK);                                    \
-    vec low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);
-#define SHORT_ADD_UP WIDE_ADD_UP
-#endif
-#define BOTH(ROWS, BLOCKS)                                                                                             \
-    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, READ_ON, WIDE_WEIGHTS, WIDE_ADD_UP)                        \
-    PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, READ_AGAIN, SHORT_WEIGHTS, SHORT_ADD_UP)
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
-   at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
+   at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one.
+   ..._ALONE: those that also read one block, the last of a map. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
-enum { MOST_ROWS = 8 };
+enum { MOST_ROWS = 8, MOST_BLOCKS = 4 };
 #define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 4) T(wide, 3, 2) T(wide, 4, 2) T(wide, 5, 1) T(wide, 6, 1) T(wide, 7, 1) T(wide, 8, 1)
+#define WIDE_ALONE(T) T(wide, 1, 1) T(wide, 2, 1) T(wide, 3, 1) T(wide, 4, 1)
 #define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
-BOTH(2, 4) BOTH(3, 2) BOTH(4, 2) BOTH(7, 1) BOTH(8, 1)
 #else /* 16. fp32 is limited by its loads, and gains nothing from the larger tiles */
-enum { MOST_ROWS = 6 };
+enum { MOST_ROWS = 6, MOST_BLOCKS = 4 };
 #define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 2) T(wide, 3, 1) T(wide, 4, 1) T(wide, 5, 1) T(wide, 6, 1)
+#define WIDE_ALONE(T) T(wide, 1, 1) T(wide, 2, 1)
 #define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 3) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1)
-BOTH(2, 2) BOTH(2, 3) BOTH(3, 2)
 #endif
-BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(1, 4)
+#define SHORT_ALONE(T) T(short, 1, 1) T(short, 2, 1) T(short, 3, 1)
 
-typedef void (*Product)(const void *, int64_t, const void *, int64_t, float *);
+/* A product of `rows` rows of x and `blocks` blocks of weights: sums over inputs in order, each in a register; `x_stride` and
+   `even` count the inputs' numbers. Sizes are known where it is compiled. */
+#define PRODUCT_OF const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out
+
+INLINED put_sums(const int rows, const int blocks, vec sum[][MOST_BLOCKS][2], float *out) {
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int b = 0; b < blocks; b++) memcpy(out + (r * blocks + b) * BLOCK, sum[r][b], sizeof sum[r][b]);
+}
+
+/* Of fp32 numbers. */
+INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
+    const float *x = all_x;
+    vec sum[MOST_ROWS][MOST_BLOCKS][2];
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};
+    for (int64_t i = 0; i < even; i++)
+        UNROLLED for (int b = 0; b < blocks; b++) {
+            const float *w = (const float *)weight + (b * even + i) * BLOCK;
+            vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
+            UNROLLED for (int r = 0; r < rows; r++) {
+                sum[r][b][0] += low * x[r * x_stride + i];
+                sum[r][b][1] += high * x[r * x_stride + i];
+            }
+        }
+    put_sums(rows, blocks, sum, out);
+}
+
+/* Of bf16 weights. Inputs are bf16, too, and taken in pairs, where there are instructions for it, and else fp32. */
+#ifdef __AVX512BF16__
+typedef uint16_t Input;
+enum { SHORT_STEP = 2 };
+#else
+typedef float Input;
+enum { SHORT_STEP = 1 };
+#endif
+INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
+    const Input *x = all_x;
+    const int64_t tile = blocks * even * BLOCK * sizeof(uint16_t), ahead = tile <= NEARBY ? tile : AHEAD;
+    vec sum[MOST_ROWS][MOST_BLOCKS][2];
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};
+    for (int64_t i = 0; i < even; i += SHORT_STEP)
+        UNROLLED for (int b = 0; b < blocks; b++) {
+            const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;
+            if (rows > 1) {
+                /* keeps the compiler from holding inputs from block to block, which would push sums out of registers */
+                __asm__ volatile("" : "+r"(x));
+                fetch((const char *)w + ahead, SHORT_STEP * BLOCK * sizeof(uint16_t));
+            }
+#ifdef __AVX512BF16__
+            __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
+            UNROLLED for (int r = 0; r < rows; r++) {
+                int32_t two;
+                memcpy(&two, x + r * x_stride + i, 4);
+                __m512bh pair = (__m512bh)_mm512_set1_epi32(two);
+                sum[r][b][0] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][0], low, pair);
+                sum[r][b][1] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][1], high, pair);
+            }
+#else
+            bits two = *(const bits *)w;
+            vec low = (vec)(two << 16), high = (vec)(two & 0xffff0000u);
+            UNROLLED for (int r = 0; r < rows; r++) {
+                sum[r][b][0] += low * x[r * x_stride + i];
+                sum[r][b][1] += high * x[r * x_stride + i];
+            }
+#endif
+        }
+    put_sums(rows, blocks, sum, out);
+}
+
+#define INSTANCE(kind, ROWS, BLOCKS)                                                                                   \
+    static void kind##_##ROWS##x##BLOCKS(PRODUCT_OF) { kind##_product(ROWS, BLOCKS, all_x, x_stride, weight, even, out); }
+WIDE_TILES(INSTANCE) WIDE_ALONE(INSTANCE) SHORT_TILES(INSTANCE) SHORT_ALONE(INSTANCE)
+
+typedef void (*Product)(PRODUCT_OF);
 #define ONE_BLOCK_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x1,
 #define TILE_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x##BLOCKS,
 #define BLOCKS_IN(kind, ROWS, BLOCKS) BLOCKS,

@@ -114,10 +114,16 @@ static void raise_all(float *v, int64_t count, float most, float factor) {
    model has pushed out of the cache comes from memory. A product of several rows fetches the same place of its next tile,
    or of this one where tiles are larger than what the cache nearby should hold; one row reads as fast without. */
 #define UNROLLED _Pragma("GCC unroll 16")
+#define INLINED static inline __attribute__((always_inline)) void /* sizes that a caller gives as constants are known in it */
 enum { LINE = 64, NEARBY = 1 << 17, AHEAD = 1 << 14, AT_FIRST = 1 << 15 }; /* bytes */
 
 static inline void fetch(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
+}
+
+/* The same of more bytes than are worth unrolling. */
+static inline void fetch_lines(const char *from, int64_t bytes) {
+    for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
 }
 
 /* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
