@@ -118,8 +118,7 @@ static void read_block(Tile *tile, int64_t first, int64_t rows, int64_t b, const
     int64_t d = it->inner, s = it->short_cache, words = words_of(d, s), width = filled_channels(d), counts = 0;
     for (int64_t k = 0; k < n; k += KEYS_AT_ONCE) {
         int64_t some = n - k < KEYS_AT_ONCE ? n - k : KEYS_AT_ONCE, few;
-        if (s) transpose(tile->keys, tile->values, d, seen + k, some, d, tile->turned, 1);
-        else transpose(tile->keys, tile->values, d, seen + k, some, d, tile->turned, 0);
+        turn_keys(tile->keys, seen, k, k + some, d, tile->turned, s, is_row);
         for (int64_t r = first; r < first + rows; r += few) {
             few = first + rows - r < MOST_DOTTED ? first + rows - r : MOST_DOTTED;
             (s && IN_PAIRS ? dots_pairs : dots_wide)(few, (some + LANES - 1) / LANES, tile->query + r * words, words, tile->turned,
@@ -138,7 +137,7 @@ static void read_block(Tile *tile, int64_t first, int64_t rows, int64_t b, const
     }
     for (int64_t k = 0; k < n && counts; k += VALUES_AT_ONCE) {
         int64_t some = n - k < VALUES_AT_ONCE ? n - k : VALUES_AT_ONCE, few;
-        int64_t laid = lay_values(tile->values, tile->keys, d, seen + k, some, d, tile->laid, s), at = s && IN_PAIRS ? k / 2 : k;
+        int64_t laid = laid_values(tile->values, seen, k, k + some, d, tile->laid, s, is_row), at = s && IN_PAIRS ? k / 2 : k;
         for (int64_t r = first; r < first + counts; r += few) {
             few = first + counts - r < MOST_MIXED ? first + counts - r : MOST_MIXED;
             (s && IN_PAIRS ? mix_pairs : mix_wide)(few, tile->scores + r * RANKS + at, tile->laid, width, laid, tile->mixed + r * width);
