@@ -23,7 +23,7 @@ from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.files import require_writable
+from specbench.files import again, note_finished, require_writable
 from specbench.formatting import duration
 from specbench.records import store
 from specbench.records.schema import Row
@@ -229,12 +229,13 @@ def sweep(command: CommandLine) -> int:
     except UserError:
         raise  # of the sweep as a whole, before the first job
     except BaseException as error:
-        _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
+        _tell(ended := sweep_log.all_of(file), file, command.form, all_launched=False)
+        if ended:
+            note_finished()
         if type(error).__module__.partition(".")[0] not in LOSING_LAUNCHERS:
             raise
         raise MachineError(
-            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
-            "finished work is kept: run the same command again"
+            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}{again()}"
         ) from error
     ended = sweep_log.all_of(file)
     _tell(ended, file, command.form, all_launched=True)
