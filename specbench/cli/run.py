@@ -24,7 +24,7 @@ from specbench.config.checks import check
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
 from specbench.files import again, note_finished, require_writable
-from specbench.formatting import duration
+from specbench.formatting import duration, size
 from specbench.records import store
 from specbench.records.schema import Row
 from specbench.records.store import Result
@@ -147,13 +147,6 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
         )
         text += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
     return [text, *(f"{experiment}: {line}" for line in times_of(experiment))]
-
-
-def size(count: int | None) -> str:
-    """Bytes for a person; '?' where they are not known."""
-    if count is None:
-        return "?"
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 ABOUT = """
