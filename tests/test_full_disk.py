@@ -30,7 +30,7 @@ def test_standard_output_on_a_full_disk(words: list[str], tmp_path: Path) -> Non
     done = specbench(*words, *more, out="/dev/full")
     assert done.returncode == 1
     assert done.stderr == (
-        "specbench: standard output or a file cannot be written (No space left on device); finished work is kept\n"
+        "specbench: standard output or a file cannot be written (No space left on device)\n"
     )
 
 

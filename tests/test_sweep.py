@@ -152,8 +152,7 @@ def test_a_lost_worker_is_one_line(
     monkeypatch.setattr(cli_run, "launch", killed)
     assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
     assert capfd.readouterr().err == (
-        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; finished work is kept: "
-        "run the same command again\n"
+        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; run the same command again\n"
     )
 
 

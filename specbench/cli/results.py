@@ -151,6 +151,8 @@ def main(argv: list[str]) -> int:
 def _chosen(arguments: Namespace) -> Catalog:
     """The records that --by and --group-by split or compare."""
     catalog = Catalog(arguments.results)
+    if arguments.kept and not has_kept(arguments.results):
+        print(none_kept(arguments.results), file=aside(arguments.format))
     return catalog if arguments.kept or arguments.run is not None else catalog.own_first()
 
 
@@ -162,12 +164,27 @@ def _list_records(results: str, kept: bool, form: str) -> None:
     rows = [*mine, *(others if kept else ())]
     if rows or form != "table":
         print_records(form, rows)
-    elif not others:
+    elif not others and not kept:
         print(f"no record in {runs_folder(results)} or {kept_folder(results)}; 'specbench run' makes one")
     else:
         print(f"no record of your own in {runs_folder(results)}; 'specbench run' makes one")
     if others and not kept:
         print(f"{len(others)} kept records are not shown: specbench results --kept", file=aside(form))
+    if kept and not has_kept(results):
+        print(none_kept(results), file=aside(form))
+
+
+def has_kept(results: str) -> bool:
+    """Whether a folder has kept copies."""
+    return any(kept_folder(results).glob("*.json.gz"))
+
+
+def none_kept(results: str) -> str:
+    """That a folder has no kept copies, and where some are."""
+    return (
+        f"no kept record in {kept_folder(results)}: those that ship lie in results/kept of a clone of the repository; "
+        "from elsewhere: --results CLONE/results"
+    )
 
 
 def measure_again(results: str) -> None:

@@ -23,8 +23,8 @@ from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.files import require_writable
-from specbench.formatting import duration
+from specbench.files import again, note_finished, require_writable
+from specbench.formatting import duration, size
 from specbench.records import store
 from specbench.records.schema import Row
 from specbench.records.store import Result
@@ -149,13 +149,6 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
     return [text, *(f"{experiment}: {line}" for line in times_of(experiment))]
 
 
-def size(count: int | None) -> str:
-    """Bytes for a person; '?' where they are not known."""
-    if count is None:
-        return "?"
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
-
-
 ABOUT = """
 Decode the prompts of a task with the target alone and with the target and a draft, side by side; measure alpha, c and
 the speedup; write a record to results/runs/ and show it as a table.
@@ -229,12 +222,13 @@ def sweep(command: CommandLine) -> int:
     except UserError:
         raise  # of the sweep as a whole, before the first job
     except BaseException as error:
-        _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
+        _tell(ended := sweep_log.all_of(file), file, command.form, all_launched=False)
+        if ended:
+            note_finished()
         if type(error).__module__.partition(".")[0] not in LOSING_LAUNCHERS:
             raise
         raise MachineError(
-            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
-            "finished work is kept: run the same command again"
+            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}{again()}"
         ) from error
     ended = sweep_log.all_of(file)
     _tell(ended, file, command.form, all_launched=True)

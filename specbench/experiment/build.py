@@ -18,6 +18,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt
+from specbench.environment import require_cpus
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
@@ -77,6 +78,7 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
 
     `note` receives the keys that pin each model.
     """
+    require_cpus(config.threads)
     config = cast(AnyRunConfig, pinned(config, note))
     device = _device(config.device)
     task = config.task

@@ -27,6 +27,7 @@ from specbench.analysis.processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
+from specbench.files import again, note_finished
 from specbench.experiment.build import resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
@@ -110,6 +111,7 @@ def _measured(
     own_id, where = identify(config), f"process {number + 1} of {runs}"
     file = store.record_file(config.results, own_id)
     if (record := finished(file, progress)) is not None:
+        note_finished()
         return record
     progress.say(f"{where}: starting")
     process = subprocess.Popen(
@@ -132,6 +134,7 @@ def _measured(
             elif (text := message.get("note")) is not None and not number:  # the others note the same
                 progress.note(text.replace(own_id, run_id))
             elif (done := message.get("done")) is not None:
+                note_finished(done > 0 or number > 0)
                 progress.advance(number * message["total"] + done, runs * message["total"])
             elif "error" in message:
                 failure = message
@@ -146,7 +149,8 @@ def _measured(
         raise error
     if code or (record := finished(file, progress)) is None:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code} and no record"
-        raise MachineError(f"{where}: {ended}; finished work is kept: run the same command again")
+        raise MachineError(f"{where}: {ended}{again()}")
+    note_finished()
     return record
 
 

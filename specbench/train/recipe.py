@@ -35,7 +35,7 @@ from transformers import (
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.places import OF_MODELS, SHIPPED
-from specbench.environment import environment
+from specbench.environment import environment, require_cpus
 from specbench.errors import MachineError, UserError
 from specbench.files import json_text, write_atomically
 from specbench.formatting import markdown_table
@@ -227,6 +227,7 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 
 
 def _train(recipe: Recipe, composed_from: str | None) -> Path:
+    require_cpus(recipe.threads)
     output = Path(recipe.output).expanduser()
     output.mkdir(parents=True, exist_ok=True)
     # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.

@@ -176,3 +176,15 @@ def test_own_records_come_before_kept_copies(tmp_path: Path, capfd: Capture) -> 
     assert main(["results", "--results", str(tmp_path)]) == 0
     out = capfd.readouterr().out
     assert out.startswith("no record of your own in ") and "2 kept records are not shown" in out
+
+
+@pytest.mark.parametrize("more", [[], ["--group-by", "gamma"], ["--by", "length"]])
+def test_where_no_copy_is_kept_it_is_said(more: list[str], tmp_path: Path, capfd: Capture) -> None:
+    """Outside a clone there is no results/kept, and `--kept` showed the same as without it."""
+    make(tmp_path)
+    assert main(["results", *more, "--kept", "--results", str(tmp_path)]) == 0
+    assert f"no kept record in {kept_folder(tmp_path)}: those that ship lie in results/kept" in capfd.readouterr().out
+    keep(Records(tmp_path), print, dirty=True)
+    capfd.readouterr()
+    assert main(["results", *more, "--kept", "--results", str(tmp_path)]) == 0
+    assert "no kept record" not in capfd.readouterr().out
