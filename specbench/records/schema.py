@@ -111,6 +111,12 @@ class TraceRecord(TypedDict):
     draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
     rows: NotRequired[Annotated[list[int], "in a batch: how many rows each step or pass had"]]
     step_experts: NotRequired[Annotated[list[int], "distinct experts that each step read, summed over layers"]]
+    prompt_read: NotRequired[Annotated[int, "tokens of the prompt that the target read; absent in older records"]]
+    prompt_copied: NotRequired[
+        Annotated[int, "those whose caches it copied from an earlier prompt that begins alike; none with reuse=false"]
+    ]
+    draft_prompt_read: NotRequired[Annotated[int, "those that models of the draft read"]]
+    draft_prompt_copied: NotRequired[Annotated[int, "those that models of the draft copied"]]
 
 
 class DifferenceRecord(TypedDict):
