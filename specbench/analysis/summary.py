@@ -34,6 +34,7 @@ from specbench.analysis.costs.disturbance import Disturbance, disturbance
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain import waterfall
+from specbench.analysis.first_token import of_prompts
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
     UNPREDICTED,
@@ -172,6 +173,7 @@ def summarise(
         **grown,
         **learnt(prompts),
         **rates,
+        **of_prompts(prompts, predicted, wrong),
         **trees,
         **proved,
         **disturbed,
@@ -367,10 +369,11 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 
 def completed(record: RunRecord) -> RunRecord:
-    """A record whose summary says how many completions loop, also if it is older than these columns."""
-    summary = record["summary"]
-    if "looping" in summary:
-        return record
+    """A record whose summary has what its prompts tell of loops and first tokens, also if it is older than that."""
+    summary, prompts = record["summary"], record["prompts"]
     timed = summary["speedup_measured"] is not None
-    speed = speedups if timed else None
-    return {**record, "summary": {**summary, **degenerate(record["prompts"], speed)}}
+    if "looping" not in summary:
+        summary = {**summary, **degenerate(prompts, speedups if timed else None)}
+    if "ttft_s_baseline" not in summary:
+        summary = {**summary, **of_prompts(prompts, summary, not timed)}
+    return {**record, "summary": summary}

@@ -64,6 +64,7 @@ class BatchableModel(Protocol):
     tap_width: int
     states_of_prompt: bool
     readable: int
+    beginnings: Any  # that sessions copy
     window: Any  # what its sessions attend to; None: to everything
 
     def start(self, prompt: Prompt) -> Session: ...

@@ -22,6 +22,7 @@ from specbench.environment import require_cpus
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
+from specbench.experiment.sharing import SharedBeginnings
 from specbench.loading import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
@@ -51,6 +52,13 @@ class Parts:
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
     draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
+    shared: SharedBeginnings | None = None  # what sessions copy; None: each reads all of its prompt
+
+    def sharing(self) -> "Parts":
+        """These parts, with nothing copied yet; themselves with reuse=false."""
+        if not self.config.reuse:
+            return self
+        return replace(self, shared=SharedBeginnings(self.target, self.draft.models, self.prompts, self.examples))
 
     @property
     def engine(self) -> str:

@@ -27,11 +27,11 @@ from specbench.analysis.processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.files import again, note_finished
 from specbench.experiment.build import resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
 from specbench.experiment.runner import Progress, execute, finished, reused, write_failure
+from specbench.files import again, note_finished
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
