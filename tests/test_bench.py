@@ -120,7 +120,13 @@ def test_report(tmp_path: Path) -> None:
     assert "- dtype: float32" in as_text.read_text() and "environment" not in as_text.read_text()
 
 
-@pytest.mark.parametrize("word", ["sampling.temperature=1", "sampling.top_k=5", "tree=sequoia"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "sampling.temperature=1", "sampling.top_k=5", "tree=sequoia", "gamma=3", "batch=1", "warmup=1", "force=true",
+        "seed=1", "runs=2", "until=2%", "resamples=100", "simulate.alpha=.5",
+    ],
+)  # fmt: skip
 def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", word]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -209,12 +209,14 @@ def sweep(command: CommandLine) -> int:
         return show_plan(command)
     results = value_of(command.overrides, "results", "results")
     require_writable(results)
+    launcher = value_of(command.overrides, "hydra/launcher", BASIC)
+    if launcher != BASIC:  # ours announces its jobs itself
+        require_possible(jobs_of(command.overrides, command.switches))
     file = sweep_log.new_file(results)
     sweep_log.begin()
     # Before the user's own keys, which are the last word.
     argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
     try:
-        launcher = value_of(command.overrides, "hydra/launcher", BASIC)
         # Our own launcher's jobs print a line each in this process.
         watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
         with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
@@ -236,9 +238,30 @@ def sweep(command: CommandLine) -> int:
 
 
 def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None:
-    """Say how many jobs there are, and the memory and time that they need."""
+    """Say how many jobs there are, and the memory and time that they need, once all values are known to be possible."""
+    require_possible(jobs)
     for line in outline(plan(jobs, results), experiment):
         print(line, file=sys.stderr)
+
+
+def require_possible(jobs: Sequence[Job[RunConfig]]) -> None:
+    """Check every value of a sweep before its first job.
+
+    A value that goes with some others is no mistake: the jobs where it does not go fail alone. Raises UserError if no
+    job can have it.
+    """
+    errors: dict[str, str] = {}
+    possible = set[str]()
+    for job in jobs:
+        try:
+            check(job.required())
+        except UserError as error:
+            errors |= {word: str(error) for word in job.overrides if word not in errors}
+        else:
+            possible.update(job.overrides)
+    bad = next((word for word in errors if word not in possible), None)
+    if bad is not None:
+        raise UserError(f"{errors[bad]} (of this sweep no job has run)")
 
 
 def _multirun(command: CommandLine) -> list[str]:
