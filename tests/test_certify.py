@@ -398,7 +398,10 @@ def test_copies_do_not_hide_tokens_that_are_not_the_targets() -> None:
         (["task=lm-mini"], "task=lm-mini: specbench certify does not use task at T=0"),
         (["seed=1"], "seed=1: specbench certify does not use seed at T=0"),
         (["sampling.temperature=1", "noise=.1"], "noise=0.1: specbench certify does not use noise at T>0"),
-        (["sampling.temperature=1", "draft=gpt-nano", "task=lm-mini"], "task=lm-mini: specbench certify does not use task"),
+        (
+            ["sampling.temperature=1", "draft=gpt-nano", "task=lm-mini"],
+            "task=lm-mini: specbench certify does not use task",
+        ),
     ],
 )
 def test_a_key_that_the_test_ignores_is_refused(words: list[str], said: str, capfd: Capture) -> None:

@@ -137,7 +137,7 @@ def test_ctrl_c_stops_all_and_says_what_is_done(
     failing(monkeypatch, {2: KeyboardInterrupt()})
     assert main(argv("sweep", "gamma=1,2,3")) == 130
     assert capfd.readouterr().err.splitlines()[-2:] == [
-        "1 runs done; 'specbench results' shows all records",
+        "1 run done; 'specbench results' shows all records",
         "specbench: interrupted; finished work is kept",
     ]
     assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1]

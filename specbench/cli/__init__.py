@@ -107,9 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `| head -1`
         return _unprinted(code)
     except OSError as error:
-        return _unprinted(
-            fail(f"standard output or a file cannot be written ({error.strerror}){kept()}", 1)
-        )
+        return _unprinted(fail(f"standard output or a file cannot be written ({error.strerror}){kept()}", 1))
     return code
 
 

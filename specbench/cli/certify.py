@@ -13,8 +13,8 @@ from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
-from specbench.config.schema import OLD
 from specbench.compose.words import parsed
+from specbench.config.schema import OLD
 from specbench.config.verbs import CertifyConfig, check_certify, require_used_by_certify
 from specbench.errors import UserError
 

@@ -27,6 +27,7 @@ from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.files import write_atomically
 from specbench.formatting import span
+from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.marks import many_loop, remarks_on_loops, remarks_on_proof, why_unproved
@@ -139,7 +140,7 @@ def main(argv: list[str]) -> int:
         return 0
     if arguments.forget:
         forgotten = Catalog(arguments.results).forget_failed()
-        print(f"{len(forgotten)} records of failed runs removed")
+        print(f"{with_noun(len(forgotten), 'record')} of failed runs removed")
         return 0
     if arguments.again:
         measure_again(arguments.results)
@@ -169,7 +170,7 @@ def _list_records(results: str, kept: bool, form: str) -> None:
     else:
         print(f"no record of your own in {runs_folder(results)}; 'specbench run' makes one")
     if others and not kept:
-        print(f"{len(others)} kept records are not shown: specbench results --kept", file=aside(form))
+        print(f"{with_noun(len(others), 'kept record, is')} not shown: specbench results --kept", file=aside(form))
     if kept and not has_kept(results):
         print(none_kept(results), file=aside(form))
 

@@ -25,6 +25,7 @@ from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
 from specbench.files import again, note_finished, require_writable
 from specbench.formatting import duration, size
+from specbench.nouns import with_noun
 from specbench.records import store
 from specbench.records.schema import Row
 from specbench.records.store import Result
@@ -138,7 +139,7 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
     """All of it in a few words, and what `experiments/` says of the sweep."""
     left = [one for one in planned if not one.done and not one.error]
     known = [one.seconds for one in left if one.seconds is not None]
-    text = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
+    text = f"{with_noun(len(planned), 'job')}, {sum(one.done for one in planned)} of them done"
     if left:
         most = max((one.weights_bytes for one in left if one.weights_bytes is not None), default=None)
         text += f"; the largest needs {size(most)} for its weights, plus caches"
@@ -285,9 +286,9 @@ def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: b
     if done or form != "table":
         print_records(form, [store.read_head(Path(outcome["record"])).row for outcome in done])
     before = sum(outcome["reused"] for outcome in done)
+    runs = f"{len(done)} of {with_noun(len(ended), 'run')}" if all_launched else with_noun(len(done), "run")
     print(
-        f"{len(done)}{f' of {len(ended)}' if all_launched else ''} runs done"
-        f"{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
+        f"{runs} done{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
         file=sys.stderr,
     )
     shared = set.intersection(*(set(outcome["keys"]) for outcome in ended))

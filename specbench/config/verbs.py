@@ -315,16 +315,16 @@ def check_certify(config: CertifyConfig) -> None:
 
 
 def require_used_by_certify(config: CertifyConfig, given: Mapping[str, object]) -> None:
-    """Check that a test at this temperature uses each key of `given`. Raises UserError for the first that it ignores."""
+    """Check that a test at this temperature uses each key of `given`. Raises UserError for one that it ignores."""
     greedy = config.sampling.temperature == 0
     reasons = {"noise": "" if greedy else "at T>0, where the distribution is tested"}
     if greedy:
         reasons |= dict.fromkeys(("draft", "task", "seed"), "at T=0, where each token is the target's best or not")
     elif not any(isinstance(one, TextDraftConfig) for one in config.draft.levels()):
         reasons["task"] = f"with draft={config.draft.label()}, which is not fitted on text"
-    for key, value in given.items():
-        if why := reasons.get(key.partition("@")[0].partition(".")[0]):
-            raise UserError(f"{key}={value}: specbench certify does not use {key} {why}; leave it out")
+    for name, value in given.items():
+        if why := reasons.get(name.partition("@")[0].partition(".")[0]):
+            raise UserError(f"{name}={value}: specbench certify does not use {name} {why}; leave it out")
 
 
 def certify_run(config: CertifyConfig) -> RunConfig:

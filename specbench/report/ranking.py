@@ -4,6 +4,7 @@ from typing import Any
 
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
+from specbench.nouns import with_noun
 from specbench.records.documents import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
 from specbench.report.console import plain_table, wide_console
 
@@ -110,7 +111,8 @@ def markdown(record: ValidateDocument) -> str:
     """The record of `--validate` as Markdown: prediction errors, policies, and the cost of estimating alpha."""
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
-        f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
+        f"{record['engine']}, {record['hardware']}. {with_noun(record['prompts'], 'prompt')}, "
+        f"{record['tokens']} tokens, "
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
         "timed passes. 95% intervals are over prompts, and those of calibrated speedups and errors over the rounds, "
         "too.",

@@ -9,6 +9,7 @@ from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, draft_name, interval, interval_of, more_memory, number, size
+from specbench.nouns import with_noun
 from specbench.records.catalog import digest
 from specbench.records.marks import WEAKEST, prompts_for_proof, why_loops, why_unproved
 from specbench.records.schema import RunRecord, Summary
@@ -43,9 +44,10 @@ def headline(s: Summary, threads: int) -> str:
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{draft_name(s['draft'])}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
-        f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
+        f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}"
+        f"{with_noun(s['prompts'], 'prompt')}, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"
-        + (f" ({threads} threads)" if s["device"] == "cpu" else "")
+        + (f" ({with_noun(threads, 'thread')})" if s["device"] == "cpu" else "")
         + _ran(s)
     )
 
@@ -407,7 +409,7 @@ def remarks(s: Summary) -> list[str]:
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
-        lines.append(f"only {s['prompts']} prompts: the intervals are rough")
+        lines.append(f"only {with_noun(s['prompts'], 'prompt')}: the intervals are rough")
     return lines
 
 
