@@ -53,8 +53,8 @@ def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig
         raise UserError(f"certify: {given}: specbench certify OUTPUTS.jsonl target=NAME")
     file = Path(files[0])
     check_certify(config)
-    given = [one for one in map(parsed, overrides) if one is not None]
-    require_used_by_certify(config, {one.key_or_group: one.value() for one in given})
+    values = {word.key_or_group: word.value() for word in map(parsed, overrides) if word is not None}
+    require_used_by_certify(config, values)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
     if not any(NAMES_TARGET.match(word) for word in overrides):  # the default of a run is no claim of any server

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TextDraftConfig, TrainedConfig
@@ -142,7 +142,7 @@ def refused(verb: str) -> set[str]:
     return {*UNUSED[verb], "simulate"}
 
 
-def require_used(verb: str, schema: type[RunConfig], key: str, value: object) -> None:
+def require_used(verb: str, schema: type[Any], key: str, value: object) -> None:
     """Check that `verb`, whose keys are those of `schema`, uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(schema) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED[verb]).get(key)) is not None:
