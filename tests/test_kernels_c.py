@@ -15,6 +15,7 @@ from specbench.kernels import FLAGS, SOURCE, NotCompiled, library
 from specbench.kernels.structures import Op, layout, layout_of
 
 CHECK = Path(__file__).parent / "native_check.c"
+PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
 WITHOUT_NATIVE = [flag for flag in FLAGS if flag not in ("-march=native", "-shared", "-fPIC")]
@@ -25,16 +26,8 @@ NEEDS = dict(zip(WIDTHS, ("sse2", "avx2", "avx512bw", "avx512_bf16", "amx_bf16")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
 
-def compiled(march: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        str(COMPILER),
-        *WITHOUT_NATIVE,
-        f"-march={march}",
-        "-Wno-psabi",
-        f'-DKERNELS="{SOURCE}"',
-        str(CHECK),
-        *more,
-    ]
+def compiled(march: str, *more: str, check: Path = CHECK, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    command = [str(COMPILER), *WITHOUT_NATIVE, f"-march={march}", "-Wno-psabi", f'-DKERNELS="{source}"', str(check)]
     return subprocess.run([*command, *more], capture_output=True, text=True, timeout=200)
 
 
@@ -96,18 +89,15 @@ def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
     assert done.returncode == 0, done.stderr
 
 
-def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, before: str, after: str) -> None:
-    """Compile a copy of the kernels in which one place of one file is another."""
-    library()  # torch's OpenMP is loaded
+def copied(folder: Path, name: str, before: str, after: str) -> Path:
+    """A copy of the kernels in which one place of one file is another."""
     (sources := folder / "sources").mkdir()
     for file in SOURCE.parent.glob("*.[ch]"):
         shutil.copy(file, sources)
     text = (sources / name).read_text()
     assert text.count(before) == 1
     (sources / name).write_text(text.replace(before, after))
-    monkeypatch.setattr(kernels, "SOURCE", sources / SOURCE.name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    kernels.found.cache_clear()
+    return sources / SOURCE.name
 
 
 @pytest.fixture
@@ -145,6 +135,55 @@ def test_a_structure_or_an_operation_that_differs_is_one_error_at_load(
     name: str, before: str, after: str, differs: str, torchs_openmp: Any, monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    changed(monkeypatch, tmp_path, name, before, after)
+    monkeypatch.setattr(kernels, "SOURCE", copied(tmp_path, name, before, after))
+    monkeypatch.setattr(kernels, "FLAGS", ("-O0", "-fopenmp", "-fPIC", "-shared"))  # compiled in a tenth of the time
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.found.cache_clear()
     with pytest.raises(MachineError, match=f"{differs} in structures.py: install specbench again"):
         library()
+
+
+SANITIZERS = {"memory": SANITIZED, "threads": ("-O1", "-g", "-fsanitize=thread")}
+
+
+def ran_with(sanitizer: str, folder: Path, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    """The check of steps, passes and experts, built with a sanitizer; skipped where the compiler has none."""
+    flags, program = SANITIZERS[sanitizer], folder / "check"
+    (folder / "none.c").write_text("int main(void) { return 0; }")
+    tried = subprocess.run([str(COMPILER), *flags, str(folder / "none.c"), "-o", str(program)], capture_output=True)
+    if tried.returncode or subprocess.run([program], capture_output=True).returncode:
+        pytest.skip(f"{COMPILER} has no sanitizer of {sanitizer} that runs here")
+    done = compiled("native", *flags, "-o", str(program), "-lm", "-lpthread", check=PASSES_CHECK, source=source)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_rollouts_passes_and_experts_are_right_on_several_threads(sanitizer: str, tmp_path: Path) -> None:
+    ran = ran_with(sanitizer, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "passed: up to 4 threads, 0 differences\n"), ran.stderr[:2000]
+
+
+PLANTED = {
+    "a barrier that orders no memory": ("threads", "step.h", "1, __ATOMIC_ACQ_REL)", "1, __ATOMIC_RELAXED)"),
+    "experts that do not wait for their rows": (
+        "threads", "experts.h", "row, width * sizeof(float));\n        }\n        wait_for_all(&barrier, threads);",
+        "row, width * sizeof(float));\n        }",
+    ),
+    "a verdict that copies a token too many": (
+        "memory", "passes.h", "drafted, count * sizeof(int64_t));", "drafted, (count + 2) * sizeof(int64_t));",
+    ),
+    "a rejected token that is accepted": (
+        "memory", "rows.h", "if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;",
+        "if (!(uniforms[accepted] * (q ? q[at] : 1) < 2 * p[at])) break;",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Path) -> None:
+    sanitizer, name, before, after = PLANTED[fault]
+    source = copied(tmp_path, name, before, after)
+    assert ran_with(sanitizer, tmp_path, source).returncode != 0
