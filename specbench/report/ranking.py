@@ -54,6 +54,8 @@ def _ranking(rows: list[RankedRow]) -> Any:
     titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"]
     weighed = any("memory_ratio" in row for row in rows)  # older documents say nothing of memory
     titles += ["memory"] if weighed else []
+    whole = any("end_to_end" in row for row in rows)  # nor of prompts
+    titles += ["end to end"] if whole else []
     table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
     for batch, group in sorted(by_batch.items()):
         for row in group[: MOST_ROWS // min(4, len(by_batch))]:
@@ -66,6 +68,7 @@ def _ranking(rows: list[RankedRow]) -> Any:
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
                 number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
                 *([_memory(row)] if weighed else []),
+                *([number(row.get("end_to_end"))] if whole else []),
                 style="bold" if leads else None,
             )  # fmt: skip
     return table
