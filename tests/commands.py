@@ -95,7 +95,7 @@ FILLED = {
     "cli/options": {"verb": ("list",)},
     "cli/results": {"run": ("last",)},
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},
-    "compose/hydra_app": {"verb": ("run",)},
+    "compose/hydra_app": {"verb": ("run",), "group": GROUPS},
     "compose/words": {
         "option": ("accept", "tree", "experiment", "recipe"),
         "key": ("draft",),
