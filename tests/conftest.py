@@ -92,15 +92,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
 def captured_anew() -> Iterator[None]:
     """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
     from specbench.engine.capture import cache as capture_cache
-    from specbench.engine.capture import program
-    from specbench.methods.dflash import captured as block_program
-    from specbench.methods.eagle import captured as eagle_program
 
-    for module in (program, block_program, eagle_program):
-        module.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
-    yield
-    for module in (program, block_program, eagle_program):
-        module.cached_capture = capture_cache.cached_capture
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture_cache, "cached_capture", lambda network, settings, make: capture_cache.Capture(*make()))
+        yield
 
 
 @pytest.fixture(scope="module")

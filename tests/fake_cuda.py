@@ -18,10 +18,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from specbench import deferred
+from specbench.engine.beside import captured as beside_captured
 from specbench.engine.capture import program
 from specbench.engine.capture.nodes import capture
-from specbench.methods.dflash import captured as block_program
-from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")
 # All modes are kept. With freed ones, torch 2.13 corrupts memory, and a later test crashes: now and then, and nearly
@@ -143,8 +142,7 @@ def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[Wit
     with ExitStack() as entered:
         for where, name, stand_in in (
             (program, "capture", with_open_sizes),
-            (block_program, "capture", with_open_sizes),
-            (eagle_program, "capture", with_open_sizes),
+            (beside_captured, "capture", with_open_sizes),
             (FakeTensor, "tolist", tolist),
             (deferred.torch, "rand", _drawing(torch.rand)),  # before torch's own, which it holds from now on
             (torch, "rand", _drawing(torch.rand)),

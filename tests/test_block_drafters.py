@@ -1,5 +1,6 @@
 """DFlash and DSpark: logits as `transformers` and plain formulas have them; texts are the target's own."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.conformance import check_draft
+from specbench.engine.beside.captured import CapturedEntries
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
@@ -29,9 +32,8 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.dflash.captured import CapturedBlockSession
 from specbench.methods.dflash.draft import BlockDraft, BlockSession
-from specbench.methods.dflash.network import BlockCache
+from specbench.methods.dflash.entries import BlockEntries
 from specbench.methods.dflash.published import PublishedBlock, published_block
 from specbench.methods.dspark.draft import MarkovDraft, MarkovSession
 from specbench.sampling import Sampling
@@ -119,15 +121,7 @@ def test_logits_are_those_of_transformers(fault: str | None, tmp_path: Path, mon
     if fault == "order":
         draft.columns = [*range(checkpoints.WIDTH, 2 * checkpoints.WIDTH), *range(checkpoints.WIDTH)]
     if fault == "causal":
-        attend = BlockCache._blocks
-        bias = torch.ones(BLOCK, 99, dtype=torch.bool)
-        monkeypatch.setattr(
-            BlockCache,
-            "_blocks",
-            lambda self, ids, places, _: attend(
-                self, ids, places, bias[:, : self.length + BLOCK].tril(diagonal=self.length)
-            ),
-        )
+        draft.beside = replace(draft.beside, sight=None)
     session = target.start(PROMPT)
     drafting, largest = draft.start_on(session, PROMPT, GREEDY), 0.0
     for text, logits_KV in passes:
@@ -296,13 +290,14 @@ def test_every_engine_drafts_the_same(engine: str, kind: str, confidence: float 
 def test_a_long_text_has_the_same_blocks(tmp_path: Path) -> None:
     """One that is read in parts, in buffers so large that they grow alone (`Buffers`)."""
     _, draft = made(tmp_path, "dflash", engine=StaticModel)
-    ours, own = draft.cache(), BlockCache(draft.drafter)
-    assert isinstance(ours, CapturedBlockSession)
+    ours = draft.cache(draft.target.start(PROMPT))
+    own = BlockEntries(draft.drafter, EagerEntries(draft.beside, list))
+    assert isinstance(ours.session, CapturedEntries)
     features_LF = torch.randn(300, draft.drafter.fc.in_features, generator=torch.Generator().manual_seed(2))
     for part_LF in features_LF.split([290, 10]):
         for one in (ours, own):
             one.read(part_LF)
-        ours.reserve(MOST_STACKED + 1)
+        ours.session.reserve(MOST_STACKED + 1)
         found, expected = (one.block(7, 3).logits_LV for one in (ours, own))
         # fp32 sums are ordered by the processor's vectors: 1.2e-5 apart with AVX-512.
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
@@ -325,7 +320,8 @@ def test_graphs_are_captured_between_texts(kind: str, tmp_path: Path) -> None:
     first = passes(4), passes(2)
     assert (passes(4), passes(2)) == first
     captures, uncaptured = target.captures, target.uncaptured  # type: ignore[attr-defined]
-    steps = {id(step) for step in vars(draft.captured.program).values()}
+    program = draft.captured.program
+    steps = {id(step) for step in (*program.one.values(), *program.several.values())}
     assert len(steps & {key[0] for key in target._graphs}) == 3  # type: ignore[attr-defined]
     assert (passes(4), passes(2)) == first
     assert (target.captures, target.uncaptured) == (captures, uncaptured)  # type: ignore[attr-defined]

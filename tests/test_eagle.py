@@ -22,7 +22,8 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.methods.decoder_layer import Source, layer_shape
 from specbench.methods.eagle.draft import EagleDraft
-from specbench.methods.eagle.network import Eagle, EagleCache, EagleShape
+from specbench.methods.eagle.entries import EagleEntries
+from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.sampling import Sampling, standardise
 from specbench.theory.trees import ByConfidence, Plan, TreeShape
 
@@ -108,17 +109,17 @@ def test_every_engine_drafts_the_same_and_from_scratch_too(kind: str, engine: st
     assert any(0 < a_pass.accepted < a_pass.drafted for a_pass in trace.passes) or len(trace.passes) > 4
 
 
-def off_by_one(cache: EagleCache, features_LF: torch.Tensor, *others: Any) -> torch.Tensor:
+def off_by_one(cache: EagleEntries, features_LF: torch.Tensor, *others: Any) -> torch.Tensor:
     return read(cache, torch.cat([features_LF[:1], features_LF[:-1]]), *others)
 
 
-def not_read_again(cache: EagleCache, length: int) -> None:
+def not_read_again(cache: EagleEntries, length: int) -> None:
     """Entries of accepted tokens keep their drafted values."""
-    cache.length = min(cache.length + cache._ahead, max(0, length))
+    cache.session.length = min(cache.length + cache.session.nodes, max(0, length))
     cache.forget()
 
 
-read = EagleCache.read
+read = EagleEntries.read
 
 
 @pytest.mark.parametrize(("method", "fault"), [("read", off_by_one), ("rollback", not_read_again)])
@@ -127,7 +128,7 @@ def test_planted_faults_change_what_is_drafted(method: str, fault: Any, monkeypa
     target, draft = made("gpt2", size=VOCABULARY, seed=6, end=EOS)  # few tokens: some are accepted at random
     prompt = Prompt((), (0, 1, 2, 1, 0))
     target.eos_ids = frozenset()
-    monkeypatch.setattr(EagleCache, method, fault)
+    monkeypatch.setattr(EagleEntries, method, fault)
     trace = speculative(target, draft, prompt, gamma=3, sampling=GREEDY, max_new_tokens=30, generator=torch.Generator())
     monkeypatch.undo()
     tokens, at, rows = [*prompt.prefix, *trace.tokens], len(prompt.prefix), []

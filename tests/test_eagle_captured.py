@@ -4,6 +4,7 @@ and rolled back before."""
 import hashlib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import captured
@@ -15,15 +16,19 @@ from test_batches import alone, in_rows, prompts_of
 from test_batches import same as same_texts
 from test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
 
+from specbench.engine.beside import captured as beside_captured
+from specbench.engine.beside import eager as beside_eager
+from specbench.engine.beside.captured import CapturedBeside, CapturedEntries
+from specbench.engine.beside.declared import Prediction
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture import cache as capture_cache
+from specbench.engine.capture import marking
+from specbench.engine.capture.cache import cached_capture
 from specbench.engine.capture.static import StaticModel
-from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle import captured as eagle_program
-from specbench.methods.eagle import network as eagle_network
-from specbench.methods.eagle.captured import CapturedEagle, CapturedEagleSession
-from specbench.methods.eagle.captured import captured as captured_eagle
-from specbench.methods.eagle.network import Eagle, EagleCache, Prediction
+from specbench.methods.eagle.captured import beside, probe
+from specbench.methods.eagle.entries import EagleEntries
+from specbench.methods.eagle.network import Eagle
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5
@@ -35,18 +40,23 @@ def layer(kind: str, taps: tuple[int, ...] = (), engine: Any = StaticModel) -> t
     return random_eagle(own, taps, 30), engine(own, SIZE, frozenset({1}))
 
 
-def required(eagle: Eagle, target: StaticModel) -> CapturedEagle:
+def captured_eagle(eagle: Eagle, target: StaticModel) -> CapturedBeside | None:
+    return beside_captured.captured(beside(eagle), target, partial(probe, eagle))
+
+
+def required(eagle: Eagle, target: StaticModel) -> CapturedBeside:
     found = captured_eagle(eagle, target)
     assert found is not None
     return found
 
 
-def sessions(eagle: Eagle, model: CapturedEagle) -> tuple[CapturedEagleSession, EagleCache]:
+def sessions(eagle: Eagle, model: CapturedBeside) -> tuple[EagleEntries, EagleEntries]:
     """A captured session and an eager one, of the same source."""
     shape = eagle.shape.layer
     keys = torch.randn(2, 1, shape.heads, SOURCE, shape.head_width, generator=torch.Generator().manual_seed(3))
-    states = (keys[0], keys[1]) if shape.crosses else None
-    return CapturedEagleSession(model, states), EagleCache(eagle, lambda: Source(*states) if states else None)
+    states = [(keys[0], keys[1])] if shape.crosses else []
+    both = CapturedEntries(model, states), EagerEntries(model.beside, states.copy)
+    return EagleEntries(eagle, both[0]), EagleEntries(eagle, both[1])
 
 
 def same(ours: Prediction, own: Prediction) -> None:
@@ -101,14 +111,15 @@ def test_large_buffers_grow_alone() -> None:
     for begin, end in ((0, 5), (5, 9)):
         after = [one.read(features[begin:end], range(begin, end)) for one in (ours, own)]
         same(*after)
-        ours.reserve(MOST_STACKED + 1)
+        assert isinstance(ours.session, CapturedEntries)
+        ours.session.reserve(MOST_STACKED + 1)
         before = after[1].states_LD.expand(3, -1)
         same(*(one.draft_nodes(before, [7, 8, 9], [-1, -1, -1]) for one in (ours, own)))
         for one in (ours, own):
             one.rollback(end)
 
 
-@pytest.mark.parametrize("module", [eagle_program, eagle_network])
+@pytest.mark.parametrize("module", [beside_captured, beside_eager])
 @torch.inference_mode()
 def test_a_long_prompt_is_read_in_parts(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its mask is small; here in parts of 3 and of 10 tokens, by one of the two."""
@@ -137,16 +148,18 @@ def test_graphs_are_captured_between_texts() -> None:
     assert passes() == first and (target.captures, target.uncaptured) == (captures, uncaptured)
 
 
-def seeing_the_next(*arguments: Any) -> torch.Tensor:
-    return bias(*arguments) * 0
+def seeing_the_next(query: Any, keys: Any, values: Any, bias: Any, scale: float) -> torch.Tensor:
+    found: torch.Tensor = attend(query, keys, values, bias * 0, scale)
+    return found
 
 
-bias = eagle_program.entry_bias
+attend = marking.attend
 
 
 @pytest.mark.full
 def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eagle_program, "entry_bias", seeing_the_next)
+    faulty = SimpleNamespace(attend=seeing_the_next, write=marking.write)
+    monkeypatch.setattr(beside_captured, "marking", faulty)
     with pytest.warns(UserWarning, match=r"cannot be captured: the compiled step differs .* it runs eagerly"):
         assert captured_eagle(*layer("gpt2")) is None
 
@@ -155,7 +168,7 @@ def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.M
 def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where weights are others. A file that holds another capture is found out, and removed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(eagle_program, "cached_capture", capture_cache.cached_capture)
+    monkeypatch.setattr(capture_cache, "cached_capture", cached_capture)
     eagle, target = layer("t5")
     assert not required(eagle, target).program.cached
     again = required(eagle, target)

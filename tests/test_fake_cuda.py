@@ -27,6 +27,8 @@ from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.engine.batch import Batch
+from specbench.engine.beside import captured as beside_captured
+from specbench.engine.beside.captured import CapturedBeside
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
@@ -34,12 +36,10 @@ from specbench.engine.eager.parts import layer_list, return_states
 from specbench.engine.session import Prompt, Read, clock_of
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape
-from specbench.methods.dflash import captured as block_session
 from specbench.methods.dflash.draft import BlockDraft
 from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.dflash.train import shape_for as block_shape
 from specbench.methods.dspark.draft import MarkovDraft
-from specbench.methods.eagle import captured as eagle_session
 from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.lookup.draft import LookupDraft
@@ -200,11 +200,15 @@ def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Samp
     assert decoding.autoregressive(target, prompt("gpt2"), spec, FakeGenerator()).tokens  # type: ignore[arg-type]
 
 
+def unchecked(beside: Any, target: Any, _: Any) -> CapturedBeside:
+    return CapturedBeside(beside, target)
+
+
 @pytest.mark.full
 def test_eagles_steps_are_of_one_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """As graphs that the target captures between texts."""
     # There is no content to compare.
-    monkeypatch.setattr(eagle_session, "_checked", lambda eagle, target, _: eagle_session.CapturedEagle(eagle, target))
+    monkeypatch.setattr(beside_captured, "checked", unchecked)
     own = moved(network("t5", seed=5, layers=1))
     width = return_states(own, "target")
     target = graphs(own, SIZE, frozenset({1}))
@@ -264,8 +268,7 @@ MADE: dict[str, Callable[[], tuple[Any, Draft]]] = {
 @pytest.mark.parametrize("name", MADE)
 def test_steps_of_other_drafters_are_of_one_device(name: str, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """As graphs that the target, or PARD's own model, captures between texts; none is asked for in the third."""
-    monkeypatch.setattr(eagle_session, "_checked", lambda eagle, target, _: eagle_session.CapturedEagle(eagle, target))
-    monkeypatch.setattr(block_session, "_checked", block_session.CapturedBlock)
+    monkeypatch.setattr(beside_captured, "checked", unchecked)
     target, draft = MADE[name]()
     capturing = draft.model if name == "pard" else target  # type: ignore[attr-defined]
     assert name == "pard" or draft.captured is not None  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from torch.nn import functional
 
 from specbench import kernels as compiler
 from specbench.engine.batch import Batch
+from specbench.engine.beside.captured import captured
 from specbench.engine.capture import cache as capture_cache
+from specbench.engine.capture.cache import cached_capture
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
@@ -38,8 +41,7 @@ from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
 from specbench.kernels import rows as rows_in_c
 from specbench.kernels.structures import Op, Part, Step
-from specbench.methods.eagle import captured as eagle_program
-from specbench.methods.eagle.captured import captured as captured_eagle
+from specbench.methods.eagle.captured import beside, probe
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling
 
@@ -532,16 +534,18 @@ def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
 ) -> None:
     """Two inputs of one length have sizes of two names until the capture joins them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(eagle_program, "cached_capture", capture_cache.cached_capture)  # which other tests do without
+    monkeypatch.setattr(capture_cache, "cached_capture", cached_capture)  # which other tests do without
     for _ in range(2 if stored else 1):
         own = network("t5", 4, layers=1)
         target = NativeModel(own, SIZE, ENDS)
-        eagle = captured_eagle(random_eagle(own, (), 30), target)
+        made = random_eagle(own, (), 30)
+        eagle = captured(beside(made), target, partial(probe, made))
     assert eagle is not None and bool(eagle.program.cached) == stored
-    for step in (eagle.program.draft_one, eagle.program.draft, eagle.program.read_one):
+    one, several = eagle.program.one, eagle.program.several
+    for step in (one["draft"], several["draft"], one["read"]):
         assert calls(step)[0] == "native_run"
         assert not any("linear" in name for name in calls(step)), calls(step)
-    assert not any("linear" in name for name in calls(eagle.program.read))  # the head reads one entry of several
+    assert not any("linear" in name for name in calls(several["read"]))  # the head reads one entry of several
 
 
 @pytest.mark.full

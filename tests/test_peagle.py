@@ -19,15 +19,18 @@ from specbench.algorithm.continuations import Found
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.conformance import check_draft
+from specbench.engine.beside import eager as beside_eager
+from specbench.engine.beside.captured import CapturedEntries
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.published import published_eagle
-from specbench.methods.peagle import network as peagle_network
-from specbench.methods.peagle.draft import CapturedPEagleSession, PEagleDraft, load_published_peagle
-from specbench.methods.peagle.network import OURS, PEagleCache
+from specbench.methods.peagle.draft import PEagleDraft, load_published_peagle
+from specbench.methods.peagle.entries import PEagleEntries
+from specbench.methods.peagle.network import OURS
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 
@@ -105,7 +108,7 @@ def test_logits_are_those_of_plain_code(
 ) -> None:
     """Where a long prompt is read in parts, too."""
     if most is not None:
-        monkeypatch.setattr(peagle_network, "tokens_at_once", lambda slots: max(1, most // slots))
+        monkeypatch.setattr(beside_eager, "tokens_at_once", lambda slots: max(1, most // slots))
     assert differences(case, made(case, tmp_path)[1]) < 1e-5
 
 
@@ -122,7 +125,8 @@ def test_compiled_steps_predict_what_the_layers_do(engine: Any, tmp_path: Path) 
     """After a prompt whose rows are not computed, too, in a text that outgrows its first buffers."""
     target, draft = made("speculators", tmp_path, engine=engine)
     assert draft.captured is not None
-    ours, own = CapturedPEagleSession(draft.captured, draft.eagle), PEagleCache(draft.eagle)
+    sessions = CapturedEntries(draft.captured, []), EagerEntries(draft.beside, list)
+    ours, own = (PEagleEntries(draft.eagle, session) for session in sessions)
     features_LF = torch.randn(100, draft.eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
     for begin, end, rows in ((0, 40, 4), (40, 41, 1), (39, 44, 3), (44, 45, 4), (45, 90, 2)):
         for one in (ours, own):

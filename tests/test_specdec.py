@@ -19,15 +19,19 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.beside.captured import CapturedEntries
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.cache_names import cache_of
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.layout import Apart, Layout
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.specdec import draft as parallel_cache
-from specbench.methods.specdec.draft import ParallelCache, ParallelSession, SpecDecDraft, SpecDecSession
+from specbench.methods.decoder_layer import layer_shape
+from specbench.methods.specdec import captured as parallel_entries
+from specbench.methods.specdec.captured import ParallelEntries, beside
+from specbench.methods.specdec.draft import SpecDecDraft, SpecDecSession
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.methods.specdec.train import borrow_decoder
 from specbench.sampling import Sampling
@@ -83,7 +87,7 @@ def test_what_is_drafted_beside_a_cache_is_what_an_uncached_reading_gives(engine
         along_TKD = draft.decoder.states_after_each(torch.tensor([tokens]), drafting.sources())[0]
         expected_TKV = draft.decoder.project(along_TKD)
         cache = drafting.cache
-        assert isinstance(cache, ParallelCache if engine is EagerModel else ParallelSession)
+        assert isinstance(cache.session, EagerEntries if engine is EagerModel else CapturedEntries)
         for begin, end in ((0, 1), (1, 2), (2, 9), (5, 7), (7, 8), (8, 80), (80, len(tokens))):
             cache.rollback(begin)
             found_KV = cache.step(tokens[begin:end], 3)
@@ -108,14 +112,16 @@ def test_a_query_sees_the_text_and_itself_alone(monkeypatch: pytest.MonkeyPatch)
     alone_V = first_row(1)
     assert torch.allclose(first_row(4), alone_V, atol=1e-3)
 
-    def seeing_the_next(tokens: int, first: int, queries: int, device: torch.device) -> Any:
-        distance_LL, visible_LL = parallel_decoder_entries(tokens, first, queries, device)
-        numbers = torch.arange(tokens, len(visible_LL) - 1)
-        visible_LL[numbers, numbers + 1] = True
-        return distance_LL, visible_LL
+    def seeing_the_next(queries: int) -> Any:
+        def seen(layout: Layout, length: int) -> Layout:
+            own, count = Apart(queries)(layout, length), layout.slots_BL.shape[1]
+            numbers = torch.arange(count - queries, count - 1)
+            own.visible_BLC[0, numbers, length + numbers + 1] = True
+            return own
 
-    parallel_decoder_entries = parallel_cache.entries
-    monkeypatch.setattr(parallel_cache, "entries", seeing_the_next)
+        return seen
+
+    monkeypatch.setattr(parallel_entries, "Apart", seeing_the_next)
     assert not torch.allclose(first_row(4), alone_V, atol=1e-2)
 
 
@@ -203,7 +209,8 @@ def test_borrowed_layers_compute_what_the_targets_do() -> None:
             input_ids=torch.tensor([prompt.source]), decoder_input_ids=torch.tensor([[0, *TEXT]]),
             output_hidden_states=True,
         ).decoder_hidden_states  # fmt: skip
-        cache = ParallelCache(decoder, lambda: [Source(layer.keys, layer.values) for layer in cross])
+        of_source = [(layer.keys, layer.values) for layer in cross]
+        cache = ParallelEntries(decoder, EagerEntries(beside(decoder), of_source.copy))
         states = []
         hook = decoder.blocks[-1].register_forward_hook(lambda *given: states.append(given[-1]))
         cache.step([0, *TEXT], 1)

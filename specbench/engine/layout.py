@@ -7,7 +7,7 @@ session has read after its sequence.
 Shapes: B rows, L new tokens a row, C slots of the cache, N nodes of a tree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,6 +43,18 @@ class Layout:
         """Positions of the new tokens."""
         return self.positions_BC.gather(1, self.slots_BL)
 
+    def bias(self, near_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """What is added to attention scores [B, 1 or H, L, C], the lowest number of `dtype` where a slot is hidden.
+
+        `near_HC`: what is added by distance, of one row. Elsewhere 0.
+        """
+        visible = self.visible_BLC.unsqueeze(1)
+        if near_HC is None:
+            return mask_bias(visible, dtype)
+        distance_LC = self.new_positions_BL[0, :, None] - self.positions_BC
+        by_entry = near_HC.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
+        return torch.where(visible, by_entry, torch.finfo(dtype).min)
+
     @staticmethod
     def of_rows(rows: Sequence["Layout"]) -> "Layout":
         """One layout of several, each of one row, over equally many slots and new tokens."""
@@ -66,6 +78,37 @@ class Layout:
             self.positions_BC,
             torch.cat([self.visible_BLC, self.visible_BLC[:, -1:].expand(-1, more, -1)], 1),
         )
+
+
+def mask_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to attention scores: 0 where `visible`, else the lowest number of `dtype`."""
+    none = torch.zeros((), dtype=dtype, device=visible.device)
+    return torch.where(visible, none, torch.finfo(dtype).min)
+
+
+# What the new tokens of a layout see of each other: from the layout of a chain after so many tokens to another.
+Sight = Callable[[Layout, int], Layout]
+
+
+def together(layout: Layout, length: int) -> Layout:
+    """The new tokens see each other, those after them, too."""
+    count = layout.slots_BL.shape[1]
+    visible_1LC = (layout.positions_BC < length + count).unsqueeze(1).expand(-1, count, -1)
+    return Layout(layout.slots_BL, layout.positions_BC, visible_1LC.contiguous())
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The last `count` new tokens see themselves and no other of these."""
+
+    count: int
+
+    def __call__(self, layout: Layout, length: int) -> Layout:
+        visible_1LC = layout.visible_BLC.clone()
+        first = length + layout.slots_BL.shape[1] - self.count
+        itself = torch.eye(self.count, dtype=torch.bool, device=visible_1LC.device)
+        visible_1LC[:, -self.count :, first : first + self.count] = itself
+        return Layout(layout.slots_BL, layout.positions_BC, visible_1LC)
 
 
 def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:

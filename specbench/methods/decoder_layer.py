@@ -3,11 +3,11 @@
 Written out in tensors, so that one layer serves a cached step, a tree and a training that unrolls several steps: what
 attends to what is the caller's (`Attend`). Names of weights are those of published EAGLE checkpoints.
 
-Shapes: B rows, L new entries, C cached entries, S tokens of the source, D width, H query heads, K key heads, E channels
+Shapes: B rows, L new entries, S tokens of the source, D width, H query heads, K key heads, E channels
 of a head.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,10 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from specbench.engine.buffers import Buffers
-from specbench.engine.capture.kernels import attend
-from specbench.engine.session import Session
+from specbench.engine.beside.declared import Attend, Source
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64  # slots of a cache
-
-# Queries [B, H, L, E], keys and values [B, K, L, E] of the new entries to what they attend to [B, H, L, E].
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# Attention: queries, keys, values, an additive bias, and the scale of scores.
-Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 @dataclass(frozen=True)
@@ -57,21 +50,9 @@ class LayerShape:
     head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
     value_width: int | None = None  # channels of a value, where they are not those of a key
 
-
-@dataclass(frozen=True)
-class Source:
-    """What cross-attention reads: keys and values [B, H, S, E], a bias [B, 1, 1, S] that hides padding; its kernel."""
-
-    keys: Tensor
-    values: Tensor
-    bias: Tensor | None = None
-    attention: Attention = attend
-
-    @staticmethod
-    def of(session: Session, layer: int = -1) -> "Source | None":
-        """Of one of the target's decoder layers, -1 being the last; None of a target without a source."""
-        states = session.source_states(layer)
-        return None if states is None else Source(*states)
+    def caches(self, layers: int) -> list[tuple[int, int]]:
+        """(heads, channels) of keys, and of values, of so many layers in turn."""
+        return [(self.key_heads, width) for width in (self.head_width, self.value_width or self.head_width)] * layers
 
 
 class Projections(nn.Module):
@@ -193,58 +174,6 @@ class DraftLayer(nn.Module):
         half = self.shape.head_width // 2
         exponents = torch.arange(half, device=device, dtype=torch.float32) / half
         return torch.pow(self.shape.theta, -exponents)
-
-
-class LayerCache:
-    """Keys and values of one sequence, of `layers` decoder layers; its slots double when they do not suffice.
-
-    A caller says which slots count: what is dropped is written over.
-    """
-
-    def __init__(self, shape: LayerShape, layers: int, weight: Tensor) -> None:
-        """`weight` is one of the layers', whose device and dtype count."""
-        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
-        self.dtype = torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
-        self._device, self._scale = weight.device, shape.scale
-        widths = (shape.head_width, shape.value_width or shape.head_width)
-        self._shapes = [(shape.key_heads, width) for width in widths] * layers
-        self._buffers = self._zeros(FIRST_CAPACITY)
-
-    @property
-    def slots(self) -> int:
-        return self._buffers.slots
-
-    def reserve(self, needed: int) -> bool:
-        """Make room for `needed` entries. Whether there are more slots than before."""
-        if needed <= self.slots:
-            return False
-        old, self._buffers = self._buffers, self._zeros(1 << (needed - 1).bit_length())
-        self._buffers.copy_slots(old, old.slots)
-        return True
-
-    def attend(self, layer: int, end: int, bias: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What the newest entries attend to, after writing their keys and values to the slots before `end`.
-
-        `bias` [1, 1 or H, L, end] is added to the scores.
-        """
-        keys, values = self.write(layer, end, key, value)
-        return attend(query, keys[:, :, :end], values[:, :, :end], bias, self._scale)
-
-    def write(self, layer: int, end: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values to the slots before `end`; the layer's buffers."""
-        buffers = self._buffers.pair(layer)
-        for buffer, states in zip(buffers, (key, value), strict=True):
-            buffer[:, :, end - states.shape[2] : end] = states
-        return buffers
-
-    def _zeros(self, slots: int) -> Buffers:
-        return Buffers.zeros(self._shapes, slots, self.dtype, self._device)
-
-
-def mask_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention scores: 0 where `visible`, else the lowest number of `dtype`."""
-    none = torch.zeros((), dtype=dtype, device=visible.device)
-    return torch.where(visible, none, torch.finfo(dtype).min)
 
 
 def _joined(heads_BHLE: Tensor) -> Tensor:

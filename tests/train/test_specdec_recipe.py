@@ -11,10 +11,10 @@ from datasets import Dataset
 from networks import network
 from transformers import AutoModelForSeq2SeqLM
 
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.cache_names import cache_of
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import Source
-from specbench.methods.specdec.draft import ParallelCache
+from specbench.methods.specdec.captured import ParallelEntries, beside
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
 from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan
@@ -41,7 +41,8 @@ def test_teacher_forced_predictions_are_those_of_drafting() -> None:
     for row, (source, text) in enumerate(((SOURCE, TEXT), (SOURCE[:3], TEXT[:-3]))):
         output = learner.target(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0]]), use_cache=True)
         read = cache_of(output).cross_attention_cache.layers
-        cache = ParallelCache(learner.trained, [Source(layer.keys, layer.values) for layer in read].copy)
+        states = [(layer.keys, layer.values) for layer in read]
+        cache = ParallelEntries(learner.trained, EagerEntries(beside(learner.trained), states.copy))
         for ahead in range(3):
             ours_TV = learner.as_draft(ahead)(**given).logits[row]
             for place in range(ahead, len(text)):

@@ -7,8 +7,8 @@ network with something that such a digest cannot tell (hooks, methods put on an 
 captured at every start. A file that is damaged is written anew.
 
 Whoever uses a capture compares it with the network first, cached or not: `engine.choice` that of a target or model
-draft, `program.rows_agree` its rows, `methods.eagle.captured` EAGLE's layer. Only the shallow parts that `early-exit`
-and `layer-skip` draft with are not compared: a fault there changes q, whose tokens are tested as any others.
+draft, `program.rows_agree` its rows, `engine.beside` a draft's own layers. Only the shallow parts that `early-exit` and
+`layer-skip` draft with are not compared: a fault there changes q, whose tokens are tested as any others.
 """
 
 import hashlib
@@ -141,7 +141,12 @@ def _sample(tensors: list[Tensor]) -> bytes:
 def _own_code() -> str:
     """A digest of the code that captures and simplifies."""
     found = hashlib.sha256()
-    for file in [Path(placement.__file__), *sorted(Path(__file__).parent.rglob("*.py"))]:
+    here = Path(__file__).parent
+    for file in [
+        Path(placement.__file__),
+        *sorted(here.rglob("*.py")),
+        *sorted(here.with_name("beside").rglob("*.py")),
+    ]:
         found.update(file.read_bytes())
     return found.hexdigest()
 

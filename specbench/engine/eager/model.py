@@ -206,13 +206,18 @@ class EagerModel(Model):
         """The network's weights have been changed in place: drop or renew all that was computed from them."""
 
     def ids(self, tokens: Tokens) -> Tensor:
-        if isinstance(tokens, Tensor):
-            return tokens.unsqueeze(0)
-        require_readable(tokens, self.readable)
-        if self.device.type != "cpu" or not tokens:
-            return torch.tensor([tokens], dtype=torch.long, device=self.device)
-        # torch.tensor looks at each number by itself, and takes ten times as long.
-        return torch.frombuffer(array("q", tokens), dtype=torch.long).unsqueeze(0)
+        return ids_on(self.device, tokens, self.readable)
+
+
+def ids_on(device: torch.device, tokens: Tokens, readable: int) -> Tensor:
+    """`tokens` [1, L] on `device`. Raises UserError for a token that is none of the first `readable`."""
+    if isinstance(tokens, Tensor):
+        return tokens.unsqueeze(0)
+    require_readable(tokens, readable)
+    if device.type != "cpu" or not tokens:
+        return torch.tensor([tokens], dtype=torch.long, device=device)
+    # torch.tensor looks at each number by itself, and takes ten times as long.
+    return torch.frombuffer(array("q", tokens), dtype=torch.long).unsqueeze(0)
 
 
 def _weights_per_step(network: Any) -> int:

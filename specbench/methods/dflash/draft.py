@@ -10,8 +10,8 @@ Shapes: A places in a text, L positions, K drafted tokens, F numbers of the targ
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
+from specbench.engine.beside.captured import captured, entries_of
+from specbench.engine.beside.declared import Prediction
+from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
@@ -26,27 +29,15 @@ from specbench.engine.weights.load import shape_of
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.dflash.captured import CapturedBlockSession, captured
-from specbench.methods.dflash.network import BlockCache, BlockDrafter
+from specbench.methods.dflash.captured import beside, probe
+from specbench.methods.dflash.entries import BlockEntries, ScoredBlocks
+from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.dflash.published import published_block
-from specbench.methods.eagle.network import Prediction
+from specbench.methods.features import Features, columns_of
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, standardise
 
 SCORED = 32  # blocks of one run along a text
-
-
-class EntryCache(Protocol):
-    """The context of one text, see `BlockCache`."""
-
-    @property
-    def length(self) -> int: ...
-
-    def read(self, features_LF: Tensor, /) -> None: ...
-
-    def block(self, token: int, most: int) -> Prediction: ...
-
-    def rollback(self, length: int) -> None: ...
 
 
 class BlockDraft(FollowsTarget):
@@ -57,15 +48,13 @@ class BlockDraft(FollowsTarget):
         self.target, self.drafter = target, drafter
         self.device, self.operations_of_block = drafter.device, drafter.operations
         self.operations = self.operations_of_block / drafter.shape.drafted
-        self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
-        if taps != drafter.shape.taps:
-            width, places = drafter.shape.layer.width, [taps.index(depth) for depth in drafter.shape.taps]
-            self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
-        self.captured = captured(drafter, target)
+        self.columns = columns_of(drafter.shape.taps, taps, drafter.shape.layer.width)
+        self.beside = beside(drafter)
+        self.captured = captured(self.beside, target, partial(probe, drafter))
 
-    def cache(self) -> EntryCache:
-        """The context of a text."""
-        return BlockCache(self.drafter) if self.captured is None else CapturedBlockSession(self.captured)
+    def cache(self, session: Session) -> BlockEntries:
+        """The context of a text, beside a session of the target."""
+        return BlockEntries(self.drafter, entries_of(self.beside, self.captured, session))
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockSession":
         return BlockSession(self, session, sampling)
@@ -78,10 +67,9 @@ class BlockSession(AtOnceSession):
 
     def __init__(self, draft: BlockDraft, session: Session, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
-        self.cache = draft.cache()
-        self._scored: BlockCache | None = None  # what is scored along the text
-        self._features: list[Tensor] = []  # of the first tokens, a row [1, F] each
-        self._gather(session.length)  # of the prompt, before the target reads on
+        self.cache = draft.cache(session)
+        self._scored: ScoredBlocks | None = None  # what is scored along the text
+        self._features = Features(session, True, draft.columns)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         if gamma == 0:
@@ -104,33 +92,30 @@ class BlockSession(AtOnceSession):
         self._read(self.cache)
         return RUNS.run(self.cache.block, tokens[-1], most)
 
-    def _read(self, cache: EntryCache) -> None:
+    def _read(self, cache: BlockEntries) -> None:
         """Read the context on."""
-        if unread := self._features[cache.length :]:
-            RUNS.run(cache.read, torch.cat(unread))
+        if cache.length < len(self._features):
+            RUNS.run(cache.read, self._features.of(cache.length, len(self._features)))
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Keep the target's states of all but the newest token; those that the session has not read it reads itself.
 
         That replaces what it read last.
         """
-        count = len(tokens) - 1
-        if self.session.length < count:
-            self._gather(self.session.length)
-            self.session.extend(tokens[self.session.length : count])
-        self._gather(count)
+        self._features.read(tokens[:-1])
 
     def select(self, path: Sequence[int]) -> None:
         """Nothing: accepted tokens are read with the target's states."""
 
     def rollback(self, length: int) -> None:
-        del self._features[length:]
+        self._features.drop(length)
         self.cache.rollback(length)
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         self.follow(tokens)
-        cache = self._scored = self._scored or BlockCache(self.draft.drafter)
+        draft = self.draft
+        cache = self._scored = self._scored or ScoredBlocks(draft.drafter, EagerEntries(draft.beside, list))
         self._read(cache)
         ahead = min(most, self.draft.drafter.shape.drafted)
         # Proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
@@ -154,14 +139,6 @@ class BlockSession(AtOnceSession):
     def logits_along(self, states_LD: Tensor, before: Sequence[int]) -> Tensor:
         """Logits [L, V] of drafted tokens, from their states and the tokens before them."""
         return self.draft.drafter.project(states_LD)
-
-    def _gather(self, count: int) -> None:
-        """Keep the target's states of the first `count` tokens."""
-        known = len(self._features)
-        if known < count:
-            states_LF = self.session.tapped(known, count)
-            assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
-            self._features += (states_LF if self.draft.columns is None else states_LF[:, self.draft.columns]).split(1)
 
 
 class BlockBuilder(DraftBuilder[TrainedConfig]):

@@ -12,7 +12,7 @@ Shapes: L positions, F numbers of a target's feature, D its width, V logits.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -23,6 +23,8 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
+from specbench.engine.beside.captured import captured, entries_of
+from specbench.engine.beside.declared import Prediction, Source
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
@@ -30,18 +32,19 @@ from specbench.engine.weights.load import layers_of, shape_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.captured import CapturedEagleSession, captured
+from specbench.methods.eagle.captured import beside, probe
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import Eagle, EagleCache, Prediction, unrolled
+from specbench.methods.eagle.entries import EagleEntries
+from specbench.methods.eagle.network import Eagle, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
+from specbench.methods.features import Features, columns_of
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
 
 
-class EntryCache(Protocol):
-    """A layer's entries of one text, see `EagleCache`."""
+class FeatureEntries(Protocol):
+    """Entries of one text, see `EagleEntries`."""
 
     @property
     def length(self) -> int: ...
@@ -67,20 +70,16 @@ class EagleDraft(FollowsTarget):
         """
         self.target, self.eagle = target, eagle
         self.operations = eagle.operations
-        self.columns: list[int] | None = None  # of the target's tapped states; None where it reads all
-        if eagle.shape.taps and eagle.shape.taps != taps:
-            width, places = eagle.shape.tapped_width, [taps.index(depth) for depth in eagle.shape.taps]
-            self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
-        self.captured = captured(eagle, target) if captures else None
+        self.columns = columns_of(eagle.shape.taps or taps, taps, eagle.shape.tapped_width)
+        self.beside = beside(eagle)
+        self.captured = captured(self.beside, target, partial(probe, eagle)) if captures else None
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
         return EagleSession(self, session, sampling)
 
-    def cache(self, session: Session, source: Callable[[], Source | None]) -> EntryCache:
-        """Entries of a text, beside the target's session; `source` returns what cross-attention reads."""
-        if self.captured is None:
-            return EagleCache(self.eagle, source)
-        return CapturedEagleSession(self.captured, session.source_states())
+    def cache(self, session: Session) -> FeatureEntries:
+        """Entries of a text, beside a session of the target."""
+        return EagleEntries(self.eagle, entries_of(self.beside, self.captured, session))
 
     def unrolled(
         self, features_BTF: Tensor, embedded_BTD: Tensor, source: Source | None, steps: int
@@ -99,13 +98,11 @@ class EagleSession(ScoresAhead):
         self.session = session
         self.sampling = sampling
         self.source = partial(Source.of, session)  # no cycle: rows of a batch are freed at once
-        self.cache = draft.cache(session, self.source)
-        # The target's features of the first tokens: those that follow a rollback are read from here again.
-        self._features: list[Tensor] = []  # a row [1, F] a token
+        self.cache = draft.cache(session)
         self._nodes: list[Tensor] = []  # predicted features [1, D] of the nodes of a tree
         self._levels: list[int] = []  # of the nodes, 1 being that of the root's children
         self._root_1D: Tensor | None = None
-        self._gather(session.length)  # of the prompt, before the target reads on
+        self._features = Features(session, bool(draft.eagle.shape.taps), draft.columns)
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -144,7 +141,7 @@ class EagleSession(ScoresAhead):
         return self._predicted(after)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        self._read(tokens[:-1])
+        self._features.read(tokens[:-1])
 
     def _nothing(self, rows: int) -> Continuations:
         """No child after each of `rows` nodes."""
@@ -154,12 +151,12 @@ class EagleSession(ScoresAhead):
         """Nothing: accepted tokens are read again, with the target's features."""
 
     def rollback(self, length: int) -> None:
-        del self._features[length:]
+        self._features.drop(length)
         self.cache.rollback(length - 1)
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        self._read(tokens[:-1])
+        self._features.read(tokens[:-1])
         rows = len(tokens) - prefix_length
         found = [torch.zeros(rows, self.draft.target.vocabulary_size, device=self.draft.eagle.fc.weight.device)] * most
         known = len(tokens) - 2  # entries whose predictions are about one of `tokens`
@@ -167,7 +164,7 @@ class EagleSession(ScoresAhead):
             return iter(found)
         eagle = self.draft.eagle
         embedded_1LD = eagle.embed(torch.tensor([list(tokens[1:-1])], device=eagle.fc.weight.device), 1)
-        features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
+        features_1LF = self._features.of(0, known).unsqueeze(0)
         steps = min(most, known, self.draft.longest or most)
         for ahead, states_1LD in enumerate(self.draft.unrolled(features_1LF, embedded_1LD, self.source(), steps)):
             logits_LV = eagle.logits(states_1LD[0, ahead:][-rows:])
@@ -179,29 +176,12 @@ class EagleSession(ScoresAhead):
 
         The first pass of an encoder-decoder text has no feature to start from.
         """
-        self._read(tokens[:-1])
+        self._features.read(tokens[:-1])
         if len(tokens) < 2:
             return None
         unread = tokens[self.cache.length + 1 :]
-        features_LF = torch.cat(self._features[self.cache.length : len(tokens) - 1])
+        features_LF = self._features.of(self.cache.length, len(tokens) - 1)
         return RUNS.run(self.cache.read, features_LF, unread)
-
-    def _read(self, tokens: Sequence[int]) -> None:
-        """Keep the features of `tokens`; those that the session has not read it reads, which replaces the last read."""
-        if self.session.length < len(tokens):
-            self._gather(self.session.length)
-            self.session.extend(tokens[self.session.length :])
-        self._gather(len(tokens))
-
-    def _gather(self, count: int) -> None:
-        """Keep the features of the first `count` tokens."""
-        known = len(self._features)
-        if known < count:
-            states_of = self.session.tapped if self.draft.eagle.shape.taps else self.session.states
-            states_LF = states_of(known, count)
-            assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
-            columns = self.draft.columns
-            self._features += (states_LF if columns is None else states_LF[:, columns]).split(1)
 
     def _predicted(self, after: Prediction) -> Predicted:
         return Predicted(after.logits_LV, self.draft.target.vocabulary_size, self.sampling)

@@ -23,9 +23,11 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
+from specbench.engine.beside.declared import Source
 from specbench.engine.cache_names import cache_of
 from specbench.engine.eager.parts import Taps, layer_list
-from specbench.methods.decoder_layer import DraftLayer, Source, final_norm, layer_shape, mask_bias, t5_weights
+from specbench.engine.layout import mask_bias
+from specbench.methods.decoder_layer import DraftLayer, final_norm, layer_shape, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.losses import distillation_loss

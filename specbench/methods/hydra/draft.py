@@ -10,11 +10,12 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft
+from specbench.engine.beside.eager import LayerCache
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.layout import mask_bias
 from specbench.engine.session import Prompt, Session
 from specbench.methods.build import source_of
-from specbench.methods.decoder_layer import LayerCache, mask_bias
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
 from specbench.methods.hydra.network import HydraHeads, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
@@ -86,7 +87,7 @@ class PrefixedSession:
 
     def __init__(self, session: Session, layer: PrefixLayer) -> None:
         self._session, self._layer = session, layer
-        self._cache = LayerCache(layer.shape, 1, layer.norm.weight)
+        self._cache = LayerCache(layer.shape.caches(1), layer.norm.weight, layer.shape.scale)
         self._out_LD = torch.empty(0)  # of the layer, for each token
         self._catch_up(session.length)  # the prompt, before the target reads on
 

@@ -4,7 +4,7 @@ One depth runs again and again on its own predictions, as EAGLE's layer does, so
 Several depths draft a token each, so that a proposal has at most so many.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,16 +15,17 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft
 from specbench.config.model import place_of
 from specbench.config.paths import shipped
+from specbench.engine.beside.declared import Prediction, Source
+from specbench.engine.beside.eager import LayerCache
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.layout import mask_bias
 from specbench.engine.session import Session
 from specbench.engine.weights.files import read_config
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.decoder_layer import LayerCache, Source, mask_bias
-from specbench.methods.eagle.draft import EagleDraft, EntryCache
-from specbench.methods.eagle.network import Prediction
+from specbench.methods.eagle.draft import EagleDraft, FeatureEntries
 from specbench.methods.mtp.config import MtpConfig
 from specbench.methods.mtp.network import OURS, Mtp, each_depth
 from specbench.methods.mtp.published import published_mtp
@@ -51,11 +52,13 @@ class Node(NamedTuple):
 
 
 class DepthsCache:
-    """Keys and values of the entries of each depth, of which `length` are of the first depth. See `EagleCache`."""
+    """Keys and values of the entries of each depth, of which `length` are of the first depth. See `EagleEntries`."""
 
     def __init__(self, depths: Sequence[Mtp]) -> None:
         self.depths = depths
-        self._caches = [LayerCache(depth.shape.layer, 1, depth.fc.weight) for depth in depths]
+        self._caches = [
+            LayerCache(depth.shape.layer.caches(1), depth.fc.weight, depth.shape.layer.scale) for depth in depths
+        ]
         self._known: list[list[Tensor]] = [[] for _ in depths]  # each depth's states of the text's entries, [1, D] each
         self._text: list[int] = []  # the token after each entry of the first depth
         self._nodes: list[Node] = []
@@ -149,8 +152,8 @@ class MtpDraft(EagleDraft):
         self.depths = depths
         self.longest = None if len(depths) == 1 else len(depths)
 
-    def cache(self, session: Session, source: Callable[[], Source | None]) -> EntryCache:
-        return super().cache(session, source) if self.longest is None else DepthsCache(self.depths)
+    def cache(self, session: Session) -> FeatureEntries:
+        return super().cache(session) if self.longest is None else DepthsCache(self.depths)
 
     def unrolled(
         self, features_BTF: Tensor, embedded_BTD: Tensor, source: Source | None, steps: int

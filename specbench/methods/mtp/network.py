@@ -20,10 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from specbench.engine.beside.declared import Attend, Source
 from specbench.engine.eager.parts import layer_list
 from specbench.engine.saved_heads import Facts
 from specbench.errors import UserError, first_line
-from specbench.methods.decoder_layer import Attend, LayerShape, Source, final_norm
+from specbench.methods.decoder_layer import LayerShape, final_norm
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 OURS = "mtp"  # the field of config.json by which folders of our recipe are known

@@ -17,9 +17,9 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from specbench.engine.layout import mask_bias
 from specbench.errors import UserError
 from specbench.methods.at_once import all_places, masked_entries, sampled_places
-from specbench.methods.decoder_layer import mask_bias
 from specbench.methods.pard.config import FIELD
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner

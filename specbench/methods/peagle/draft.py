@@ -16,71 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
+from specbench.engine.beside.captured import captured, entries_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
-from specbench.methods.eagle.captured import (
-    PROBED_ENTRIES,
-    CapturedEagle,
-    CapturedEagleSession,
-    captured,
-    comparable,
-    noise,
-)
-from specbench.methods.eagle.draft import EagleBuilder, EagleDraft, EagleSession
+from specbench.methods.eagle.captured import beside
+from specbench.methods.eagle.draft import EagleBuilder
 from specbench.methods.eagle.published import PublishedEagle, filled, published_state
-from specbench.methods.peagle.network import PEagle, PEagleCache, PEagleShape
+from specbench.methods.features import Features, columns_of
+from specbench.methods.peagle.entries import PEagleEntries, probe
+from specbench.methods.peagle.network import PEagle, PEagleShape
 from specbench.sampling import Sampling, standardise
-from specbench.theory.trees import ROOT
-
-# The forward pass as a captured step, beside a target of the same engine; see `methods.eagle.captured`.
-#
-# Shapes: F numbers of a target's feature.
-
-
-MOST_NEW = 16  # entries of the text whose rows are computed; a prompt's are not
-
-
-class CapturedPEagleSession(CapturedEagleSession):
-    """Captured entries of one text; see `PEagleCache`."""
-
-    def __init__(self, model: CapturedEagle, network: PEagle) -> None:
-        super().__init__(model, None)
-        self.network = network
-
-    def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
-        """Read entries on of these tokens; logits [K, V or more] of the `rows` tokens after them."""
-        before = max(0, len(tokens) - MOST_NEW)
-        if before:
-            self.read(features_LF[:before], tokens[:before])
-        unknown_LF = self.network.mask_hidden.to(features_LF.dtype).expand(rows - 1, -1)
-        new = [*tokens[before:], *[self.network.shape.mask] * (rows - 1)]
-        states_LF = torch.cat([features_LF[before:], unknown_LF])
-        self.forget()
-        found_LV = self.draft_nodes(states_LF, new, range(ROOT, len(new) - 1)).logits_LV
-        self.forget()
-        self.length += len(tokens) - before  # the masked entries after them are written over
-        return found_LV[-rows:]
-
-
-@torch.inference_mode()
-def probed(network: PEagle, model: CapturedEagle) -> tuple[list[Tensor], list[Tensor]]:
-    """Logits of the captured steps and of the modules: of a prompt, of several entries, and of one, without a mask."""
-    weight, first = network.fc.weight, network.vocabulary_size // 2
-    features_LF = noise(MOST_NEW + 2 * PROBED_ENTRIES, network.shape.feature_width).to(weight.device, weight.dtype)
-    tokens = [first + place % PROBED_ENTRIES for place in range(len(features_LF))]
-
-    def rows(entries: CapturedPEagleSession | PEagleCache) -> list[Tensor]:
-        ends = (MOST_NEW + PROBED_ENTRIES, len(features_LF) - 1, len(features_LF))
-        parts = zip((0, *ends), ends, (2, PROBED_ENTRIES, 1), strict=False)
-        return [entries.draft_rows(features_LF[begin:end], tokens[begin:end], count) for begin, end, count in parts]
-
-    sessions = CapturedPEagleSession(model, network), PEagleCache(network)
-    ours, own = (comparable(network, rows(entries)) for entries in sessions)
-    return ours, own
-
 
 # Checkpoints in the layouts that others publish: EAGLE-3's, and what stands for tokens not known yet.
 #
@@ -113,14 +61,15 @@ def _our_name(name: str) -> str:
     return f"later.{int(match[1]) - 1}.{norm}{match[3]}"
 
 
-class PEagleDraft(EagleDraft):
-    """`network`, bound to the target's, whose sessions hand over its features."""
-
-    eagle: PEagle
+class PEagleDraft(FollowsTarget):
+    """`eagle`, bound to the network of `target`, whose sessions hand over its features."""
 
     def __init__(self, target: Model, network: PEagle, taps: tuple[int, ...] = ()) -> None:
-        super().__init__(target, network, taps, captures=False)
-        self.captured = captured(network, target, partial(probed, network))
+        """`taps`: after how many layers the states are that the target hands over."""
+        self.target, self.eagle, self.operations = target, network, network.operations
+        self.columns = columns_of(network.shape.taps, taps, network.shape.tapped_width)
+        self.beside = beside(network)
+        self.captured = captured(self.beside, target, partial(probe, network))
 
     @property
     def device(self) -> torch.device:
@@ -130,42 +79,45 @@ class PEagleDraft(EagleDraft):
         return PEagleSession(self, session, sampling)
 
 
-class PEagleSession(AtOnceSession, EagleSession):  # type: ignore[misc]  # the former says how it proposes
+class PEagleSession(AtOnceSession):
     """The layers at work beside the target's session."""
 
     draft: PEagleDraft
 
     def __init__(self, draft: PEagleDraft, session: Session, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
-        self.entries = (
-            PEagleCache(draft.eagle) if draft.captured is None else CapturedPEagleSession(draft.captured, draft.eagle)
-        )
-        self._features: list[Tensor] = []
-        self._gather(session.length)
+        self.entries = PEagleEntries(draft.eagle, entries_of(draft.beside, draft.captured, session))
+        self._features = Features(session, True, draft.columns)
 
     @torch.inference_mode()
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
-        self._read(tokens[:-1])
+        self._features.read(tokens[:-1])
         if len(tokens) < 2 or most == 0:
             return None
         first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again where there is no new one
         self.entries.rollback(first)
-        features_LF = torch.cat(self._features[first : len(tokens) - 1])
+        features_LF = self._features.of(first, len(tokens) - 1)
         return self.entries.draft_rows(features_LF, tokens[first + 1 :], most)
 
+    def follow(self, tokens: Sequence[int]) -> None:
+        self._features.read(tokens[:-1])
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing: accepted tokens are read again, with the target's features."""
+
     def rollback(self, length: int) -> None:
-        del self._features[length:]
+        self._features.drop(length)
         self.entries.rollback(length - 1)
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        self._read(tokens[:-1])
+        self._features.read(tokens[:-1])
         rows, known, network = len(tokens) - prefix_length, len(tokens) - 2, self.draft.eagle
         found = [torch.zeros(rows, self.draft.target.vocabulary_size, device=self.draft.device)] * most
         if known < 1:
             return iter(found)
         embedded_1LD = network.embed(torch.tensor([list(tokens[1:-1])], device=self.draft.device), 1)
-        features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
+        features_1LF = self._features.of(0, known).unsqueeze(0)
         # Proposals that reach one of the tokens: those that began in its place, or up to `most` - 1 before.
         first = max(0, known - rows - most + 1)
         places = all_places(known, min(most, known), self.draft.device, first)

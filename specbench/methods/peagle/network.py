@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.capture.static_sessions import tokens_at_once
+from specbench.engine.beside.declared import Attend, Entries
+from specbench.engine.layout import mask_bias
 from specbench.methods.at_once import masked_entries
-from specbench.methods.decoder_layer import Attend, DraftLayer, LayerCache, LayerShape, Norm, Source, mask_bias
+from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm
 from specbench.methods.eagle.network import Eagle, EagleShape
 
 OURS = "peagle"  # the field of config.json by which folders of our recipe are known
@@ -78,12 +79,12 @@ class PEagle(Eagle):
     def width_of(self, kind: str) -> int:
         return self.shape.feature_width
 
-    def step(
-        self, kind: str, ids_BL: Tensor, states: Tensor, positions_BL: Tensor, attends: Sequence[Attend],
-        source: Source | None,
-    ) -> Tensor:  # fmt: skip
-        embedded_BLD = self.embed(ids_BL, positions_BL + 1)
-        found_BLD = self.through(self.fuse(states), embedded_BLD, positions_BL, attends)
+    def step(self, kind: str, entries: Entries) -> Tensor:
+        assert entries.states is not None
+        bias, scale = entries.bias(self.layer.bias_by_distance), self.shape.layer.scale
+        attends = [entries.attend(layer, bias, scale) for layer in range(self.layers)]
+        embedded_BLD = self.embed(entries.ids_BL, entries.positions_BL + 1)
+        found_BLD = self.through(self.fuse(entries.states), embedded_BLD, entries.positions_BL, attends)
         if kind == "read":
             found_BLD = found_BLD[:, -1:]
         return torch.cat([self.logits(found_BLD), found_BLD], -1)
@@ -114,45 +115,3 @@ class PEagle(Eagle):
 def _attended(seen_LL: Tensor, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     bias = mask_bias(seen_LL, query.dtype)
     return F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=True)
-
-
-# The cache of the layers for one sequence. It holds the entries with the target's features; the masked ones after them
-# are dropped.
-#
-# Shapes: L new entries, K rows of a proposal, C slots, V logits.
-
-
-class PEagleCache:
-    """Keys and values of the first `length` entries of one sequence, in each layer."""
-
-    def __init__(self, network: PEagle) -> None:
-        self.network = network
-        self.length = 0
-        self._cache = LayerCache(network.shape.layer, network.shape.layers, network.fc.weight)
-
-    def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
-        """Read entries on of the target's features and these tokens; logits [K, V] of the next `rows` tokens."""
-        most = tokens_at_once(self.length + len(tokens) + rows)
-        while len(tokens) > most:  # a long prompt in parts
-            self.draft_rows(features_LF[:most], tokens[:most], 1)
-            features_LF, tokens = features_LF[most:], tokens[most:]
-        network, first, known = self.network, self.length, len(tokens)
-        device = features_LF.device
-        end = first + known + rows - 1
-        self._cache.reserve(end)
-        positions_1L = torch.arange(first, end, device=device).unsqueeze(0)
-        embedded_1LD = network.embed(torch.tensor([list(tokens)], device=device), positions_1L[:, :known] + 1)
-        states_1LD, masked_1LD = network.masked(positions_1L[:, known:])
-        states_1LD = torch.cat([network.fuse(features_LF).unsqueeze(0), states_1LD], 1)
-        bias = None
-        if end - first > 1:
-            seen_LC = torch.arange(end, device=device) <= positions_1L[0, :, None]
-            bias = mask_bias(seen_LC, self._cache.dtype)[None, None]
-        attends = [partial(self._cache.attend, layer, end, bias) for layer in range(network.shape.layers)]
-        found_1LD = network.through(states_1LD, torch.cat([embedded_1LD, masked_1LD], 1), positions_1L, attends)
-        self.length += known
-        return network.logits(found_1LD[0, known - 1 :])
-
-    def rollback(self, length: int) -> None:
-        """Drop all but the first `length` entries."""
-        self.length = min(self.length, max(0, length))

@@ -20,10 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.engine.beside.declared import Attend, Entries, Source
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source, t5_weights
+from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm, t5_weights
 
 
 class ParallelDecoder(SavedHeads):
@@ -52,6 +53,12 @@ class ParallelDecoder(SavedHeads):
         return self
 
     @property
+    def borrowed(self) -> dict[str, nn.Module]:
+        """The module of the target that a step runs."""
+        head: Any = self._of_target[1]
+        return {"borrowed_head": head}
+
+    @property
     def operations(self) -> float:
         """Arithmetic operations of one entry, its logits included."""
         own = sum(weight.numel() for weight in self.parameters()) - self.query_KD.numel()
@@ -73,6 +80,14 @@ class ParallelDecoder(SavedHeads):
             states_BLD = block(states_BLD, norm(states_BLD), positions, attend, source)
         after: Tensor = self.norm(states_BLD)
         return after
+
+    def step(self, entries: Entries) -> Tensor:
+        """Logits [1, L, V] after entries that join embeddings of tokens, or queries."""
+        assert entries.states is not None
+        layers: Any = self.blocks
+        biases = [entries.bias(layer.bias_by_distance) for layer in layers]
+        attends = [entries.attend(number, bias, self.shape.scale) for number, bias in enumerate(biases)]
+        return self.project(self(entries.states, entries.sources, attends))
 
     def bias(self, block: int, distance_LC: Tensor, visible_LC: Tensor) -> Tensor:
         """The attention bias [H, L, C] of layer `block`: relative position bias, and -inf where an entry is hidden."""

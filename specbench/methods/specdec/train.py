@@ -16,10 +16,12 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from specbench.engine.beside.declared import Source
 from specbench.engine.cache_names import cache_of
 from specbench.engine.eager.parts import layer_list
+from specbench.engine.layout import mask_bias
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias
+from specbench.methods.decoder_layer import final_norm, layer_shape
 from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
