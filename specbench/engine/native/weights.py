@@ -6,15 +6,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from specbench.engine import paged
 from specbench.kernels import library
 from specbench.kernels.levels import packed
+
+PACKED_ROWS = 8192  # at a time, so that little of a weight in a file is in memory; whole blocks
 
 
 def laid_out(weight: Tensor) -> Tensor:
     """A weight [N, K] as `kernels.c` reads it."""
     weight, (outputs, inner) = weight.contiguous(), weight.shape
     made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
-    library().pack(weight.data_ptr(), made.data_ptr(), outputs, inner, weight.dtype == torch.bfloat16)
+    place, of_rows = made.data_ptr(), library().packed_size(PACKED_ROWS, inner) * made.itemsize
+    for rows in weight.split(PACKED_ROWS):
+        library().pack(rows.data_ptr(), place, len(rows), inner, weight.dtype == torch.bfloat16)
+        paged.release(rows)
+        place += of_rows
     return made
 
 

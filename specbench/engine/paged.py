@@ -1,0 +1,104 @@
+"""Large weights in a temporary file, mapped into memory: what kernels hold in a layout of their own is there once.
+
+A captured step reads weights as its kernels lay them out. The network's own are read again only by what runs eagerly
+and by later captures. In a file they need no memory meanwhile: the system reads a page again where it is touched, so
+that nothing that uses the network has to know.
+"""
+
+import ctypes
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from specbench.files import own_cache
+
+LEAST_BYTES = 2**30  # of a network; smaller ones may be in memory twice
+ALIGNED = 64  # bytes
+
+
+class _Mapped(NamedTuple):
+    """A mapped file, and the addresses of its bytes."""
+
+    file: "weakref.ref[mmap.mmap]"
+    first: int
+    end: int
+
+
+_MAPPED: list[_Mapped] = []
+
+
+def move(network: nn.Module) -> bool:
+    """Move the parameters of `network` to a file if they are large and in the host's memory, and there is room.
+
+    They keep their numbers, and can be changed in place as before. Returns whether they moved.
+    """
+    weights = _ordered(network)
+    size = sum(map(_room, weights))
+    if size < LEAST_BYTES or not hasattr(mmap, "MADV_DONTNEED") or any(one.device.type != "cpu" for one in weights):
+        return False
+    try:
+        mapped = _temporary(size)
+    except OSError:  # no room, or nowhere to write
+        return False
+    whole, at = torch.frombuffer(mapped, dtype=torch.uint8), 0
+    _MAPPED[:] = [one for one in _MAPPED if one.file() is not None]
+    _MAPPED.append(_Mapped(weakref.ref(mapped), whole.data_ptr(), whole.data_ptr() + size))
+    for weight in weights:
+        place = whole[at : at + weight.nbytes].view(weight.dtype).view(weight.shape)
+        with torch.no_grad():
+            place.copy_(weight)
+            weight.data = place
+        release(place)
+        at += _room(weight)
+    mapped.flush()  # now, not while something is timed
+    _return_freed()
+    return True
+
+
+def release(*weights: Tensor) -> None:
+    """Let the system have the memory of those of `weights` that lie in a file."""
+    for weight in weights:
+        address = weight.data_ptr() if weight.device.type == "cpu" and weight.layout is torch.strided else 0
+        for one in _MAPPED:
+            if one.first <= address < one.end and (file := one.file()) is not None:
+                first = (address - one.first) // mmap.PAGESIZE * mmap.PAGESIZE
+                file.madvise(mmap.MADV_DONTNEED, first, address - one.first + weight.nbytes - first)
+
+
+def is_in_file(weight: Tensor) -> bool:
+    """Whether memory need not hold `weight`."""
+    return any(one.first <= weight.data_ptr() < one.end and one.file() is not None for one in _MAPPED)
+
+
+def _ordered(network: nn.Module) -> Iterable[Tensor]:
+    """The parameters, those of the linear maps of one module one after another: maps of one input become one map."""
+    found: dict[int, Tensor] = {}
+    for module in network.modules():
+        maps = [child for child in module.children() if isinstance(child, nn.Linear)]
+        for name in ("weight", "bias"):
+            found |= {id(one): one for child in maps if (one := getattr(child, name)) is not None}
+    return list((found | {id(one): one for one in network.parameters()}).values())
+
+
+def _room(weight: Tensor) -> int:
+    return -(-weight.nbytes // ALIGNED) * ALIGNED
+
+
+def _temporary(size: int) -> mmap.mmap:
+    """A mapped file of so many bytes, which is gone with its map. Raises OSError where there is no room for it."""
+    with tempfile.TemporaryFile(dir=own_cache()) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        return mmap.mmap(file.fileno(), size)
+
+
+def _return_freed() -> None:
+    """Return to the system what the C library keeps of freed memory, where it has a call for that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
