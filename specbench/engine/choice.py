@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.engine import paged
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariance_check import make_invariant
 from specbench.engine.capture.lower import PackedWeights
@@ -49,6 +50,7 @@ def in_fp32(network: nn.Module) -> Iterator[None]:
     def restore(block: nn.Module, *_: Any) -> None:
         for weight, values in short.pop(block, {}).items():
             weight.data = values
+            paged.release(values)
 
     hooks = []
     for block in dict.fromkeys(_blocks(network)):  # embeddings may stand in several places
@@ -139,6 +141,7 @@ def with_engine(
             fell_back = first_line(error)
         else:
             model.report.fell_back = fell_back
+            paged.release(*network.parameters())
             return model
     model = EagerModel(network, vocabulary_size, eos_ids, traits)
     model.report.fell_back = fell_back
@@ -200,8 +203,11 @@ def checked_capture(
     differ by more than rounding.
     """
     began = time.perf_counter()
+    eager = EagerModel(network, vocabulary_size, eos_ids)
+    own = _probe_logits(eager)  # before its weights are laid out once more
+    paged.release(*network.parameters())
     model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant, traits)
-    if (reason := _difference(model, EagerModel(network, vocabulary_size, eos_ids))) is not None:
+    if (reason := _difference(model, eager, own)) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
             return checked_capture(
@@ -212,12 +218,12 @@ def checked_capture(
     return model
 
 
-def _difference(captured: StaticModel, eager: EagerModel) -> str | None:
-    """How the captured logits differ from the network's own by more than rounding; None where they do not.
+def _difference(captured: StaticModel, eager: EagerModel, own: list[Tensor]) -> str | None:
+    """How the captured logits differ from the network's `own` by more than rounding; None where they do not.
 
     A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
     """
-    network, ours, own = eager.network, _probe_logits(captured), _probe_logits(eager)
+    network, ours = eager.network, _probe_logits(captured)
     difference = largest_difference(ours, own)
     if difference <= ROUNDING[network.dtype]:
         return None

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from specbench.engine.batch import bytes_of_cache
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.static import StaticModel
+from specbench.engine.paged import is_in_file
 from specbench.engine.session import Model, innermost
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.records.schema import Memory, PromptRecord
 
-OF_DRAFTS = ("specbench.methods.", "specbench.algorithm.")  # whose objects lead to a draft's modules and tables
+# Whose objects lead to a draft's modules and tables.
+OF_DRAFTS = ("specbench.methods.", "specbench.algorithm.", "specbench.engine.beside.")
 Array = np.ndarray[Any, Any]
 Storages = dict[int, int]  # bytes by address
 
@@ -139,7 +141,7 @@ def _packed(model: Model) -> PackedWeights | None:
 
 def _of_module(module: nn.Module | None) -> Storages:
     held = () if module is None else (*module.parameters(), *module.buffers())
-    return dict(map(storage_of, held))
+    return {place: 0 if is_in_file(one) else size for one in held for place, size in [storage_of(one)]}
 
 
 def storage_of(one: Tensor | Array) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from specbench.engine import paged
 from specbench.engine.capture import kernels
 from specbench.engine.capture.experts import ExpertLayer, ExpertMap, RoutedExperts
 from specbench.engine.capture.nodes import (
@@ -61,6 +62,7 @@ class PackedWeights:
         address = (layout, weight.data_ptr(), *weight.shape, *weight.stride())
         if address not in self._made:
             self._made[address] = weight, layout(weight)
+            paged.release(weight)
         return self._made[address][1]
 
     def pairs(self) -> Iterable[tuple[Tensor, Tensor]]:

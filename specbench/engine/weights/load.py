@@ -28,6 +28,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from specbench.config.model import QUANTISED, ModelConfig, name_of
 from specbench.config.paths import shipped
+from specbench.engine import paged
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import changed_after_head, return_states
@@ -49,6 +50,7 @@ from specbench.hub import hub_failure, hub_is_reachable, is_not_cached, not_cach
 from specbench.kernels.levels import rounded
 
 THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
+PAGED = ("auto", "native", "static")  # engines whose kernels lay weights out once more
 FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
 T = TypeVar("T")
 
@@ -251,6 +253,8 @@ def load_model(
             raise _no_room(model, key, f"on {device}", error) from error
         if level_bits:
             round_weights(network, level_bits)
+        if engine in PAGED:
+            paged.move(network)
         # Ends of text would be random.
         return with_engine(engine, network, vocabulary.size, frozenset(), numerics, level_bits)
     if spread:
@@ -268,6 +272,8 @@ def load_model(
     if level_bits:
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
+    if engine in PAGED:
+        paged.move(network)
     width = return_states(network, key, taps) if with_states else 0
     traits = SessionTraits(width, taps, states_of_prompt, positions)
     ends = _end_tokens(network, vocabulary, key)
