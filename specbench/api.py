@@ -256,7 +256,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     from specbench.experiment.processes import execute_in_processes  # torch is imported only from here on
     from specbench.experiment.runner import execute, follow
-    from specbench.loading.model_loader import rank as place_among_ranks
+    from specbench.loading.ranks import rank as place_among_ranks
     from specbench.report.console import Screen
 
     if place_among_ranks() > 0:

@@ -7,17 +7,8 @@ import pytest
 import torch
 from networks import network
 
-from specbench.algorithm.beam import (
-    IMPOSSIBLE,
-    BeamDraft,
-    BeamSettings,
-    BeamTrace,
-    Hypothesis,
-    beam_search,
-    begin,
-    draft_beams,
-    step,
-)
+from specbench.algorithm.beam import IMPOSSIBLE, BeamSettings, Hypothesis, begin, step
+from specbench.algorithm.speculative_beam import BeamDraft, BeamTrace, beam_search, draft_beams
 from specbench.bench.baselines import beam_search as generate
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt

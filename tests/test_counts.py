@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specbench.methods.from_text import Arrays, cached, gather
 from specbench.methods.ngram import draft as counting
-from specbench.methods.ngram.draft import Counts, fit
+from specbench.methods.ngram.counts import Counts, fit
 
 V, START = 8, 0
 sequences = st.lists(st.lists(st.integers(1, V - 1), max_size=6), max_size=8)

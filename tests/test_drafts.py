@@ -12,7 +12,8 @@ from scipy.stats import chisquare
 from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
-from specbench.methods.ngram.draft import Counts, NgramDraft, UniformDraft, fit
+from specbench.methods.ngram.counts import Counts, fit
+from specbench.methods.ngram.draft import NgramDraft, UniformDraft
 from specbench.sampling import Sampling
 
 V, START = 8, 0

@@ -10,11 +10,12 @@ from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
 from specbench.bench.parts import Budget, budget
+from specbench.engine.capture.hoist import hoist
 from specbench.engine.capture.lower import PackedWeights, lower
 from specbench.engine.capture.marking import write
 from specbench.engine.capture.nodes import aten, calls, capture, example_sizes
 from specbench.engine.capture.program import Program
-from specbench.engine.capture.rewrite import for_last_row, for_one_token, for_outputs, hoist, simplify
+from specbench.engine.capture.rewrite import for_last_row, for_one_token, for_outputs, simplify
 
 
 def test_what_a_tensor_was_changed_to_is_not_shared_with_what_it_was() -> None:

@@ -15,7 +15,8 @@ from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.ngram.draft import NgramDraft, UniformDraft, fit
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft, UniformDraft
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft
 from specbench.sampling import Sampling

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.engine.weights.load import config_of, load_network
+from specbench.engine.weights.load import load_network
+from specbench.engine.weights.random_weights import config_of
 from specbench.errors import UserError
 from specbench.methods.eagle.network import Eagle
 from specbench.methods.medusa.draft import MedusaHeads

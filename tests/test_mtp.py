@@ -25,7 +25,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.mtp import draft as depths_cache
+from specbench.methods.mtp import depths as depths_cache
 from specbench.methods.mtp.draft import MtpDraft
 from specbench.methods.mtp.network import Mtp
 from specbench.methods.mtp.published import published_mtp

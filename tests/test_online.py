@@ -20,7 +20,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import ModelLoader
-from specbench.methods.model.build import OnlineDraft, OnlineLearner, OnlineSession, VerifiedText
+from specbench.methods.model.online import OnlineDraft, OnlineLearner, OnlineSession, VerifiedText
 from specbench.records.frame import Records
 from specbench.report.figures import build
 from specbench.sampling import Sampling

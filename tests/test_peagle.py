@@ -28,9 +28,10 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.published import published_eagle
-from specbench.methods.peagle.draft import PEagleDraft, load_published_peagle
+from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.entries import PEagleEntries
 from specbench.methods.peagle.network import OURS
+from specbench.methods.peagle.published import load_published_peagle
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 

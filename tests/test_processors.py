@@ -32,7 +32,8 @@ from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, most_likely, standardise
-from specbench.text.processed import ProcessedModel, ProcessedSession, Processors, processors
+from specbench.text.processed import ProcessedModel, ProcessedSession
+from specbench.text.processors import Processors, processors
 from specbench.text.tokenizer import load_tokenizer
 
 WIDE, ENDS = 50, frozenset({7, 9})

@@ -13,7 +13,8 @@ from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.retrieval import draft as suffixes
-from specbench.methods.retrieval.draft import GrowingStore, RetrievalDraft, SuffixIndex
+from specbench.methods.retrieval.draft import RetrievalDraft
+from specbench.methods.retrieval.suffix_array import GrowingStore, SuffixIndex
 from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
 

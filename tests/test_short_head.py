@@ -13,7 +13,7 @@ from networks import network
 from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import shorten_head
+from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling

@@ -8,7 +8,7 @@ import torch
 
 from specbench.algorithm.acceptance.rules.exact import AcceptByChance
 from specbench.cli import main
-from specbench.engine.weights.load import config_of, random_network
+from specbench.engine.weights.random_weights import config_of, random_network
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.theory import expected_tokens

@@ -14,7 +14,8 @@ from specbench.algorithm.draft import Stores
 from specbench.choose.prediction_error import BASELINE, Decode, Name, _turns, interleave
 from specbench.engine.session import Prompt
 from specbench.methods.suffix.config import SuffixConfig
-from specbench.methods.suffix.draft import Node, SuffixDraft, SuffixSession, SuffixTrie
+from specbench.methods.suffix.draft import SuffixDraft, SuffixSession
+from specbench.methods.suffix.trie import Node, SuffixTrie
 from specbench.sampling import Sampling
 
 V, START, DEPTH = 6, 0, 4

@@ -35,7 +35,8 @@ from specbench.methods.heads import HeadsDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.retrieval import draft as suffixes
-from specbench.methods.retrieval.draft import RetrievalDraft, SuffixIndex
+from specbench.methods.retrieval.draft import RetrievalDraft
+from specbench.methods.retrieval.suffix_array import SuffixIndex
 from specbench.methods.several.draft import MergedDraft
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft

@@ -24,7 +24,8 @@ from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.ngram.draft import NgramDraft, fit
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft
 from specbench.methods.several.draft import MergedDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling

@@ -25,7 +25,8 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.ngram.draft import NgramDraft, fit
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape
 

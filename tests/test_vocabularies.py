@@ -26,14 +26,15 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
 from specbench.engine.session import Prompt
-from specbench.engine.weights.load import WordNumbers
+from specbench.engine.weights.random_weights import WordNumbers
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft, TextDraft
 from specbench.records.alphas import alpha_files
 from specbench.records.documents import read_document
 from specbench.records.frame import Records
 from specbench.sampling import Sampling
-from specbench.text.processed import ProcessedModel, Processors
+from specbench.text.processed import ProcessedModel
+from specbench.text.processors import Processors
 from specbench.text.translation import TranslatedModel, Translation
 from specbench.text.vocabulary import Vocabulary, unfinished
 

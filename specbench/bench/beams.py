@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from specbench.algorithm.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
+from specbench.algorithm.beam import BeamSettings, Hypothesis
+from specbench.algorithm.speculative_beam import BeamDraft, BeamTrace, beam_search
 from specbench.bench.baselines import beam_search as theirs
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt

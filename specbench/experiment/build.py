@@ -28,7 +28,8 @@ from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinne
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
-from specbench.text.processed import drawing, processed, processors
+from specbench.text.processed import drawing, processed
+from specbench.text.processors import processors
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 

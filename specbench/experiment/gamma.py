@@ -32,7 +32,8 @@ from specbench.config.tree import AUTO
 from specbench.engine.session import Model, Prompt, captured_first
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
-from specbench.loading.model_loader import Say, agree
+from specbench.loading.model_loader import Say
+from specbench.loading.ranks import agree
 from specbench.records.schema import AcceptanceByRank
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens

@@ -34,7 +34,8 @@ from specbench.experiment.measure import (
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
 from specbench.loading import require_room
-from specbench.loading.model_loader import ModelLoader, agree, join
+from specbench.loading.model_loader import ModelLoader
+from specbench.loading.ranks import agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal

@@ -1,4 +1,4 @@
-"""The models of a run, loaded on its device."""
+"""The models of a run: whether they fit each other, before weights are loaded, and `draft.vocabulary`, resolved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,6 @@ from specbench.methods.model.config import ModelDraftConfig
 from specbench.records.schema import Vocabularies
 from specbench.text.translation import Translation
 from specbench.text.vocabulary import Vocabulary, require_same_vocabulary
-
-# Checks that the parts are compatible, before weights are loaded, and `draft.vocabulary`, resolved.
 
 
 def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:

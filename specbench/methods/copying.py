@@ -10,7 +10,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Found, RankedTokens
 from specbench.algorithm.draft import ScoresAhead, Stateless
-from specbench.sampling import one_hot
+from specbench.methods.certain import certain_ahead
 
 
 class Text(Protocol):
@@ -127,23 +127,3 @@ class CopiesFromContext(ScoresAhead):
         self._read_of_sequence = len(tokens)
         self._proposals = proposals[len(proposals) - most + 1 :]
         return certain_ahead(proposals, len(tokens) - prefix_length, most, self.size, self.device)
-
-
-# One-hot q, of drafts that look tokens up.
-
-
-def certain(tokens_L: Sequence[int | None], vocabulary_size: int, device: torch.device) -> Tensor:
-    """Rows [L, V] with all mass on the token that is proposed; zeros where none is, so that beta is 0 there."""
-    rows_LV = one_hot([token or 0 for token in tokens_L], vocabulary_size, device)
-    rows_LV[[place for place, token in enumerate(tokens_L) if token is None]] = 0.0
-    return rows_LV
-
-
-def certain_ahead(
-    proposals: Sequence[Sequence[int]], length: int, most: int, vocabulary_size: int, device: torch.device
-) -> Iterator[Tensor]:
-    """`ScoresAhead.score_ahead` for the last `length` positions, from tokens proposed there and before."""
-    first = len(proposals) - length
-    for ahead in range(most):
-        begun = [proposals[place - ahead] if place >= ahead else () for place in range(first, len(proposals))]
-        yield certain([one[ahead] if len(one) > ahead else None for one in begun], vocabulary_size, device)

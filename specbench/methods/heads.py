@@ -16,7 +16,8 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.session import Prompt, Session
-from specbench.engine.weights.files import find_file, read_tensors
+from specbench.engine.weights.checkpoint import read_tensors
+from specbench.engine.weights.files import find_file
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession

@@ -20,10 +20,11 @@ from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture import cache as on_disk
 from specbench.engine.capture import marking
+from specbench.engine.capture.hoist import hoist
 from specbench.engine.capture.lower import Lowering, PackedWeights
 from specbench.engine.capture.nodes import capture, example_sizes
 from specbench.engine.capture.program import ROUNDING, Step, largest_difference, make_step, without_collecting
-from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
+from specbench.engine.capture.rewrite import for_one_token, with_merged_weights, without_repetition
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import tokens_at_once
 from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel

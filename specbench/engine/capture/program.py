@@ -21,6 +21,7 @@ from transformers import EncoderDecoderCache
 from specbench.engine.buffers import TensorCache
 from specbench.engine.cache_names import cache_argument
 from specbench.engine.capture import cache as on_disk
+from specbench.engine.capture.hoist import Hoisted, hoist
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
 from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
 from specbench.engine.capture.marking import cache_over, marked, recorded, recording, replaced
@@ -36,11 +37,9 @@ from specbench.engine.capture.nodes import (
     replace,
 )
 from specbench.engine.capture.rewrite import (
-    Hoisted,
     for_last_row,
     for_one_token,
     for_outputs,
-    hoist,
     with_merged_weights,
     without_repetition,
 )

@@ -3,17 +3,15 @@
 Everything here holds for any model: it looks at operations and shapes, never at names of modules.
 """
 
-import operator
 import sys
-from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
+from specbench.engine.capture.merge import merge_linears
 from specbench.engine.capture.nodes import (
     add_constant,
     aten,
@@ -30,66 +28,6 @@ from specbench.engine.capture.nodes import (
     replace_by_value,
     value,
 )
-from specbench.engine.capture.torch_private import LazyGraphModule
-
-# Linear maps of one and the same input, as queries, keys and values are, become one map with one weight tensor.
-
-
-def merge_linears(module: GraphModule) -> None:
-    """Merge linear maps of the same input, such as queries, keys and values, into one.
-
-    The model's weights become views of the merged tensor, so that they are in memory once.
-    """
-    groups: dict[Any, list[Node]] = defaultdict(list)
-    for node in calls(module, aten.linear.default):
-        weight = constant(module, node.args[1])
-        bias = node.args[2] if len(node.args) > 2 else None
-        if weight is not None and (bias is None or constant(module, bias) is not None):
-            groups[node.args[0], weight.dtype, bias is None].append(node)
-    for nodes in groups.values():
-        if len(nodes) > 1:
-            _merge(module, nodes)
-
-
-def _neighbours(parts: list[Tensor]) -> Tensor | None:
-    """The tensor whose consecutive views `parts` are, if an earlier capture has merged them."""
-    first, at = parts[0].detach(), parts[0].storage_offset()
-    for part in parts:
-        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not (same and part.storage_offset() == at and part.is_contiguous() and part.shape[1:] == first.shape[1:]):
-            return None
-        at += part.numel()
-    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
-
-
-def _merge(module: GraphModule, nodes: list[Node]) -> None:
-    def joined(argument: int) -> Tensor:
-        parts: list[Tensor] = [getattr(module, str(node.args[argument].target)) for node in nodes]  # type: ignore[union-attr]
-        # Weights made in inference mode have no version counter. They become views of such a tensor, or the
-        # network itself would no longer run.
-        with torch.no_grad(), torch.inference_mode(parts[0].is_inference()):
-            if (before := _neighbours(parts)) is not None:
-                return before
-            whole = torch.cat([part.detach() for part in parts])
-            for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-                part.data = view
-        return whole
-
-    sizes = [len(getattr(module, str(node.args[1].target))) for node in nodes]  # type: ignore[union-attr]
-    with module.graph.inserting_before(nodes[0]):
-        arguments = [nodes[0].args[0], add_constant(module, joined(1))]
-        if len(nodes[0].args) > 2:
-            arguments.append(add_constant(module, joined(2)))
-        merged = module.graph.call_function(aten.linear.default, tuple(arguments))
-        merged.meta["val"] = torch.cat([value(node) for node in nodes], -1)
-        parts = module.graph.call_function(aten.split_with_sizes.default, (merged, sizes, -1))
-        for index, node in enumerate(nodes):
-            part = module.graph.call_function(operator.getitem, (parts, index))
-            part.meta["val"] = value(node)
-            node.replace_all_uses_with(part)
-    for node in nodes:
-        module.graph.erase_node(node)
-
 
 NO_OPERATION = {aten.dropout.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
                 aten.lift_fresh_copy.default}  # fmt: skip
@@ -289,70 +227,3 @@ def _transpose_as_view(node: Node, count: int | str) -> None:
         replace_by_call(node, aten.view.default, (source.args[0], [shape[0], shape[2], 1, shape[3]]))
     elif count in map(plain, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):
         replace(node, source)
-
-
-# Parts of a graph that do not depend on tokens or caches, split off into a graph of their own.
-#
-# Masks, relative position biases, rotary angles and learned positions depend on nothing but how many tokens have been
-# read. In a graph of their own, they can be cached by that number instead of being computed in every step.
-
-
-@dataclass(frozen=True)
-class Hoisted:
-    """A graph in two: `hoisted` maps the inputs to `count` tensors, `rest` maps the inputs and these to the outputs."""
-
-    hoisted: GraphModule
-    rest: GraphModule
-    count: int
-
-
-def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) -> Hoisted:
-    """Split off everything whose values depend on no input tensor but those numbered `inputs`; sizes are no values.
-
-    What depends on nothing but sizes and weights goes along only if `with_constants`.
-    """
-    nodes, placeholders = list(module.graph.nodes), inputs_of(module)
-    dependent: set[Node] = {placeholders[index] for index in inputs}
-    constant: set[Node] = set()
-    for node in nodes:
-        if node.op == "get_attr" or _is_size(node):
-            constant.add(node)
-        elif node.op == "call_function" and not has_effect(node) and getattr(node.target, "_schema", None) is not None:
-            before = set(node.all_input_nodes)
-            if before <= constant:
-                constant.add(node)
-            elif before <= constant | dependent:
-                dependent.add(node)
-    if with_constants:
-        dependent |= {node for node in constant if node.op == "call_function" and not _is_size(node)}
-    movable = dependent | constant
-    crossing = [
-        node
-        for node in nodes
-        if node in dependent and node.op == "call_function" and any(user not in movable for user in node.users)
-    ]
-    hoisted, rest = Graph(), Graph()
-    in_hoisted: dict[Node, Node] = {}
-    in_rest: dict[Node, Node] = {}
-    for node in placeholders:
-        in_hoisted[node] = hoisted.node_copy(node)
-        in_rest[node] = rest.node_copy(node)
-    for node in crossing:
-        in_rest[node] = rest.placeholder(f"hoisted_{node.name}")
-        in_rest[node].meta = dict(node.meta)
-    for node in nodes:
-        if node.op in ("placeholder", "output"):
-            continue
-        if node in movable:
-            in_hoisted[node] = hoisted.node_copy(node, in_hoisted.__getitem__)
-        if node not in in_rest and node not in dependent:
-            in_rest[node] = rest.node_copy(node, in_rest.__getitem__)
-    hoisted.output(tuple(in_hoisted[node] for node in crossing))
-    rest.output(torch.fx.node.map_arg(output_of(module).args[0], in_rest.__getitem__))
-    for graph in (hoisted, rest):
-        graph.eliminate_dead_code(is_impure_node=has_effect)
-    return Hoisted(LazyGraphModule(module, hoisted), LazyGraphModule(module, rest), len(crossing))
-
-
-def _is_size(node: Node) -> bool:
-    return node.op == "call_function" and isinstance(value(node), int | torch.SymInt)

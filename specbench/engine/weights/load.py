@@ -3,23 +3,18 @@
 Safe by default: safetensors first, a `.bin` only through torch's weights-only loader, no remote code.
 """
 
-import math
 import os
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import transformers
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
 )
@@ -31,20 +26,20 @@ from specbench.config.paths import shipped
 from specbench.engine import paged
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
-from specbench.engine.eager.parts import changed_after_head, return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import (
-    DamagedCheckpoint,
     Loaded,
     config_in,
     generation_config_in,
     network_in,
     network_of_shape,
     network_with,
-    require_usable,
     tokenizer_in,
 )
+from specbench.engine.weights.random_weights import WordNumbers, config_of, random_network
+from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, is_not_cached, not_cached, silence
 from specbench.kernels.levels import rounded
@@ -316,94 +311,6 @@ def _end_tokens(network: Any, vocabulary: KnownTokens, key: str) -> frozenset[in
                 )
             return frozenset(found)
     return frozenset()
-
-
-# Models of a true shape and random weights: step times, c and v need no checkpoint. Their completions are meaningless.
-
-
-START, END, FIRST_WORD = 0, 1, 3
-
-
-def config_of(architecture: Mapping[str, Any], key: str) -> Any:
-    """A `transformers` config with these values. Raises UserError if `transformers` knows no such family or value."""
-    values = dict(architecture)
-    family = values.pop("model_type", None)
-    try:
-        config = AutoConfig.for_model(family, **values)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{key}.architecture: {first_line(error)}") from error
-    for name, value in values.items():  # T5's constructor forces tied embeddings
-        setattr(config, name, value)
-    try:
-        require_usable(config)
-    except DamagedCheckpoint as error:
-        raise UserError(f"{key}.architecture: {error}") from error
-    return config
-
-
-def random_network(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """A network of this shape, made where it will run: 11 billion weights need no copy elsewhere."""
-    torch.manual_seed(0)
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with device:
-        return network_of_shape(auto, config, dtype=dtype)
-
-
-class WordNumbers:
-    """A stand-in for a tokenizer: a word is a token, numbered by its digits. Its methods have a tokenizer's names."""
-
-    eos_token_id = END
-    bos_token_id = START
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def get_vocab(self) -> dict[str, int]:
-        return {str(number): number for number in range(self.size)}
-
-    def __call__(self, text: str, add_special_tokens: bool = True, max_length: int | None = None, **_: Any) -> Any:
-        ids = [FIRST_WORD + zlib.crc32(word.encode()) % (self.size - FIRST_WORD) for word in text.split()]
-        ids = ids[:max_length]
-        return SimpleNamespace(input_ids=ids or [FIRST_WORD])
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return " ".join(map(str, ids))
-
-
-# A short head: a draft that proposes only the likeliest tokens reads fewer weights (FR-Spec, Zhao et al. 2025).
-
-
-class ShortHead(nn.Module):
-    """Logits [V] of the `kept` rows of a head; minus infinity elsewhere."""
-
-    def __init__(self, head: Any, kept: Sequence[int]) -> None:
-        super().__init__()
-        size, width = head.weight.shape
-        rows = torch.tensor(kept, device=head.weight.device)
-        self.head = nn.Linear(width, len(kept), head.bias is not None, device=rows.device, dtype=head.weight.dtype)
-        with torch.no_grad():
-            self.head.weight.copy_(head.weight[rows])
-            if head.bias is not None:
-                self.head.bias.copy_(head.bias[rows])
-        place_V = torch.full((size,), len(kept), device=rows.device)
-        place_V[rows] = torch.arange(len(kept), device=rows.device)
-        self.place_V = nn.Parameter(place_V, requires_grad=False)  # the kept row of each token; N: none
-
-    @property
-    def weight(self) -> Tensor:
-        """[N, D]."""
-        return self.head.weight
-
-    def forward(self, states: Tensor) -> Tensor:
-        logits = self.head(states)
-        return functional.pad(logits, (0, 1), value=-math.inf).index_select(-1, self.place_V)
-
-
-def shorten_head(network: Any, kept: Sequence[int], key: str) -> None:
-    """Let `network` predict the tokens `kept` alone. Raises UserError if it changes its logits after the head."""
-    if (reason := changed_after_head(network)) is not None:
-        raise UserError(f"{key}.top_tokens: {reason}; leave top_tokens unset")
-    network.set_output_embeddings(ShortHead(network.get_output_embeddings(), kept))
 
 
 @torch.no_grad()

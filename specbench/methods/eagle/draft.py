@@ -35,8 +35,9 @@ from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.eagle.captured import beside, probe
 from specbench.methods.eagle.config import EagleConfig
 from specbench.methods.eagle.entries import EagleEntries
-from specbench.methods.eagle.network import Eagle, unrolled
+from specbench.methods.eagle.network import Eagle
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
+from specbench.methods.eagle.unrolled import unrolled
 from specbench.methods.features import Features, columns_of
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 
-from specbench.engine.weights.files import CONFIG, read_config, read_tensors, weight_files
+from specbench.engine.weights.checkpoint import CONFIG, read_config, read_tensors
+from specbench.engine.weights.files import weight_files
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import ROTATIONS, LayerShape, llama_shape, rotation
 from specbench.methods.eagle.network import Eagle, EagleShape
@@ -187,7 +188,6 @@ def _require_supported(made: PublishedEagle) -> None:
 # EAGLE's own layout calls the decoder layer `layers.0`, or `midlayer` in EAGLE-3; speculators calls it `layers.0`, and
 # in EAGLE `transformer`, with `fusion_fc` for `fc`. Token i of the draft vocabulary is token i + d2t[i] of the
 # target's; t2d says of each of the target's tokens whether it is one of them.
-
 LAYER = r"(?:midlayer|layers\.0|transformer)"
 OURS = (
     (re.compile(LAYER + r"\.(hidden_norm|input_layernorm)\.weight"), r"\1.weight"),

@@ -28,7 +28,8 @@ from specbench.engine.cache_names import cache_of
 from specbench.engine.eager.parts import Taps, layer_list
 from specbench.engine.layout import mask_bias
 from specbench.methods.decoder_layer import DraftLayer, final_norm, layer_shape, t5_weights
-from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
+from specbench.methods.eagle.network import Eagle, EagleShape
+from specbench.methods.eagle.unrolled import unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.losses import distillation_loss
 from specbench.train.schema import Recipe, resolve

@@ -27,7 +27,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder
-from specbench.methods.copying import certain_ahead
+from specbench.methods.certain import certain_ahead
 from specbench.methods.lookahead.config import LookaheadConfig
 from specbench.sampling import Sampling, most_likely
 from specbench.text.processed import processed

@@ -21,7 +21,7 @@ from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
 from specbench.algorithm.draft import Draft, Proposed, ProposesByReading, Stateless
 from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
-from specbench.methods.copying import certain
+from specbench.methods.certain import certain
 from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, checked, most_likely, standardise
 from specbench.text.translation import TranslatedModel
 

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from specbench.engine.weights.files import CONFIG, MappedTensor, mapped_weights, read_config, weight_files
+from specbench.engine.weights.checkpoint import CONFIG, read_config
+from specbench.engine.weights.files import MappedTensor, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import part_with
 from specbench.errors import UserError, first_line
 from specbench.methods.mtp.network import Mtp

@@ -76,11 +76,10 @@ class Typical(TokenRule):
         return accept_plausible(self, p_NV, proposal.each_NV(p_NV[0]), tree, chance)
 
 
-# On trees (Cai et al. 2024, section 2.3.1).
-
-
 def accept_plausible(rule: TokenRule, p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The longest path on which `rule` accepts each token; of equal paths the likeliest under p, then the first.
+
+    That is how Cai et al. 2024 decide on trees (section 2.3.1).
 
     The next token is drawn from the distribution that the rule emits after the path.
     """

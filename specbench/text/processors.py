@@ -1,0 +1,152 @@
+"""What servers do to logits before they sample: penalties, words that must not occur, a minimum length, a pattern.
+
+Each is a function of the tokens before a position, drafted tokens included, so that rolling back tokens rolls back
+their state. The definitions, in the order in which `transformers` applies its processors:
+
+- repetition penalty (Keskar et al. 2019, section 4.1; `RepetitionPenaltyLogitsProcessor`): of each token of the
+  prompt or the completion, a positive logit is divided by it, a negative one multiplied;
+- frequency and presence penalty (the OpenAI API; vLLM's `SamplingParams`): of each token of the completion, the first
+  is subtracted for each occurrence, the second once;
+- bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out where the rest of it came before;
+- minimum length (`MinNewTokensLengthLogitsProcessor`): no end of sequence before so many tokens;
+- a regular expression: only tokens with which the completion can still become a match, and the end where it is one or
+  no other token remains.
+
+Shapes: L positions, V tokens of the vocabulary.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.config.schema import SamplingConfig
+from specbench.errors import UserError
+from specbench.text.vocabulary import Spelling, Vocabulary
+
+MOST_TEXTS = 4096  # whose allowed tokens are cached
+
+
+@dataclass(frozen=True)
+class Processors:
+    """What is done to the logits of one vocabulary; `ends` are its tokens that end a completion."""
+
+    size: int
+    ends: frozenset[int]
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_new_tokens: int = 0
+    pattern: "Pattern | None" = None
+
+    def processed(self, logits_LV: Tensor, sequences: Iterable[Sequence[int]], prompt: int) -> Tensor:
+        """fp32 logits [L, size] after each of L `sequences`, whose first `prompt` tokens are the prompt's."""
+        wide_LV = logits_LV[:, : self.size].to(torch.float32, copy=True)
+        for row_V, sequence in zip(wide_LV, sequences, strict=True):
+            self._process(row_V, sequence, sequence[prompt:])
+        return wide_LV
+
+    def _process(self, row_V: Tensor, sequence: Sequence[int], written: Sequence[int]) -> None:
+        """Change one row in place. Ids past the vocabulary are no text: embeddings that a draft reads."""
+        if self.repetition != 1:
+            seen = self._index({token for token in sequence if token < self.size}, row_V)
+            scores = row_V[seen]
+            row_V[seen] = torch.where(scores < 0, scores * self.repetition, scores / self.repetition)
+        if self.presence or self.frequency:
+            counts = Counter(token for token in written if token < self.size)
+            times = torch.tensor(list(counts.values()), dtype=row_V.dtype, device=row_V.device)
+            row_V[self._index(counts, row_V)] -= self.frequency * times + self.presence
+        masked = [words[-1] for words in self.bad_words if _follows(sequence, words[:-1])]
+        if len(written) < self.min_new_tokens:
+            masked += self.ends
+        if masked:
+            row_V[self._index(masked, row_V)] = -torch.inf
+        if self.pattern is not None:
+            allowed = self._index(self.pattern.allowed(written, self.ends), row_V)
+            scores = row_V[allowed]
+            row_V.fill_(-torch.inf)
+            if bool(scores.isneginf().all()):  # all are bad words, or not among the tokens of this draft
+                row_V[self._index(self.ends, row_V)] = 0.0
+            else:
+                row_V[allowed] = scores
+
+    def _index(self, tokens: Iterable[int], row_V: Tensor) -> Tensor:
+        return torch.tensor(list(tokens), dtype=torch.long, device=row_V.device)
+
+
+def _follows(sequence: Sequence[int], words: Sequence[int]) -> bool:
+    return not words or tuple(sequence[-len(words) :]) == tuple(words)
+
+
+class Pattern:
+    """A compiled regular expression over completions, as the tokens that may follow one.
+
+    The package `regex` says whether a text can still become a match ("partial match"). A token that ends within a
+    character is left out; where no token can follow, the end does.
+    """
+
+    def __init__(self, compiled: Any, vocabulary: Vocabulary) -> None:
+        """Raises UserError if the tokenizer's format is not known."""
+        self._compiled, spelling = compiled, Spelling(vocabulary, "target")
+        # The decoder of an encoder-decoder begins a text, and the space before its first word is not part of it.
+        self._strips = vocabulary.is_encoder_decoder and spelling.adds_space
+        self._bytes = spelling.bytes_of
+        self._by_first: dict[str, list[tuple[int, str]]] = {}
+        for token, spelled in spelling.bytes_of.items():
+            try:
+                text = spelled.decode()
+            except UnicodeDecodeError:
+                continue
+            self._by_first.setdefault(text[0], []).append((token, text))
+        self._found: dict[str, list[int]] = {}
+
+    def allowed(self, written: Sequence[int], ends: frozenset[int]) -> list[int]:
+        """The tokens that may follow the completion `written`, never none."""
+        text = b"".join(self._bytes.get(token, b"") for token in written).decode(errors="replace")
+        if self._strips:
+            text = text.removeprefix(" ")
+        if (found := self._found.get(text)) is None:
+            if len(self._found) >= MOST_TEXTS:
+                self._found.clear()
+            first = self._strips and not text
+            found = self._found[text] = self._followers(text, first)
+        return [*found, *ends] if not found or self._compiled.fullmatch(text) else found
+
+    def _followers(self, text: str, first: bool) -> list[int]:
+        found = list[int]()
+        for letter, tokens in self._by_first.items():
+            if first and letter == " ":
+                found += [token for token, piece in tokens if len(piece) > 1 and self._can_match(piece[1:])]
+            elif self._can_match(text + letter):
+                found += [token for token, piece in tokens if len(piece) == 1 or self._can_match(text + piece)]
+        return found
+
+    def _can_match(self, text: str) -> bool:
+        return self._compiled.fullmatch(text, partial=True) is not None
+
+
+def processors(sampling: SamplingConfig, vocabulary: Vocabulary, ends: frozenset[int]) -> Processors | None:
+    """The processors of a config; None where there are none.
+
+    Raises UserError if the vocabulary does not support them.
+    """
+    if not sampling.processes:
+        return None
+    compiled = sampling.pattern()
+    if compiled is not None and not ends:
+        raise UserError("sampling.regex: the target has no end-of-sequence token, so that a match would never end")
+    return Processors(
+        vocabulary.size, ends, sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
+        tuple(_bad_words(sampling.bad_words, vocabulary)), sampling.min_new_tokens,
+        None if compiled is None else Pattern(compiled, vocabulary),
+    )  # fmt: skip
+
+
+def _bad_words(words: Iterable[str], vocabulary: Vocabulary) -> list[tuple[int, ...]]:
+    """The tokens of each word as it begins a text, and as it follows another word."""
+    spelled = [tuple(vocabulary.continuation(text)) for word in words for text in (word.strip(), f" {word.strip()}")]
+    return list(dict.fromkeys(filter(None, spelled)))
