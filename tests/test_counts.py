@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.methods.from_text import Arrays, cached, gather
-from specbench.methods.ngram import draft as counting
+from specbench.methods.ngram import counts as counting
 from specbench.methods.ngram.counts import Counts, fit
 
 V, START = 8, 0

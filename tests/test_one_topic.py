@@ -1,10 +1,10 @@
-"""One topic a file: a comment that stands alone in the middle of a file, as a module's docstring does, begins another."""
+"""One topic a file: a comment that stands alone in the middle of a file, as a docstring does, begins another."""
 
 from pathlib import Path
 
 import specbench
 
-MOST = 64  # that are left; whoever moves one lowers this
+MOST = 63  # that are left; whoever moves one lowers this
 
 
 def banners(text: str) -> list[int]:

@@ -10,7 +10,7 @@ from networks import network
 
 from specbench.engine import paged
 from specbench.engine.choice import with_engine
-from specbench.engine.native.assemble import PACKED_ROWS, laid_out
+from specbench.engine.native.weights import PACKED_ROWS, laid_out
 from specbench.engine.session import Prompt
 
 PROMPT, TOKENS = Prompt((), (5, 9, 12, 30)), [4, 7, 22]
@@ -101,5 +101,5 @@ def test_a_file_is_gone_with_its_network(tmp_path: Path) -> None:
 def test_a_weight_packed_in_parts_is_that_packed_at_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(1024 * 3 + 40, 96, generator=torch.Generator().manual_seed(1)).to(dtype)
     whole = laid_out(weight)
-    monkeypatch.setattr("specbench.engine.native.assemble.PACKED_ROWS", 1024)
+    monkeypatch.setattr("specbench.engine.native.weights.PACKED_ROWS", 1024)
     assert len(weight) < PACKED_ROWS and torch.equal(laid_out(weight), whole)
