@@ -14,7 +14,7 @@ from specbench.engine.beside.eager import LayerCache
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.layout import mask_bias
-from specbench.engine.session import Prompt, Session
+from specbench.engine.session import Prompt, Session, Tokens
 from specbench.methods.build import source_of
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
 from specbench.methods.hydra.network import HydraHeads, PrefixLayer, published_hydra
@@ -43,7 +43,7 @@ class HydraDraft(HeadsDraft):
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
         if self.heads.prefix is not None:
-            session = cast(Session, PrefixedSession(session, self.heads.prefix))
+            session = PrefixedSession(session, self.heads.prefix)
         return HydraSession(self, session, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
@@ -82,7 +82,7 @@ class HydraDraft(HeadsDraft):
             self._ready[head, head + 1] = self.target.ready(function, [self.width, (head + 1) * narrow])
 
 
-class PrefixedSession:
+class PrefixedSession(Session):
     """The target's session, whose states are those after a layer more over all of the text."""
 
     def __init__(self, session: Session, layer: PrefixLayer) -> None:
@@ -95,8 +95,15 @@ class PrefixedSession:
     def length(self) -> int:
         return self._session.length
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._session.extend(tokens)
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        return self._session.extend(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self._session.select(path)
+
+    def rollback(self, length: int) -> None:
+        self._session.rollback(length)
+        self.forget(length)
 
     def states(self, start: int, stop: int) -> Tensor:
         self._catch_up(stop)
