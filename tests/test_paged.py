@@ -16,6 +16,9 @@ from specbench.engine.session import Prompt
 PROMPT, TOKENS = Prompt((), (5, 9, 12, 30)), [4, 7, 22]
 
 
+pytestmark = pytest.mark.skipif(not paged.IS_SUPPORTED, reason="needs Linux")
+
+
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paged, "LEAST_BYTES", 0)
@@ -66,7 +69,6 @@ def resident(*weights: torch.Tensor) -> int:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="needs Linux")
 def test_what_is_laid_out_is_in_memory_once() -> None:
     """After a model is made, memory holds none of its network's weights but what its last check read."""
     own = network("llama", 4, layers=8, width=256)

@@ -21,6 +21,7 @@ from specbench.files import own_cache
 
 LEAST_BYTES = 2**30  # of a network; smaller ones may be in memory twice
 ALIGNED = 64  # bytes
+IS_SUPPORTED = hasattr(mmap, "MADV_DONTNEED") and hasattr(os, "posix_fallocate")  # on Linux
 
 
 class _Mapped(NamedTuple):
@@ -41,7 +42,7 @@ def move(network: nn.Module) -> bool:
     """
     weights = _ordered(network)
     size = sum(map(_room, weights))
-    if size < LEAST_BYTES or not hasattr(mmap, "MADV_DONTNEED") or any(one.device.type != "cpu" for one in weights):
+    if size < LEAST_BYTES or not IS_SUPPORTED or any(one.device.type != "cpu" for one in weights):
         return False
     try:
         mapped = _temporary(size)
