@@ -164,7 +164,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
         drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
-        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)
+        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts, tokenizer)
         self._last_read = None
         return found
 

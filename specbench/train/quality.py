@@ -1,7 +1,8 @@
 """Quality of a trained model on rows it has not seen: BLEU, ROUGE-L beside lead-3, and α of a draft.
 
 α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
-one-hot at T=0.
+one-hot at T=0. Logits past the tokenizer's last token are cut off before the softmax, as `sampling.standardise` does in
+`specbench run`: p and q add up to 1 over the tokens that a run of the pair can write.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from specbench.sampling import Sampling
 from specbench.stats import Interval, over_rows, ratio
 from specbench.train.rows import Row, lead_3, load_rows
 from specbench.train.schema import Recipe
-from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs
+from specbench.train.sets import Ids, fields, padded, special_ids, write_outputs, written_tokens
 
 AT_ONCE = 64  # sources that alpha is measured on
 SCORED = {"cpu": 2_000, "gpu": 10_000}  # tokens that it is measured on, as by `specbench alpha`
@@ -49,7 +50,14 @@ def greedy_texts(
 ) -> list[str]:
     """What the model greedily writes for each source, in words."""
     outputs = write_outputs(
-        model, sources, sampled=False, batch_size=100, max_new_tokens=max_new_tokens, seed=0, progress=False
+        model,
+        sources,
+        sampled=False,
+        batch_size=100,
+        max_new_tokens=max_new_tokens,
+        size=written_tokens(tokenizer, model),
+        seed=0,
+        progress=False,
     )
     texts: list[str] = tokenizer.batch_decode(outputs, skip_special_tokens=True)
     return texts
@@ -71,14 +79,13 @@ def _in_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f}{bounds}"
 
 
-def engine_of(target: PreTrainedModel) -> EagerModel:
-    """`target` by the engine of `specbench run`."""
-    size: int = target.config.get_text_config().vocab_size
+def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
+    """`target` by the engine of `specbench run`, which writes the first `size` tokens alone."""
     return with_engine("auto", target, size, special_ids(target)[1], "auto")
 
 
 def target_outputs(
-    target: PreTrainedModel | EagerModel,
+    model: EagerModel,
     sources: list[Ids],
     *,
     sampled: bool,
@@ -86,11 +93,10 @@ def target_outputs(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
-    """What `target` writes for the first of `sources`, which `alpha` is measured on, by the engine of `specbench run`.
+    """What the target `model` (`engine_of`) writes for the first of `sources`, which `alpha` is measured on.
 
     It ends when it has written as many tokens as `specbench alpha` scores.
     """
-    model = target if isinstance(target, EagerModel) else engine_of(target)
     config = model.network.config
     start = (config.decoder_start_token_id,) if config.is_encoder_decoder else ()
     most = SCORED["cpu" if model.device.type == "cpu" else "gpu"]
@@ -117,11 +123,11 @@ def alpha(
     outputs: list[Ids],
     *,
     sampled: bool,
-    seed: int = 0,
+    size: int,
     progress: bool = False,
 ) -> Alpha:
     """α of `draft` on what `target` wrote for the first of `sources` (`target_outputs`): greedily (T=0), or at T=1."""
-    return alpha_of_each(target, [draft], sources, outputs, sampled=sampled, seed=seed, progress=progress)[0]
+    return alpha_of_each(target, [draft], sources, outputs, sampled=sampled, size=size, progress=progress)[0]
 
 
 def alpha_of_each(
@@ -131,16 +137,16 @@ def alpha_of_each(
     outputs: list[Ids],
     *,
     sampled: bool,
-    seed: int = 0,
+    size: int,
     progress: bool = False,
 ) -> list[Alpha]:
-    """`alpha` of each of `drafts`; the target reads its outputs once for all."""
+    """`alpha` of each of `drafts`, over the first `size` tokens; the target reads its outputs once for all."""
     sources = sources[: len(outputs)]
     sums_DP = np.zeros((len(drafts), len(sources)))
     counts_P = np.array([len(output) for output in outputs], float)
     for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
         chosen = slice(start, start + AT_ONCE)
-        sums_DP[:, chosen] = _overlaps(target, drafts, sources[chosen], outputs[chosen], sampled)
+        sums_DP[:, chosen] = _overlaps(target, drafts, sources[chosen], outputs[chosen], sampled, size)
     return [
         Alpha(over_rows(np.stack([sums_P, counts_P], 1), ratio, scale="probability"), int(counts_P.sum()))
         for sums_P in sums_DP
@@ -148,7 +154,7 @@ def alpha_of_each(
 
 
 def _overlaps(
-    target: PreTrainedModel, drafts: Sequence[Any], sources: list[Ids], outputs: list[Ids], sampled: bool
+    target: PreTrainedModel, drafts: Sequence[Any], sources: list[Ids], outputs: list[Ids], sampled: bool, size: int
 ) -> list[np.ndarray[Any, Any]]:
     """For each draft, the sum over each output's tokens of Σ min(p, q)."""
     pad, _ = special_ids(target)
@@ -156,17 +162,19 @@ def _overlaps(
     counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
     found = []
     with torch.inference_mode():
-        p_BTV = _probabilities(target, sources, output_BT, pad, sampled)
+        p_BTV = _probabilities(target, sources, output_BT, pad, sampled, size)
         for draft in drafts:
-            q_BTV = _probabilities(draft, sources, output_BT, pad, sampled)
+            q_BTV = _probabilities(draft, sources, output_BT, pad, sampled, size)
             overlap_BT = torch.minimum(p_BTV, q_BTV).sum(-1) if sampled else (p_BTV == q_BTV).float()
             found.append((overlap_BT.cpu() * counted_BT).sum(-1).numpy())
     return found
 
 
-def _probabilities(model: Any, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool) -> torch.Tensor:
-    """The distribution at every output position; where nothing is sampled, its likeliest token."""
-    logits_BTV = _distributions(model, sources, output_BT, pad)
+def _probabilities(
+    model: Any, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool, size: int
+) -> torch.Tensor:
+    """The distribution over the first `size` tokens at every output position; if not sampled, its likeliest token."""
+    logits_BTV = _distributions(model, sources, output_BT, pad)[..., :size]
     return logits_BTV.softmax(-1) if sampled else logits_BTV.argmax(-1)
 
 
@@ -217,20 +225,27 @@ def measure(
         wanted = [row["highlights"] for row in rows]
         measured[f"ROUGE-L, {name} ({len(rows)} rows)"] = _scored("rouge", texts, wanted)
         measured[f"ROUGE-L of lead-3, {name}"] = _scored("rouge", leads, wanted)
-    return measured if target is None else measured | alphas(recipe, target, sources, {"α": model})
+    return measured if target is None else measured | alphas(recipe, target, sources, {"α": model}, tokenizer)
 
 
 def alphas(
-    recipe: Recipe, target: PreTrainedModel, sources: dict[str, list[Ids]], drafts: dict[str, Any]
+    recipe: Recipe,
+    target: PreTrainedModel,
+    sources: dict[str, list[Ids]],
+    drafts: dict[str, Any],
+    tokenizer: PreTrainedTokenizerFast,
 ) -> dict[str, str]:
     """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
     found = {}
-    model = engine_of(target)
+    size = written_tokens(tokenizer, target, *drafts.values())
+    model = engine_of(target, size)
     for name, prompts in sources.items():
         for sampled in (False, True):
-            settings: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-            outputs = target_outputs(model, prompts, max_new_tokens=recipe.data.max_target, **settings)
-            measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, **settings)
+            settings: Any = {"sampled": sampled, "progress": recipe.progress}
+            outputs = target_outputs(
+                model, prompts, max_new_tokens=recipe.data.max_target, seed=recipe.seed, **settings
+            )
+            measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, size=size, **settings)
             for called, one in zip(drafts, measured, strict=True):
                 found[f"{called}, {name}, T={int(sampled)}"] = str(one)
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -21,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
 from specbench.files import write_atomically
+from specbench.text.vocabulary import Vocabulary
 from specbench.train.networks import load_tokenizer
 from specbench.train.rows import Row, joined, load_rows, made_passages, read, without_held_out, without_sentences
 from specbench.train.schema import DataPlan, Recipe
@@ -35,6 +37,7 @@ def write_outputs(
     sampled: bool,
     batch_size: int,
     max_new_tokens: int,
+    size: int,
     seed: int,
     per_source: float | None = None,
     progress: bool = True,
@@ -42,7 +45,7 @@ def write_outputs(
 ) -> list[Ids]:
     """One output per source, without the start token and closed by end-of-sequence if the target ended it.
 
-    Greedy, or sampled at T=1 from the whole distribution (no top-k, no top-p). Sources of like length share a batch.
+    Greedy, or sampled at T=1 from the first `size` tokens (no top-k, no top-p). Sources of like length share a batch.
     `per_source` also limits outputs to so many tokens per source token: one output that never ends holds up a batch.
     `purpose` is shown after the name of the progress bar.
     """
@@ -55,12 +58,21 @@ def write_outputs(
         room = max_new_tokens
         if per_source is not None:
             room = min(room, 4 + int(per_source * max(len(sources[index]) for index in chosen)))
-        written = _one_batch(target, [sources[index] for index in chosen], sampled, room)
+        written = _one_batch(target, [sources[index] for index in chosen], sampled, room, size)
         for index, output in zip(chosen, written, strict=True):
             outputs[index] = output
         bar.update(len(chosen))
     bar.close()
     return outputs
+
+
+def written_tokens(tokenizer: PreTrainedTokenizerFast, *models: Any) -> int:
+    """How many tokens a run of these models has: further logits are padding that no draft can read.
+
+    It is the vocabulary of `specbench run`, of the tokenizer's tokens that each model has a row for.
+    """
+    rows = min(model.config.get_text_config().vocab_size for model in models)
+    return Vocabulary(tokenizer, 0, is_encoder_decoder=False, rows=rows).size
 
 
 def special_ids(target: PreTrainedModel) -> tuple[int, frozenset[int]]:
@@ -79,11 +91,14 @@ def padded(rows: list[Ids], pad: int) -> torch.Tensor:
     return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
-def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int) -> Iterator[Ids]:
+def _one_batch(
+    target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int, size: int
+) -> Iterator[Ids]:
     pad, ends = special_ids(target)
     ids = padded(sources, pad).to(target.device)
     # What comes before the outputs: a start token, or the prompt itself (then all of one length).
     before = 1 if target.config.is_encoder_decoder else ids.shape[1]
+    logits: int = target.config.get_text_config().vocab_size
     with torch.inference_mode():
         written = target.generate(
             input_ids=ids,
@@ -95,6 +110,7 @@ def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_n
             top_k=0 if sampled else None,
             top_p=1.0 if sampled else None,
             max_new_tokens=max_new_tokens,
+            suppress_tokens=list(range(size, logits)) or None,
         )
     for row in written[:, before:].tolist():
         closed = next((place for place, token in enumerate(row) if token in ends), None)
@@ -255,6 +271,7 @@ def training_set(
                 sampled=sampled,
                 batch_size=distill.generate_batch,
                 max_new_tokens=distill.max_new_tokens,
+                size=written_tokens(tokenizer, target),
                 per_source=distill.per_source,
                 seed=recipe.seed,
                 progress=recipe.progress,
