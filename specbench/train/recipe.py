@@ -41,10 +41,10 @@ from specbench.files import json_text, write_atomically
 from specbench.formatting import markdown_table
 from specbench.nouns import with_noun
 from specbench.train import networks
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.quality import bleu_metric, held_out_prompts, measure, prompts
-from specbench.train.resuming import CHECKPOINTS, MarksWhole, claim, interrupted, last_whole, step_of
-from specbench.train.rows import read
+from specbench.train.resuming import CHECKPOINTS, MarksWhole, claim, interrupted, last_whole, release, step_of
+from specbench.train.rows import Row, read
 from specbench.train.schema import (
     BlockPlan,
     DataPlan,
@@ -230,12 +230,46 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 def _train(recipe: Recipe, composed_from: str | None) -> Path:
     require_cpus(recipe.threads)
     output = Path(recipe.output).expanduser()
+    if recipe.distill.start_from:
+        earlier_weights(Path(resolve(recipe.distill.start_from)))  # before anything is written, or discarded
     output.mkdir(parents=True, exist_ok=True)
     # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
     processes = PartialState(cpu=not torch.cuda.is_available())
+    is_free = False
     with processes.main_process_first():
         if processes.is_main_process:
-            claim(recipe, output)
+            is_free = claim(recipe, output)
+    try:
+        begun = _begin(recipe, output, processes)
+    except UserError:
+        if is_free:
+            release(output)
+        raise
+    trainer = begun.trainer
+    checkpoint = last_whole(output, told=processes.is_main_process)
+    if checkpoint is not None and processes.is_main_process:
+        print(f"{output}: resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if trainer.is_world_process_zero():
+        _finish(recipe, output, begun, composed_from)
+    return output
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A training whose parts are loaded; `model` is a learner where something small is trained on `target`."""
+
+    held: list[Row]
+    tokenizer: PreTrainedTokenizerFast
+    model: Any
+    target: PreTrainedModel | None
+    train_set: Dataset
+    trainer: Trainer
+    clock: Clock
+
+
+def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
+    """Rows, tokenizer, networks and Trainer; the tokenizer and the target's outputs are kept in `output`."""
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
@@ -254,45 +288,45 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
         train_set = training_set(recipe, rows, tokenizer, target, output)
     if heads is not None:
         assert target is not None
-        model = learner = make_learner(recipe, target, train_set)
+        model = make_learner(recipe, target, train_set)
         if recipe.distill.start_from:
-            learner.continue_from(Path(resolve(recipe.distill.start_from)))
+            model.continue_from(Path(resolve(recipe.distill.start_from)))
     eval_set = evaluation_set(recipe, tokenizer) if heads is None else None
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
     trainer.add_callback(clock)
     trainer.add_callback(MarksWhole())
-    checkpoint = last_whole(output, told=processes.is_main_process)
-    if checkpoint is not None and processes.is_main_process:
-        print(f"{output}: resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}", file=sys.stderr)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.is_world_process_zero():
-        if heads is not None:
-            learner.save(recipe, output)
-            measured = learner.measure(recipe, held, tokenizer)
-        else:
-            networks.save(model, tokenizer, output)
-            measured = measure(recipe, held, model.eval(), tokenizer, target)
-        history = trainer.state.log_history
-        (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
-        losses = [entry["loss"] for entry in history if "loss" in entry]
-        per_row = sum(train_set["length"]) / len(train_set)
-        facts = Facts(
-            parameters=networks.parameter_count(trainer.model),
-            rows=len(train_set),
-            seconds=clock.seconds,
-            tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * trainer.state.global_step),
-            loss=float(losses[-1]) if losses else None,
-            steps=trainer.state.global_step,
-            measured=measured,
-        )
-        write_card(recipe, facts, output, composed_from)
-        for name, value in measured.items():
-            print(f"{name}: {value}", file=sys.stderr)
-        if rows_to_run := held_out_prompts(recipe, held, tokenizer):
-            write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
-    return output
+    return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
+
+
+def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | None) -> None:
+    """Save and measure what was trained, and write its card and the prompts that it is measured on."""
+    model, trainer = begun.model, begun.trainer
+    if isinstance(model, FrozenTargetLearner):
+        model.save(recipe, output)
+        measured = model.measure(recipe, begun.held, begun.tokenizer)
+    else:
+        networks.save(model, begun.tokenizer, output)
+        measured = measure(recipe, begun.held, model.eval(), begun.tokenizer, begun.target)
+    history = trainer.state.log_history
+    (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    per_row = sum(begun.train_set["length"]) / len(begun.train_set)
+    facts = Facts(
+        parameters=networks.parameter_count(trainer.model),
+        rows=len(begun.train_set),
+        seconds=begun.clock.seconds,
+        tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * trainer.state.global_step),
+        loss=float(losses[-1]) if losses else None,
+        steps=trainer.state.global_step,
+        measured=measured,
+    )
+    write_card(recipe, facts, output, composed_from)
+    for name, value in measured.items():
+        print(f"{name}: {value}", file=sys.stderr)
+    if rows_to_run := held_out_prompts(recipe, begun.held, begun.tokenizer):
+        write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
 
 
 def next_command(recipe: Recipe) -> str:

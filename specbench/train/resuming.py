@@ -91,22 +91,39 @@ def _digest_of_weights(folder: Path) -> str:
     return found.hexdigest()
 
 
-def claim(recipe: Recipe, output: Path) -> None:
+def claim(recipe: Recipe, output: Path) -> bool:
     """Write the fingerprint of `recipe` into `output`, where only the same recipe is taken up again.
 
     With `force` the work of any earlier training there is discarded. Raises UserError if another one has left work.
+
+    Returns:
+        Whether nothing of an earlier training is there, so that a start that fails may be undone (`release`).
     """
-    left = [place for name in LEFT if (place := output / name).exists()]
-    now = fingerprint(recipe)
+    left, now = _left(output), fingerprint(recipe)
+    is_free = recipe.force or not (left or any(output.glob("*.safetensors")))
     if recipe.force:
-        for place in left:
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
-    elif (left or any(output.glob("*.safetensors"))) and (before := _read(output / FINGERPRINT)) != now:
+        _discard(left)
+    elif not is_free and (before := _read(output / FINGERPRINT)) != now:
         raise UserError(
             f"output={recipe.output}: this folder holds another training ({_difference(before, now)}); give it a "
             "folder of its own, output=FOLDER, or discard what is there with force=true"
         )
     write_atomically(output / FINGERPRINT, json.dumps(now, indent=1, ensure_ascii=False) + "\n", "output=FOLDER")
+    return is_free
+
+
+def release(output: Path) -> None:
+    """Remove what a start has written that no training followed: with other values the recipe is another one."""
+    _discard([*_left(output), output / FINGERPRINT])
+
+
+def _left(output: Path) -> list[Path]:
+    return [place for name in LEFT if (place := output / name).exists()]
+
+
+def _discard(places: Iterable[Path]) -> None:
+    for place in places:
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """Logits past the tokenizer's last token are padding: a training neither learns from them nor measures α over them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
