@@ -24,6 +24,7 @@ from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
 from specbench.config.paths import conf_dir, extensions, shipped
 from specbench.config.places import SHIPPED
+from specbench.config.recipes import recipe_content
 from specbench.errors import UserError
 from specbench.records.catalog import Damaged
 from specbench.report.paper import times_of
@@ -71,7 +72,7 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     contents = {name: _read(group, name, folders) for name in comments} if group in READ else {}
     if unread := [name for name in [*comments, *added] if contents.get(name) is None and group in ("draft", "task")]:
         contents |= _contents(group, unread, search)
-    found = [_choice(group, name, comments[name], search, contents.get(name), files.get(name)) for name in comments]
+    found = [_choice(group, name, comments[name], search, contents.get(name)) for name in comments]
     found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
@@ -169,18 +170,12 @@ def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
 
 
 def _choice(
-    group: str,
-    name: str,
-    comment: str,
-    search: Sequence[str],
-    found: tuple[Content, str | None] | None,
-    file: Path | None,
+    group: str, name: str, comment: str, search: Sequence[str], found: tuple[Content, str | None] | None
 ) -> Choice:
     if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
-        assert file is not None
-        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        recipe = recipe_content(name)
         return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":
         return Choice(group, name, *_experiment(name, search), comment, time="; ".join(times_of(name)) or None)

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from specbench.config.keys import fresh, key
 from specbench.config.model import place_of
-from specbench.config.paths import made_by, shipped
+from specbench.config.paths import shipped
 from specbench.config.places import SHIPPED, model_at
+from specbench.config.recipes import made_by
 from specbench.errors import UserError
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from transformers import Seq2SeqTrainingArguments
 
-from specbench.config.paths import conf_dir, shipped
+from specbench.compose.unnamed import conf_of_hydra
+from specbench.config.catalogue import choice_names
+from specbench.config.paths import shipped
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.losses import distillation_loss, mean_overlap
@@ -25,12 +27,12 @@ from specbench.train.schema import DataPlan, ModelShape, Recipe, check
 from specbench.train.sets import fit_unigram
 from specbench.train.trainers import ByteDropout, SizedTrainer, groups_by_size, use_byte_dropout
 
-RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
+RECIPES = choice_names("recipe")
 
 
 def composed(name: str, *overrides: str) -> Recipe:
     ConfigStore.instance().store(name="train_schema", node=Recipe)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         recipe = OmegaConf.to_object(compose("train", [f"recipe={name}", *overrides]))
     assert isinstance(recipe, Recipe)
     return recipe
