@@ -10,7 +10,7 @@ from specbench.cli import main
 from specbench.compose.hydra_app import composed_config, jobs_of
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 

@@ -30,9 +30,10 @@ from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
 from specbench.tasks import Task
+from specbench.train.checkpoints import last_whole, step_of
 from specbench.train.networks import trained_parameters
-from specbench.train.resuming import last_whole, step_of
-from specbench.train.schema import Recipe, short_name
+from specbench.train.recipe_places import short_name
+from specbench.train.recipe_schema import Recipe
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The more of these a record shares, the better it predicts.

@@ -23,9 +23,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.saved_heads import fingerprint, reason
 from specbench.errors import UserError, first_line
-from specbench.train.quality import alphas, prompts
-from specbench.train.rows import Row
-from specbench.train.schema import Recipe, short_name
+from specbench.train.draft_alpha import alphas
+from specbench.train.held_out import prompts
+from specbench.train.recipe_places import short_name
+from specbench.train.recipe_rows import Row
+from specbench.train.recipe_schema import Recipe
 
 
 class TargetOutput(Protocol):

@@ -32,7 +32,8 @@ from specbench.engine.weights import parameters
 from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable, only_cached
-from specbench.train.schema import ModelShape, Recipe, resolve
+from specbench.train.recipe_places import resolve
+from specbench.train.recipe_schema import ModelShape, Recipe
 
 T = TypeVar("T")
 

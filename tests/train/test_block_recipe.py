@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.dflash.published import published_block
 from specbench.train.recipe import train
-from specbench.train.schema import BlockPlan, DistillPlan, Recipe
+from specbench.train.recipe_schema import BlockPlan, DistillPlan, Recipe
 
 
 def block_recipe(target: Recipe, folder: Path, rank: int, steps: int = 24, minutes: float | None = None) -> Recipe:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.errors import UserError
 from specbench.methods.eagle.network import Eagle
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
 
 def eagle_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan, lr: float = 0.05, **data: Any) -> Recipe:

@@ -13,8 +13,9 @@ from specbench.config.recipes import recipe_content
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 from specbench.train import networks
-from specbench.train.schema import ModelShape, Recipe
-from specbench.train.sets import fields, make_tokenizer, training_set
+from specbench.train.recipe_schema import ModelShape, Recipe
+from specbench.train.sets import training_set
+from specbench.train.tokenizers import fields, make_tokenizer
 
 TRAINED = {"lm": "gpt-mini", "seq2seq": "t5-mini"}
 

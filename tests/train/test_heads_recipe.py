@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.train.recipe import train
-from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
+from specbench.train.recipe_schema import BlockwisePlan, DistillPlan, Recipe
 
 
 def losses(folder: Path) -> list[float]:

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.quality import alpha, engine_of, target_outputs
-from specbench.train.recipe import usual_taps
-from specbench.train.schema import Recipe, check
+from specbench.train.draft_alpha import alpha, engine_of, target_outputs
+from specbench.train.fitting import usual_taps
+from specbench.train.recipe_checks import check
+from specbench.train.recipe_schema import Recipe
 
 SMALL = [
     "optim.max_steps=2",

@@ -20,7 +20,7 @@ from specbench.errors import UserError
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, HeadsPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer
 
 PLANS = {

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.errors import UserError
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, LookAheadPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, LookAheadPlan, Recipe
 
 PLAN = LookAheadPlan(number=3, places=4)
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.mtp.network import Mtp
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
 
 def depth_recipe(target: Recipe, folder: Path, steps: int) -> Recipe:

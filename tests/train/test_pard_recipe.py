@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from specbench.errors import UserError
 from specbench.methods.pard.config import FIELD
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, PardPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, PardPlan, Recipe
 
 
 def pard_recipe(target: Recipe, folder: Path, steps: int, plan: PardPlan | None = None) -> Recipe:

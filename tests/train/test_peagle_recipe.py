@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.peagle.network import PEagle
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
 PLAN = EaglePlan(steps=3, parallel=True, layers=2, taps=[0, 1, 2], vocabulary=20)
 

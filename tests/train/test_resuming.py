@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from specbench.cli import main
 from specbench.errors import UserError
+from specbench.train.checkpoints import last_whole
 from specbench.train.recipe import train
-from specbench.train.resuming import fingerprint, last_whole
-from specbench.train.schema import BlockwisePlan, DataPlan, DistillPlan, Recipe
+from specbench.train.recipe_schema import BlockwisePlan, DataPlan, DistillPlan, Recipe
+from specbench.train.resuming import fingerprint
 from specbench.train.trainers import SizedTrainer
 
 CHANGES: dict[str, Callable[[Recipe], Recipe]] = {

@@ -17,7 +17,7 @@ from specbench.methods.decoder_layer import Source
 from specbench.methods.specdec.draft import ParallelCache
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan
+from specbench.train.recipe_schema import DistillPlan, Recipe, SpecDecPlan
 
 PLAN = SpecDecPlan(queries=3, layers=[0, 1], share=1.0)
 SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]

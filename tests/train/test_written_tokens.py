@@ -13,10 +13,10 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
+from specbench.train.draft_alpha import alpha, engine_of, target_outputs
 from specbench.train.networks import build
-from specbench.train.quality import alpha, engine_of, target_outputs
-from specbench.train.schema import ModelShape
-from specbench.train.sets import write_outputs, written_tokens
+from specbench.train.recipe_schema import ModelShape
+from specbench.train.target_texts import write_outputs, written_tokens
 
 SOURCES = [[5, 6, 7, 8 + index] for index in range(12)]
 
