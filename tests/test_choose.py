@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench import theory
-from specbench.choose import recommend as recommending
+from specbench.choose import rank as recommending
 from specbench.cli import main
 from specbench.compose.grid import compose_grid, split
 from specbench.config.verbs import ChooseConfig

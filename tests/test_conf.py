@@ -8,7 +8,8 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
-from specbench.compose.hydra_app import composed_config, to_schema
+from specbench.compose.hydra_app import composed_config
+from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import check

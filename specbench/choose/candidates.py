@@ -29,7 +29,7 @@ from specbench.analysis.costs.probe import Candidate, WrittenText
 from specbench.analysis.forecast.predict import Grown
 from specbench.analysis.forecast.trees import forecast_passes
 from specbench.choose.kept import KeptAgreements
-from specbench.choose.sample import Sample
+from specbench.choose.target_sample import Sample
 from specbench.config.keys import bytes_of
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig

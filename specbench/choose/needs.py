@@ -16,7 +16,7 @@ import torch
 
 from specbench import theory
 from specbench.analysis.costs.probe import COLD, LONG_S, MOST_STEPS, PASSES, STEPS
-from specbench.choose.alpha import budget, sample_of, settled
+from specbench.choose.settled import budget, sample_of, settled
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.places import model_at
 from specbench.config.schema import RunConfig, task_label

@@ -17,9 +17,11 @@ from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.analysis.costs.core_time import core_times, disturbed_by, waited_share
 from specbench.analysis.costs.probe import Round, already_collected
-from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.alpha import score
+from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored
-from specbench.choose.passes import predictions, round_record, time_passes
+from specbench.choose.settled import prepare
+from specbench.choose.timed_passes import predictions, round_record, time_passes
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig

@@ -5,7 +5,7 @@ import itertools
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -248,7 +248,7 @@ def _elsewhere(content: Content, group: str) -> tuple[str, str]:
     return NOW if cached else DOWNLOAD, str(hub)
 
 
-def _recipe(content: dict[str, Any]) -> tuple[str, str]:
+def _recipe(content: Mapping[str, Any]) -> tuple[str, str]:
     """What a recipe needs before it trains."""
     data, distill = content.get("data") or {}, content.get("distill") or {}
     ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])

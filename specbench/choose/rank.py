@@ -14,13 +14,16 @@ from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
 from specbench.analysis.first_token import Starts
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
-from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
+from specbench.choose.alpha import score
+from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
+from specbench.choose.inner_drafts import of_cascades, rank_inner_drafts
 from specbench.choose.needs import lines, of_recommend
-from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
+from specbench.choose.settled import prepare, resolve_all
 from specbench.choose.skips import with_skips
 from specbench.choose.starts import of_starts, time_starts
+from specbench.choose.timed_passes import predictions, round_record, timed
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
