@@ -34,6 +34,7 @@ from specbench.train.checkpoints import last_whole, step_of
 from specbench.train.networks import trained_parameters
 from specbench.train.recipe_places import short_name
 from specbench.train.recipe_schema import Recipe
+from specbench.train.trainers import seconds_in
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The more of these a record shares, the better it predicts.
@@ -165,10 +166,11 @@ def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | Non
     """From the steps that this training has done, else from its operations."""
     output = Path(recipe.output).expanduser()
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
-    if checkpoint is not None and clock.is_file() and step_of(checkpoint):
+    spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None
+    if checkpoint is not None and spent is not None and step_of(checkpoint):
         done = step_of(checkpoint)
         left = max(0, recipe.optim.max_steps - done)
-        return float(clock.read_text()) / done * left, f"for the steps after {done}, at the rate of those before"
+        return spent / done * left, f"for the steps after {done}, at the rate of those before"
     if not operations:
         return None, "the sizes of the models are not known"
     rate = operations_a_second("cuda" if torch.cuda.is_available() else "cpu")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -20,21 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.compose.hydra_errors import one_line
-from specbench.compose.to_schema import task_overrides, to_schema
+from specbench.compose.to_schema import Composed, T, task_overrides, to_schema
 from specbench.compose.unnamed import conf_of_hydra, guard_files, store_unnamed
 from specbench.compose.words import GROUPS, check_overrides, parsed
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
-
-class Composed(Protocol):
-    """The dataclass of the keys of a verb."""
-
-    conf_file: ClassVar[str]  # the file of `conf/` that composes it
-
-
-T = TypeVar("T", bound=Composed)
 R = TypeVar("R")
 
 

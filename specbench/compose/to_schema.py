@@ -3,19 +3,27 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.compose.hydra_app import T
 from specbench.compose.hydra_errors import one_line
 from specbench.compose.words import no_such_key
 from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
+
+
+class Composed(Protocol):
+    """The dataclass of the keys of a verb."""
+
+    conf_file: ClassVar[str]  # the file of `conf/` that composes it
+
+
+T = TypeVar("T", bound=Composed)
 
 
 def task_overrides() -> list[str]:

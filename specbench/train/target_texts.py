@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.files import write_atomically
 from specbench.text.vocabulary import Vocabulary
 
@@ -104,12 +107,23 @@ def _one_batch(
         yield row[: closed + 1] if closed is not None else [token for token in row if token != pad]
 
 
+class KeptOutput(TypedDict):
+    """A line of a file of outputs: token ids that the target read, and those that it wrote."""
+
+    source: Ids
+    output: Ids
+
+
 def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:
     """The outputs in `path` if they are of exactly these sources (a resumed run), else those of `make()`."""
     if path.is_file():
-        kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if [row["source"] for row in kept] == sources:
-            return [row["output"] for row in kept]
+        try:
+            kept: list[KeptOutput] = [border.parse(line, KeptOutput) for line in border.read_text(path).splitlines()]
+        except Unreadable as error:
+            print(f"{path}: is damaged ({error}); the target writes these outputs again", file=sys.stderr)
+        else:
+            if [row["source"] for row in kept] == sources:
+                return [row["output"] for row in kept]
     outputs = make()
     lines = [json.dumps({"source": s, "output": o}) for s, o in zip(sources, outputs, strict=True)]
     write_atomically(path, "\n".join(lines) + "\n", "output")

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from specbench.choose.needs import of_training
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.train.checkpoints import last_whole
 from specbench.train.recipe import train
 from specbench.train.recipe_schema import BlockwisePlan, DataPlan, DistillPlan, Recipe
 from specbench.train.resuming import fingerprint
+from specbench.train.target_texts import kept_outputs
 from specbench.train.trainers import SizedTrainer
 
 CHANGES: dict[str, Callable[[Recipe], Recipe]] = {
@@ -198,3 +200,25 @@ def test_ctrl_c_says_what_it_leaves(
 def test_a_fingerprint_names_no_folder_of_this_machine(gpt_recipe: Recipe, tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(fingerprint(gpt_recipe))
     assert fingerprint(Recipe(data=DataPlan())) == {}
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"source": [1], "output": "x"}\n', b"\xff\n", b'{"source": [1]}\n'])
+def test_damaged_outputs_are_written_again_and_said(
+    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "target-greedy.jsonl"
+    file.write_bytes(content)
+    assert kept_outputs(file, [[1]], lambda: [[2, 3]]) == [[2, 3]]
+    assert f"{file}: is damaged (" in capfd.readouterr().err
+    assert kept_outputs(file, [[1]], lambda: [[4]]) == [[2, 3]]
+
+
+@pytest.mark.parametrize("content", ["", "soon", "NaN", "[1]", "1" * 2000])
+def test_a_damaged_clock_is_said_and_training_goes_on(
+    content: str, begun: Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (Path(begun.output) / "seconds.txt").write_text(content)
+    needs = of_training(begun)
+    assert "seconds.txt: is damaged (" in capfd.readouterr().err
+    assert "at the rate of those before" not in needs.known_from
+    assert (train(begun) / "model.safetensors").is_file()
