@@ -17,7 +17,6 @@ from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.choose.candidates import Scored
 from specbench.config.model import name_of, own_weights
 from specbench.config.schema import task_label
-from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.loading import vocabulary_facts
 from specbench.methods.from_text import likeliest_tokens
@@ -59,10 +58,10 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
     probability of the row's own rule if it is another; and for a lossy rule its total variation from the target, mean
     over tokens.
     """
-    rows = list[AlphaRow]()
+    rows, groups = list[AlphaRow](), scored.groups
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]
-        alpha = _alpha(config, texts)
+        alpha = _alpha(groups, texts)
         row: AlphaRow = {
             "target": name_of(config.target), "draft": candidate.draft,
             "task": task_label(config.task.name, config.task.path), "own_weights": own_weights(asdict(config)),
@@ -71,29 +70,31 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                name: _mean(config, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
+                name: _mean(groups, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
                 for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
+        if (different := len(set(groups))) < len(groups):
+            row["distinct_prompts"], row["prompt_groups"] = different, groups
         if (processing := config.sampling.processing()) is not None:
             row["processing"] = processing
         if config.context_tokens is not None:
             row["context"] = config.context_tokens
         for rule in ("match", "onehot"):
-            row |= _bounded(f"alpha_{rule}", _alpha(config, [text.at(rule) for text in texts]))
+            row |= _bounded(f"alpha_{rule}", _alpha(groups, [text.at(rule) for text in texts]))
         if candidate.own_alpha is not None:
-            row |= _bounded("alpha_rule", _alpha(config, [candidate.under_rule(text) for text in texts]))
+            row |= _bounded("alpha_rule", _alpha(groups, [candidate.under_rule(text) for text in texts]))
         if candidate.lossy is not None:
             varied = [a.total_variation[candidate.rule] for a in texts]
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
         if texts[0].matched:
             row |= cast(AlphaRow, vocabulary_facts(candidate.parts.draft_vocabulary))
             row["shared_mass"] = sum(sum(a.shared) for a in texts) / row["tokens"]
-            row |= _bounded("alpha_matched", _mean(config, [(sum(a.matched), len(a.beta)) for a in texts]))
-        row["silent"] = _mean(config, [(sum(text.silent), len(text.silent)) for text in texts]).value
-        row["alpha_by_position"] = _by_position(config, texts)
+            row |= _bounded("alpha_matched", _mean(groups, [(sum(a.matched), len(a.beta)) for a in texts]))
+        row["silent"] = _mean(groups, [(sum(text.silent), len(text.silent)) for text in texts]).value
+        row["alpha_by_position"] = _by_position(groups, texts)
         ranks = [text.ranks for text in texts if text.ranks is not None]
         if ranks and ranks[0].ahead:
             row["acceptance_by_level"] = {
@@ -101,10 +102,10 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
                 for name in ranks[0].accepted
             }
         if ranks:
-            row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])
+            row["acceptance_by_rank"] = _each(groups, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
             counts = [one.places for one in ranks]
-            row["acceptance_of_children"] = _each(config, [one.of_children for one in ranks], counts)
+            row["acceptance_of_children"] = _each(groups, [one.of_children for one in ranks], counts)
         rows.append(row)
     return rows
 
@@ -114,32 +115,32 @@ def _bounded(name: str, one: Interval) -> AlphaRow:
     return cast(AlphaRow, {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high})
 
 
-def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
+def _by_position(groups: Sequence[int], texts: Sequence[Agreement]) -> list[IntervalRecord]:
     """The acceptance at each position that any proposal reaches, with its interval."""
     counts = np.array([accepted_by_position(text) for text in texts])  # [completions, positions, 2]
     reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
-    return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
+    return [_mean(groups, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
 
 
 def _each(
-    config: ChooseConfig, texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
+    groups: Sequence[int], texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
 ) -> dict[str, list[IntervalRecord]]:
     """The mean of each sum over `texts`, with its interval."""
     return {
         name: [
-            _mean(config, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
+            _mean(groups, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
             for column in zip(*(text[name] for text in texts), strict=True)
         ]
         for name in texts[0]
     }
 
 
-def _alpha(config: ChooseConfig, texts: Sequence[Agreement]) -> Interval:
-    return _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
+def _alpha(groups: Sequence[int], texts: Sequence[Agreement]) -> Interval:
+    return _mean(groups, [(sum(a.beta), len(a.beta)) for a in texts])
 
 
-def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interval:
-    return over_rows(columns, ratio, scale="probability")
+def _mean(groups: Sequence[int], columns: Sequence[tuple[float, int]]) -> Interval:
+    return over_rows(columns, ratio, scale="probability", groups=groups)
 
 
 def of_top_tokens(scored: Scored) -> dict[str, float]:

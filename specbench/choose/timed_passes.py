@@ -117,6 +117,7 @@ def predictions(
         whole,
         trees,
         batch > 1,
+        scored.groups,
     )
 
 
