@@ -17,7 +17,7 @@ from specbench.errors import MachineError, UserError
 from specbench.train import networks
 from specbench.train.recipe_places import resolve, with_places
 from specbench.train.recipe_rows import read
-from specbench.train.recipe_schema import BlockPlan, DataPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import PLAN_OF, DataPlan, Recipe
 
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained
@@ -39,7 +39,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
             raise UserError(
                 f"task={recipe.task}: distill.target={recipe.distill.target} is {called}, which requires task={kind}"
             )
-        if recipe.specdec.queries:
+        if recipe.kind == "specdec":
             raise UserError(
                 f"distill.target={recipe.distill.target}: is decoder-only, and specdec reads the encoder of a T5; "
                 "use another recipe, such as medusa or eagle"
@@ -48,7 +48,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     if kind is not None and recipe.model.start_from is None:
         recipe = replace(recipe, model=replace(recipe.model, family="gpt2" if kind == "lm" else "t5"))
     if config is not None:
-        recipe = replace(recipe, eagle=_with_taps(recipe.eagle, config), block=_with_block_taps(recipe.block, config))
+        recipe = with_depths(recipe, config)
     if recipe.task != "lm":
         return recipe
     data = _text_plan(recipe.data, given)
@@ -66,23 +66,25 @@ def usual_taps(layers: int) -> list[int]:
     return theirs if theirs == sorted(set(theirs)) else sorted({layers // 3, 2 * layers // 3, layers})
 
 
-def _with_taps(plan: EaglePlan, config: Any) -> EaglePlan:
-    """Raise UserError where the target has fewer layers than `plan` asks for."""
+def with_depths(recipe: Recipe, config: Any) -> Recipe:
+    """`recipe` with the usual depths where what it trains reads the target's states and it names none.
+
+    A block drafter never reads the last, whose state is the head's. Raises UserError for a depth that the target, whose
+    `transformers` config this is, has not.
+    """
     layers = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
-    if plan.taps and not 0 <= min(plan.taps) <= max(plan.taps) <= layers:
+    taps = recipe.eagle.taps
+    if taps and not 0 <= min(taps) <= max(taps) <= layers:
         raise UserError(
-            f"eagle.taps={list(plan.taps)}: the target has {layers} decoder layers; the usual depths are "
+            f"eagle.taps={list(taps)}: the target has {layers} decoder layers; the usual depths are "
             f"eagle.taps={usual_taps(layers)}"
         )
-    return replace(plan, taps=usual_taps(layers)) if plan.fused and not plan.taps else plan
-
-
-def _with_block_taps(plan: BlockPlan, config: Any) -> BlockPlan:
-    """`plan` with the usual depths where it names none; never the last, whose state is the head's."""
-    if not plan.size or plan.taps:
-        return plan
-    layers = config.num_hidden_layers
-    return replace(plan, taps=sorted({min(depth, layers - 1) for depth in usual_taps(layers)}))
+    if recipe.kind in ("eagle3", "peagle") and not taps:
+        return replace(recipe, eagle=replace(recipe.eagle, taps=usual_taps(layers)))
+    if PLAN_OF[recipe.kind] == "block" and not recipe.block.taps:
+        inner = sorted({min(depth, layers - 1) for depth in usual_taps(layers)})
+        return replace(recipe, block=replace(recipe.block, taps=inner))
+    return recipe
 
 
 def _config_of(recipe: Recipe) -> Any:

@@ -160,7 +160,7 @@ class _Size:
 
 def trained_parameters(recipe: Recipe) -> int | None:
     """How many weights `recipe` trains, without loading any; None of heads, whose size the target decides."""
-    if recipe.heads_kind() is not None:
+    if recipe.on_frozen_target:
         return None
     if recipe.model.start_from:
         return parameters(model_at(recipe.model.start_from, "model.start_from"))

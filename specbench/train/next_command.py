@@ -14,14 +14,14 @@ PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
 def next_command(recipe: Recipe) -> str:
     """The command that measures what `recipe` wrote: on its held-out prompts, where it has any."""
     output = Path(recipe.output).expanduser()
-    own, kind = _word_of(str(output)), recipe.heads_kind()
+    own = _word_of(str(output))
     words = ["specbench", "run"]
     if recipe.distill.target is None:
         words += [f"target={own}", "draft=lookup"]
     else:
         commit = f"@{recipe.distill.revision}" if recipe.distill.revision else ""
         words.append(f"target={_word_of(recipe.distill.target)}{commit}")
-        words += [f"draft={own}"] if kind is None else [f"draft={kind}", f"draft.path={own}"]
+        words += [f"draft={recipe.kind}", f"draft.path={own}"] if recipe.on_frozen_target else [f"draft={own}"]
     if (output / PROMPTS).is_file():
         words += ["task=prompts", f"task.path={output / PROMPTS}"]
     return shlex.join(words)

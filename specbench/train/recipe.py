@@ -36,6 +36,7 @@ from specbench.files import json_text, write_atomically
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.checkpoints import CHECKPOINTS, MarksWhole, interrupted, last_whole, step_of
+from specbench.train.fitting import with_depths
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.held_out import bleu_metric, held_out_prompts, measure, prompts
 from specbench.train.next_command import PROMPTS
@@ -113,20 +114,19 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
         tokenizer = make_tokenizer(recipe, rows, output)
     prompts(recipe, held, tokenizer)  # rows that nothing can be measured on end a training before it begins
     model: Any = None
-    heads = recipe.heads_kind()
-    if heads is None:
+    if not recipe.on_frozen_target:
         model = networks.build(recipe.model, tokenizer)
         if not torch.cuda.is_available():
             use_byte_dropout(model)
     target = load_target(recipe, model, tokenizer, processes.device)
     with processes.main_process_first():
         train_set = training_set(recipe, rows, tokenizer, target, output)
-    if heads is not None:
+    if recipe.on_frozen_target:
         assert target is not None
-        model = make_learner(recipe, target, train_set)
+        model = make_learner(with_depths(recipe, target.config), target, train_set)
         if recipe.distill.start_from:
             model.continue_from(Path(resolve(recipe.distill.start_from)))
-    eval_set = evaluation_set(recipe, tokenizer) if heads is None else None
+    eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
@@ -246,7 +246,7 @@ def make_trainer(
 
 def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
     """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
-    kind = DRAFT_KINDS[recipe.heads_kind() or "blockwise"]
+    kind = DRAFT_KINDS[recipe.kind]
     assert issubclass(kind, TrainedConfig)
     learner: Callable[..., FrozenTargetLearner[Any]] = named(kind.learner)
     return learner(target, recipe, train_set)

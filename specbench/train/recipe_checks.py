@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.train.recipe_schema import Recipe
+from specbench.train.recipe_schema import PLAN_OF, Recipe
 
 AT_LEAST_ONE = (
     "optim.max_steps", "optim.batch_size", "optim.accumulate", "save_steps", "eval_steps", "log_steps",
@@ -51,29 +52,7 @@ def check(recipe: Recipe) -> Recipe:
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
             f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
         )
-    if recipe.blockwise.heads:
-        _require_range(recipe, ["blockwise.heads"], 2, 65, ", the target's own included")
-    kinds = recipe.heads_kinds()
-    if len(kinds) > 1:
-        raise UserError(f"{', '.join(kinds)}: one recipe trains one kind of draft; set one of them")
-    _check_heads(recipe)
-    _check_eagle(recipe)
-    _check_specdec(recipe)
-    if recipe.pard.steps:
-        _require_range(recipe, ["pard.steps"], 1, 64)
-        _require_share(recipe, "pard.share")
-        _require_share(recipe, "pard.decay")
-        if recipe.model.start_from is None:
-            raise UserError("model.start_from is not set: pard trains a draft on, e.g. gpt-nano")
-    _check_block(recipe)
-    if recipe.look_ahead.number:
-        _require_range(recipe, ["look_ahead.number"], 1, 16)
-        _require_range(recipe, ["look_ahead.places"], 1)
-        _require_share(recipe, "look_ahead.decay")
-    if recipe.distill.start_from and not recipe.heads_kind():
-        raise UserError("distill.start_from: is for heads; a model continues from model.start_from=FOLDER")
-    if recipe.heads_kind() and recipe.distill.target is None:
-        raise UserError("distill.target is not set: heads are trained on a target, e.g. t5-mini")
+    _check_kind(recipe)
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe
@@ -101,10 +80,29 @@ def _require_choice(recipe: Recipe, name: str, allowed: tuple[str, ...]) -> None
         raise UserError(f"{name} is '{value}': choose one of {', '.join(allowed)}")
 
 
+def _check_kind(recipe: Recipe) -> None:
+    """What is trained, by the options of its kind; those of another kind are refused."""
+    _require_choice(recipe, "kind", tuple(PLAN_OF))
+    usual, plan = Recipe(), PLAN_OF[recipe.kind]
+    for other in dict.fromkeys(filter(None, PLAN_OF.values())):
+        for one in fields(getattr(recipe, other)):
+            name = f"{other}.{one.name}"
+            if other != plan and attrgetter(name)(recipe) != attrgetter(name)(usual):
+                kinds = " or ".join(kind for kind, its in PLAN_OF.items() if its == other)
+                raise UserError(f"{name}: is for kind={kinds}, and this recipe has kind={recipe.kind}")
+    if plan is not None:
+        CHECK_OF[plan](recipe)
+    if recipe.distill.start_from and plan is None:
+        raise UserError("distill.start_from: is for heads; a model continues from model.start_from=FOLDER")
+    if recipe.distill.target is None and plan is not None:
+        raise UserError(f"distill.target is not set: kind={recipe.kind} is trained on a target, e.g. t5-mini")
+
+
+def _check_blockwise(recipe: Recipe) -> None:
+    _require_range(recipe, ["blockwise.heads"], 2, 65, ", the target's own included")
+
+
 def _check_heads(recipe: Recipe) -> None:
-    if recipe.heads.kind is None:
-        return
-    _require_choice(recipe, "heads.kind", ("medusa", "hydra"))
     for name, most in (("number", 64), ("layers", 8), ("narrow", 4096), ("rank", 4096)):
         _require_range(recipe, [f"heads.{name}"], 1, most)
     _require_share(recipe, "heads.decay")
@@ -112,24 +110,14 @@ def _check_heads(recipe: Recipe) -> None:
 
 def _check_eagle(recipe: Recipe) -> None:
     plan = recipe.eagle
-    if not plan.steps:
-        return
     _require_range(recipe, ["eagle.steps"], 1, 8)
-    if not plan.taps and (plan.vocabulary is not None or plan.own_head):
-        raise UserError(
-            "eagle.vocabulary, eagle.own_head: are eagle3's; set eagle.taps=[LAYER,LAYER,LAYER], or neither"
-        )
+    if recipe.kind in ("eagle", "mtp") and (plan.taps or plan.vocabulary is not None or plan.own_head):
+        raise UserError("eagle.taps, eagle.vocabulary, eagle.own_head: are eagle3's; set kind=eagle3, or none of them")
     if plan.own_head and plan.vocabulary is None:
         raise UserError("eagle.own_head=true: give eagle.vocabulary, how many tokens the head is over")
     if plan.vocabulary is not None:
         _require_range(recipe, ["eagle.vocabulary"], 2, also=", or null")
-    if plan.parallel:
-        _require(
-            recipe,
-            "eagle.taps",
-            lambda taps: taps or plan.fused,
-            "three depths, or eagle.fused=true, with eagle.parallel",
-        )
+    if recipe.kind == "peagle":
         _require_range(recipe, ["eagle.layers"], 1, 8)
     _require_share(recipe, "eagle.share")
     _require_share(recipe, "eagle.decay")
@@ -137,25 +125,44 @@ def _check_eagle(recipe: Recipe) -> None:
 
 
 def _check_block(recipe: Recipe) -> None:
-    if not recipe.block.size:
-        return
     if recipe.task != "lm":
-        raise UserError(f"task is '{recipe.task}': block.size needs lm, a decoder-only target")
+        raise UserError(f"task is '{recipe.task}': kind={recipe.kind} needs lm, a decoder-only target")
     _require_range(recipe, ["block.size"], 2, 65)
     _require_range(recipe, ["block.layers"], 1, 64)
     _require_range(recipe, ["block.places"], 1)
-    _require_range(recipe, ["block.rank"], 0, 4096)
+    if recipe.kind == "dspark":
+        _require_range(recipe, ["block.rank"], 1, 4096)
+    elif recipe.block.rank:
+        raise UserError(f"block.rank={recipe.block.rank}: is dspark's; set kind=dspark")
     _require_share(recipe, "block.decay")
 
 
 def _check_specdec(recipe: Recipe) -> None:
     plan = recipe.specdec
-    if not plan.queries:
-        return
     _require_range(recipe, ["specdec.queries"], 1, 64)
     if recipe.task != "seq2seq":
-        raise UserError(f"task is '{recipe.task}': specdec.queries needs seq2seq, a target with an encoder")
+        raise UserError(f"task is '{recipe.task}': kind=specdec needs seq2seq, a target with an encoder")
     if not 1 <= len(plan.layers) <= 8 or min(plan.layers) < 0:
         raise UserError(f"specdec.layers is {list(plan.layers)}: give 1 to 8 of the target's decoder layers, from 0")
     _require_share(recipe, "specdec.decay")
     _require_share(recipe, "specdec.share")
+
+
+def _check_look_ahead(recipe: Recipe) -> None:
+    _require_range(recipe, ["look_ahead.number"], 1, 16)
+    _require_range(recipe, ["look_ahead.places"], 1)
+    _require_share(recipe, "look_ahead.decay")
+
+
+def _check_pard(recipe: Recipe) -> None:
+    _require_range(recipe, ["pard.steps"], 1, 64)
+    _require_share(recipe, "pard.share")
+    _require_share(recipe, "pard.decay")
+    if recipe.model.start_from is None:
+        raise UserError("model.start_from is not set: pard trains a draft on, e.g. gpt-nano")
+
+
+CHECK_OF: dict[str, Callable[[Recipe], None]] = {
+    "blockwise": _check_blockwise, "heads": _check_heads, "eagle": _check_eagle, "specdec": _check_specdec,
+    "block": _check_block, "look_ahead": _check_look_ahead, "pard": _check_pard,
+}  # fmt: skip

@@ -10,6 +10,14 @@ from typing import Any, ClassVar
 
 from specbench.config.keys import fresh, key
 
+# What a recipe may train, and the options of a recipe that each kind reads. What trains it is the `learner` that the
+# config of the draft of this name has (`config.drafts.DRAFT_KINDS`); a model is trained by transformers' Trainer.
+PLAN_OF: dict[str, str | None] = {
+    "model": None, "blockwise": "blockwise", "medusa": "heads", "hydra": "heads", "eagle": "eagle", "eagle3": "eagle",
+    "peagle": "eagle", "mtp": "eagle", "specdec": "specdec", "dflash": "block", "dspark": "block", "pass": "look_ahead",
+    "pard": "pard",
+}  # fmt: skip
+
 
 @dataclass
 class ModelShape:
@@ -133,7 +141,7 @@ class DistillPlan:
 class BlockwisePlan:
     """Train heads on the frozen `distill.target` instead of a model (Stern et al. 2018)."""
 
-    heads: int = key(0, "k, with the target's own; 0: no heads are trained")
+    heads: int = key(5, "k, with the target's own")
     hidden: int | None = key(None, "width of each head's layer; unset: the target's")
 
 
@@ -144,7 +152,6 @@ class HeadsPlan:
     Medusa's (Cai et al. 2024), or Hydra's, which also read the tokens before theirs (Ankner et al. 2024).
     """
 
-    kind: str | None = key(None, "medusa | hydra; unset: no such heads are trained")
     number: int = key(4, "of heads: tokens after the next that they predict")
     layers: int = key(1, "medusa: residual blocks of each head")
     narrow: int = key(64, "hydra: numbers that the embedding of a token is narrowed to")
@@ -156,21 +163,17 @@ class HeadsPlan:
 class EaglePlan:
     """Train EAGLE's layer on the frozen `distill.target` instead of a model (Li et al. 2024).
 
-    With `taps` that of EAGLE-3 (Li et al. 2025), with `parallel` P-EAGLE's, too. `distill.kl_weight` is of forward KL
-    in the loss of tokens.
+    That of EAGLE-3 (Li et al. 2025), P-EAGLE's layers, or a depth of multi-token prediction. `distill.kl_weight` is of
+    forward KL in the loss of tokens.
     """
 
-    steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
-    mtp: bool = key(False, "mtp: a depth of multi-token prediction in place of EAGLE's layer")
-    parallel: bool = key(False, "peagle: the tokens of all steps come from one forward pass (P-EAGLE)")
+    steps: int = key(1, "steps that the layer is unrolled on its own predictions in training")
     layers: int = key(1, "peagle: decoder layers, the first of which is EAGLE-3's")
     mask: int | None = key(None, "peagle: the token that stands for tokens not known yet; unset: that of padding")
     share: float = key(0.7, "peagle: of the places that draft a token in training, those that draft the next, too")
-    fused: bool = key(False, "eagle3: the layer reads the target's states at the depths eagle.taps")
     taps: list[int] = fresh(
         list,
-        "eagle3: after how many of the target's decoder layers each fused state is taken; unset, with eagle.fused: "
-        "2, n/2 and n-3 of its n layers",
+        "eagle3: after how many of the target's decoder layers each fused state is taken; unset: 2, n/2 and n-3 of n",
     )
     vocabulary: int | None = key(None, "eagle3: the most frequent tokens, which alone are drafted; unset: all tokens")
     own_head: bool = key(False, "eagle3: a head of its own over these tokens; otherwise it reads the target's rows")
@@ -184,7 +187,7 @@ class EaglePlan:
 class SpecDecPlan:
     """Train SpecDec's decoder on the frozen encoder of `distill.target` instead of a model (Xia et al. 2023)."""
 
-    queries: int = key(0, "tokens of a proposal, all predicted at once; 0: no such decoder is trained")
+    queries: int = key(5, "tokens of a proposal, all predicted at once")
     layers: list[int] = fresh(
         list, "the target's decoder layers that its layers start from and whose view of the source they share, from 0"
     )
@@ -194,19 +197,16 @@ class SpecDecPlan:
 
 @dataclass
 class BlockPlan:
-    """Train a block drafter on the frozen `distill.target` instead of a model (DFlash 2602.06036).
+    """Train a block drafter on the frozen `distill.target`: DFlash's (2602.06036), or DSpark's (2607.05147)."""
 
-    With `rank` that of DSpark (2607.05147).
-    """
-
-    size: int = key(0, "entries of a block, of which DFlash drafts all but the first; 0: no block drafter is trained")
+    size: int = key(8, "entries of a block, of which DFlash drafts all but the first")
     layers: int = key(2, "decoder layers of the network")
     hidden: int | None = key(None, "width of their feed-forward layers; unset: twice the target's")
     taps: list[int] = fresh(
         list, "after how many of the target's decoder layers the states are that it reads; unset: 2, n/2 and n-3 of n"
     )
     mask: int | None = key(None, "id of the token whose embedding stands for unknown tokens; unset: the padding's")
-    rank: int = key(0, "dspark: numbers that a token is narrowed to before it changes the next one's logits; 0: dflash")
+    rank: int = key(0, "dspark: numbers that a token is narrowed to before it changes the next one's logits")
     confidence: bool = key(True, "dspark: a head that predicts acceptance")
     places: int = key(16, "places of each text, drawn anew for each batch, where a block begins in training")
     decay: float = key(0.8, "the loss of token k of a block, from 0, has the weight decay^k")
@@ -216,7 +216,7 @@ class BlockPlan:
 class LookAheadPlan:
     """Train look-ahead embeddings, which the frozen `distill.target` reads, instead of a model (Monea et al.)."""
 
-    number: int = key(0, "of look-ahead embeddings: tokens after the next that they predict; 0: none are trained")
+    number: int = key(4, "of look-ahead embeddings: tokens after the next that they predict")
     places: int = key(8, "tokens of each text, drawn anew for each batch, that they follow in training")
     decay: float = key(0.8, "the loss of embedding k has the weight decay^k")
 
@@ -225,7 +225,7 @@ class LookAheadPlan:
 class PardPlan:
     """Train `model.start_from` to draft in one forward pass on the frozen `distill.target` (PARD)."""
 
-    steps: int = key(0, "tokens of a proposal in training; 0: no such model is trained")
+    steps: int = key(5, "tokens of a proposal in training")
     mask: int | None = key(None, "the token that stands for tokens not known yet; unset: that of padding")
     share: float = key(0.7, "of the places that draft a token in training, those that draft the next, too")
     decay: float = key(0.8, "the loss of token k of a proposal, from 0, has the weight decay^k")
@@ -240,6 +240,7 @@ class Recipe:
     name: str = key("t5-mini", "names the folder and the card")
     takes: str | None = key(None, "a note: how long it takes, and on which hardware")
     task: str = key("seq2seq", "seq2seq | lm")
+    kind: str = key("model", f"what is trained: {' | '.join(PLAN_OF)}; all but model on a frozen distill.target")
     model: ModelShape = fresh(ModelShape, "the network")
     tokenizer: TokenizerPlan = fresh(TokenizerPlan, "its tokenizer")
     data: DataPlan = fresh(DataPlan, "the training data")
@@ -262,20 +263,7 @@ class Recipe:
     eval_steps: int = key(600, "steps between evaluations")
     progress: bool = key(True, "show a progress bar")
 
-    def heads_kind(self) -> str | None:
-        """The kind of heads that are trained instead of a model; None where a model is."""
-        return next(iter(self.heads_kinds().values()), None)
-
-    def heads_kinds(self) -> dict[str, str]:
-        """The same as {key that asks for it: kind}, to find that several are asked for."""
-        asked = {
-            "eagle.steps": self.eagle.steps
-            and ("mtp" if self.eagle.mtp else "peagle" if self.eagle.parallel else "eagle"),
-            "specdec.queries": self.specdec.queries and "specdec",
-            "pard.steps": self.pard.steps and "pard",
-            "block.size": self.block.size and ("dspark" if self.block.rank else "dflash"),
-            "look_ahead.number": self.look_ahead.number and "pass",
-            "blockwise.heads": self.blockwise.heads and "blockwise",
-            "heads.kind": self.heads.kind,
-        }
-        return {name: str(kind) for name, kind in asked.items() if kind}
+    @property
+    def on_frozen_target(self) -> bool:
+        """Whether something small is trained on `distill.target`, and no model."""
+        return self.kind != "model"

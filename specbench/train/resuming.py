@@ -18,7 +18,7 @@ from specbench.errors import UserError
 from specbench.files import digest, write_atomically
 from specbench.train.checkpoints import CHECKPOINTS, json_object
 from specbench.train.recipe_places import portable, resolve
-from specbench.train.recipe_schema import Recipe
+from specbench.train.recipe_schema import PLAN_OF, Recipe
 
 FINGERPRINT = "training.json"
 LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
@@ -99,7 +99,7 @@ def claim(recipe: Recipe, output: Path) -> bool:
     is_free = recipe.force or not (left or any(output.glob("*.safetensors")))
     if recipe.force:
         _discard(left)
-    elif not is_free and (before := json_object(output / FINGERPRINT)) != now:
+    elif not is_free and (before := _of_today(json_object(output / FINGERPRINT))) != now:
         raise UserError(
             f"output={recipe.output}: this folder holds another training ({_difference(before, now)}); give it a "
             "folder of its own, output=FOLDER, or discard what is there with force=true"
@@ -120,6 +120,28 @@ def _left(output: Path) -> list[Path]:
 def _discard(places: Iterable[Path]) -> None:
     for place in places:
         shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+
+
+# Before a recipe had its `kind`, what it trained was told by the option that was not zero, and by switches beside it.
+ASKED = {
+    "eagle.steps": "eagle", "specdec.queries": "specdec", "pard.steps": "pard", "block.size": "dflash",
+    "look_ahead.number": "pass", "blockwise.heads": "blockwise",
+}  # fmt: skip
+SWITCHES = {"eagle.mtp": "mtp", "eagle.parallel": "peagle", "eagle.taps": "eagle3", "block.rank": "dspark"}
+GONE = ("heads.kind", "eagle.mtp", "eagle.parallel", "eagle.fused")
+
+
+def _of_today(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A fingerprint as this version writes it."""
+    asked = [name for name in ASKED if found and found.get(name)]
+    if found is None or "kind" in found or not (asked or "heads.kind" in found):
+        return found
+    kind = str(found.get("heads.kind")) if not asked else ASKED[asked[0]]
+    plan = f"{PLAN_OF[kind]}." if kind in PLAN_OF else ""
+    kind = next((one for name, one in SWITCHES.items() if name.startswith(plan) and found.get(name)), kind)
+    usual = dict(_flat(asdict(Recipe())))
+    kept = {name: value for name, value in found.items() if name not in GONE and (name not in ASKED or value)}
+    return {"kind": kind} | {name: value for name, value in kept.items() if name not in ASKED or value != usual[name]}
 
 
 def _difference(before: dict[str, Any] | None, now: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ def pard_recipe(target: Recipe, folder: Path, steps: int, plan: PardPlan | None 
         target,
         name="at-once",
         output=target.output + "-pard",
+        kind="pard",
         pard=plan or PardPlan(steps=3),
         model=replace(target.model, start_from=str(folder)),
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),

@@ -89,7 +89,9 @@ def heads_on(t5_recipe: Recipe, start_from: str) -> Recipe:
     plan = DistillPlan(target=t5_recipe.output, greedy=0.1, sampled=0.0, max_new_tokens=4, start_from=start_from)
     optim = replace(t5_recipe.optim, max_steps=1)
     heads = BlockwisePlan(heads=2, hidden=8)
-    return replace(t5_recipe, output=f"{t5_recipe.output}-heads", distill=plan, optim=optim, blockwise=heads)
+    return replace(
+        t5_recipe, output=f"{t5_recipe.output}-heads", distill=plan, optim=optim, kind="blockwise", blockwise=heads
+    )
 
 
 def test_a_start_that_failed_leaves_no_other_training(t5_recipe: Recipe, tmp_path: Path) -> None:
