@@ -188,7 +188,7 @@ def test_a_model_of_the_hub_needs_the_hub_or_a_copy(capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("key", ["steps", "training.steps"])
 def test_steps_of_training_are_those_of_the_optimiser(key: str) -> None:
-    from specbench.compose.words import no_such_key
+    from specbench.compose.suggestions import no_such_key
     from specbench.train.recipe_schema import Recipe
 
     assert no_such_key(key, Recipe).partition("did you mean ")[2].startswith("optim.max_steps")

@@ -20,9 +20,10 @@ from specbench.cli.options import options
 from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
-from specbench.config.paths import conf_dir, extensions, shipped
+from specbench.config.paths import conf_dir, shipped
 from specbench.config.places import SHIPPED
 from specbench.config.recipes import recipe_content
 from specbench.errors import UserError

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from specbench.compose.words import no_such_choice, no_such_key
+from specbench.compose.suggestions import no_such_choice, no_such_key
 from specbench.errors import UserError, first_line
 
 # Where a sweep may run, and which extra of ours brings it.

@@ -10,9 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.compose.hydra_errors import one_line
-from specbench.compose.words import no_such_key
+from specbench.compose.suggestions import no_such_key
 from specbench.config.draft import REMOVED_DEFAULTS
-from specbench.config.drafts import keys_of_kind, of_kind
+from specbench.config.draft_keys import keys_of_kind, of_kind
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 

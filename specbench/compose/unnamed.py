@@ -20,8 +20,9 @@ from omegaconf import DictConfig
 
 from specbench.compose.words import listed_values, parsed
 from specbench.config.catalogue import GLOBAL, GROUPS_HELD, held
+from specbench.config.extensions import Group, extensions, loaded
 from specbench.config.own_choices import read_choice
-from specbench.config.paths import Group, conf_dir, extensions, loaded
+from specbench.config.paths import conf_dir
 from specbench.config.places import place_in
 from specbench.config.recipes import STAGES
 

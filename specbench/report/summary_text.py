@@ -7,7 +7,7 @@ from rich.markup import escape
 from specbench.analysis.distinct import said
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
-from specbench.config.drafts import alpha_is_of
+from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, draft_name, interval, interval_of, more_memory, number, size
 from specbench.nouns import with_noun

@@ -102,7 +102,7 @@ def test_embeddings_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
         ({"number": 17}, "look_ahead.number is 17: it must be from 1 to 16"),
         ({"number": 2, "places": 0}, "look_ahead.places is 0: it must be at least 1"),
         ({"number": 2, "decay": 2.0}, "look_ahead.decay is 2.0: it must be above 0"),
-        ({"number": 2}, "distill.target is not set: heads are trained on a target"),
+        ({"number": 2}, "distill.target is not set: kind=pass is trained on a target"),
     ],
 )
 def test_what_a_recipe_refuses(keys: dict[str, Any], said: str, t5_recipe: Recipe) -> None:
