@@ -18,6 +18,10 @@ from specbench.files import digest, write_atomically
 from specbench.train.recipe_schema import Recipe
 
 CHECKPOINTS = "checkpoints"
+KEPT = {  # what lies in the folder of a training before its first checkpoint
+    "tokenizer": "the fitted tokenizer", "target-greedy.jsonl": "the target's greedy outputs",
+    "target-sampled.jsonl": "its sampled outputs",
+}  # fmt: skip
 
 
 def json_object(file: Path) -> dict[str, Any] | None:
@@ -82,10 +86,12 @@ def _digests(checkpoint: Path) -> dict[str, str]:
 
 def interrupted(recipe: Recipe) -> str:
     """What Ctrl-C leaves of a training, and what the same command does with it."""
-    checkpoint = last_whole(Path(recipe.output).expanduser(), told=False)
+    output = Path(recipe.output).expanduser()
+    checkpoint = last_whole(output, told=False)
     if checkpoint is None:
+        kept = [what for name, what in KEPT.items() if (output / name).exists()]
         return (
             f"interrupted before the first checkpoint (save_steps={recipe.save_steps}): the same command starts again "
-            "from step 0"
+            f"from step 0{', with ' if kept else ''}{' and '.join(kept)}"
         )
     return f"interrupted; the same command resumes from step {step_of(checkpoint)}"

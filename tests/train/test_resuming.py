@@ -184,7 +184,11 @@ def test_without_a_whole_checkpoint_training_starts_from_step_0(begun: Recipe) -
     ("save_steps", "said"),
     [
         (1, "interrupted; the same command resumes from step 2"),
-        (300, "interrupted before the first checkpoint (save_steps=300): the same command starts again from step 0"),
+        (
+            300,
+            "interrupted before the first checkpoint (save_steps=300): the same command starts again from step 0, with "
+            "the fitted tokenizer",
+        ),
     ],
 )
 def test_ctrl_c_says_what_it_leaves(
