@@ -289,8 +289,8 @@ def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine:
         UserError, MachineError: as `recommend`.
     """
     with _comparing(configs, stream) as screen:
-        from specbench.choose.recommend import assisted_generation
-        from specbench.choose.recommend import recommend as ranked
+        from specbench.choose.rank import assisted_generation
+        from specbench.choose.rank import recommend as ranked
 
         found = ranked(configs, screen, None if engine is None else assisted_generation)
     return Ranking(found.file, found.record)
@@ -309,7 +309,7 @@ def rank_under_load(configs: Sequence[LoadConfig], stream: IO[str] | None = None
     for config in configs:
         check_load(config)
     with _comparing(configs, stream) as screen:
-        from specbench.choose.load import recommend_load
+        from specbench.choose.under_load import recommend_load
 
         return recommend_load(configs, screen)
 

@@ -120,7 +120,7 @@ FILLED = {
             "dspark",
         )
     },
-    "config/paths": {
+    "config/recipes": {
         "Path(path).name": ("gpt-97m", "gpt-6m", "t5-nano-ende"),
         "takes": ("",),
         "recipe": (

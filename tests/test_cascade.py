@@ -22,7 +22,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, DraftSession
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.choose.passes import InnerRanking, of_cascades
+from specbench.choose.inner_drafts import InnerRanking, of_cascades
 from specbench.cli import main
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.engine.eager.model import EagerModel

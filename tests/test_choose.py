@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench import theory
-from specbench.choose import recommend as recommending
+from specbench.choose import rank as recommending
 from specbench.cli import main
 from specbench.compose.grid import compose_grid, split
 from specbench.config.verbs import ChooseConfig
@@ -108,6 +108,26 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     (run,) = Catalog(tmp_path).rows()
     assert run["alpha"] == pytest.approx(rows["t5-draft", 1]["alpha"], abs=1e-6)
     assert run["alpha_low"] == pytest.approx(rows["t5-draft", 1]["alpha_low"], abs=1e-6)
+
+
+def test_equal_prompts_are_named_and_count_once_in_alpha(
+    argv: list[str], folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    lines = folders["rows"].read_text().splitlines()
+    found = {}
+    for times in (1, 3):
+        rows = tmp_path / f"rows-{times}.jsonl"
+        rows.write_text("\n".join(lines * times) + "\n")
+        words = [f"task.path={rows}", f"draft.path={folders['t5-draft']}", "sampling.temperature=0"]
+        results = tmp_path / f"results-{times}"
+        assert main(["alpha", *argv, *words, f"results={results}"]) == 0
+        (file,) = (results / "alpha").glob("*.json")
+        (found[times],) = json.loads(file.read_text())["rows"]
+        said = f"EQUAL PROMPTS: {3 * len(lines)} prompts, {len(lines)} of them different"
+        assert (said in capfd.readouterr().out) == (times == 3)
+    for name in ("alpha", "alpha_low", "alpha_high"):
+        assert found[3][name] == pytest.approx(found[1][name])
+    assert found[3]["prompts"] == 3 * found[1]["prompts"] and found[3]["distinct_prompts"] == len(lines)
 
 
 @pytest.mark.full

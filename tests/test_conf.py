@@ -8,7 +8,8 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
-from specbench.compose.hydra_app import composed_config, to_schema
+from specbench.compose.hydra_app import composed_config
+from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import check
@@ -187,7 +188,7 @@ def test_a_model_of_the_hub_needs_the_hub_or_a_copy(capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("key", ["steps", "training.steps"])
 def test_steps_of_training_are_those_of_the_optimiser(key: str) -> None:
-    from specbench.compose.words import no_such_key
-    from specbench.train.schema import Recipe
+    from specbench.compose.suggestions import no_such_key
+    from specbench.train.recipe_schema import Recipe
 
     assert no_such_key(key, Recipe).partition("did you mean ")[2].startswith("optim.max_steps")

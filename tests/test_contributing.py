@@ -40,7 +40,8 @@ def inside(folder: Path) -> Path:
     (method / "__init__.py").write_text("")
     for name in ("config", "draft"):
         (method / f"{name}.py").write_text(printed(name))
-    (folder / "conf" / "draft" / "repeat.yaml").write_text(printed("choice"))
+    with (folder / "conf" / "drafts.yaml").open("a") as file:
+        file.write("\n" + printed("choice"))
     kinds = package / "config" / "drafts.py"
     own = "from specbench.methods.repeat.config import RepeatConfig\n\nKINDS"
     text = (

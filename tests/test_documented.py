@@ -26,7 +26,7 @@ from specbench.cli import listing as picked
 from specbench.config.paths import shipped
 from specbench.config.verbs import PEERS
 from specbench.records.catalog import digest
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 DOCUMENTED = commands.documented()
@@ -157,7 +157,7 @@ def needs_more(words: list[str], usable: Usable) -> bool:
 def run(command: commands.Command, usable: Usable, monkeypatch: pytest.MonkeyPatch, full: bool = False) -> None:
     verb, *words = filled(command)
     if verb == "train":
-        from specbench.train.schema import check
+        from specbench.train.recipe_checks import check
 
         def prepared(recipe: Recipe, composed_from: str) -> str:
             assert commands.exists("recipe", composed_from)

@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[ChooseConfig]:
     """What `specbench alpha` would score."""
     found: list[ChooseConfig] = []
-    monkeypatch.setattr("specbench.cli.recommend.score", lambda form, configs: found.extend(configs))
+    monkeypatch.setattr("specbench.cli.measure_alpha.score", lambda form, configs: found.extend(configs))
     return found
 
 

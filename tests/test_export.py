@@ -11,7 +11,7 @@ from made_records import alpha_row, make, scored_setting
 from records.test_schema import faults
 
 from specbench.analysis.acceptance.strata import range_of
-from specbench.analysis.profile import profile_of_runs
+from specbench.analysis.profile import profile_of_runs, profile_of_scores
 from specbench.cli import main
 from specbench.cli.results import json_schema
 from specbench.errors import UserError
@@ -157,3 +157,31 @@ def test_the_schema_is_printed(capsys: Capture) -> None:
     assert main(["results", "--schema", "profile"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema["$defs"]["Profile"]["properties"]["profile_version"] == {"enum": [PROFILE_VERSION]}
+
+
+def bounds(value: Any) -> Any:
+    """All intervals of a profile, without what counts prompts and tokens."""
+    if isinstance(value, list):
+        return [bounds(one) for one in value]
+    if isinstance(value, dict):
+        return {name: bounds(one) for name, one in value.items() if name not in ("prompts", "tokens")}
+    return pytest.approx(value) if isinstance(value, float) else value
+
+
+def test_equal_prompts_are_named_and_count_once(tmp_path: Path) -> None:
+    record = store.read(store.record_file(tmp_path, make(tmp_path, gamma=3, temperature=1.0)))
+    prompts = [prompt | {"prompt": f"{number}"} for number, prompt in enumerate(record["prompts"])]
+    once, thrice = (profile_of_runs([record | {"prompts": prompts * times}])["tasks"][0] for times in (1, 3))
+    for key in ("alpha", "by_position", "by_rank", "by_place", "by_context", "gamma_by_context"):
+        assert bounds(thrice[key]) == bounds(once[key]), key
+    said = f"EQUAL PROMPTS: {3 * len(prompts)} prompts, {len(prompts)} of them different"
+    assert [said in line for line in thrice["missing"]].count(True) == 1 and not any(said in m for m in once["missing"])
+
+
+def test_equal_prompts_of_a_document_of_alpha_count_once() -> None:
+    row = alpha_row(draft="heads", prompts=4, distinct_prompts=2, prompt_groups=[0, 0, 1, 1])
+    texts = [{"beta": [1.0, 0.0, 0.5]}] * 2 + [{"beta": [0.25] * 3}] * 2
+    (task,) = profile_of_scores("one", row, texts)["tasks"]
+    (once,) = profile_of_scores("one", alpha_row(draft="heads", prompts=2), [texts[0], texts[2]])["tasks"]
+    assert bounds(task["alpha"]) == bounds(once["alpha"]) and bounds(task["by_place"]) == bounds(once["by_place"])
+    assert any("EQUAL PROMPTS: 4 prompts, 2 of them different" in line for line in task["missing"])

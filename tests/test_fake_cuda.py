@@ -51,7 +51,7 @@ from specbench.methods.pard.draft import PardDraft
 from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.network import PEagle, PEagleShape
 from specbench.sampling import Sampling
-from specbench.train.schema import BlockPlan
+from specbench.train.recipe_schema import BlockPlan
 
 SIZE, GAMMA, TOKEN = 40, 3, 5
 NUCLEUS = Sampling(0.8, top_k=20, top_p=0.9)

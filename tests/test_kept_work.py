@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.choose import alpha as scoring
-from specbench.choose import passes
+from specbench.choose import timed_passes as passes
 from specbench.choose.kept import agreement_of
 from specbench.cli import main
 

@@ -68,8 +68,8 @@ def test_every_kind_of_draft_is_listed_documented_and_in_the_table_of_all() -> N
 
 
 def _choice(name: str) -> dict[str, Any]:
-    own = conf_dir() / "draft" / f"{name}.yaml"
-    return yaml.safe_load(own.read_text(encoding="utf-8")) if own.is_file() else {}
+    drafts: dict[str, dict[str, Any]] = yaml.safe_load((conf_dir() / "drafts.yaml").read_text(encoding="utf-8"))
+    return drafts.get(name, {})
 
 
 def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object]]:

@@ -27,7 +27,7 @@ from specbench.analysis.load import (
     service,
     simulate,
 )
-from specbench.choose.load import _reasons
+from specbench.choose.under_load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.documents import LoadDocument

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_records import record
 
 from specbench.cli import main
-from specbench.compose.hydra_app import config_of_record
+from specbench.compose.to_schema import config_of_record
 
 Capture = pytest.CaptureFixture[str]
 PLAIN = "name: mine\nshipped: t5-mini\n"

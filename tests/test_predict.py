@@ -90,6 +90,17 @@ def predictions(
     return Predictions(found, [fake_round(costs, gammas, noise, seed) for seed in range(4)], 128, 200, seed=0)
 
 
+def test_equal_prompts_count_once() -> None:
+    once, rounds = texts(0.7, 12, 0), [fake_round({"a": 0.05}, [2, 5], 0.1, seed) for seed in range(4)]
+    alone = Predictions({"a": once}, rounds, 128, 200, seed=0)
+    thrice = Predictions({"a": [*once] * 3}, rounds, 128, 200, seed=0, groups=[*range(12)] * 3)
+    for one, other in zip(alone.ranked, thrice.ranked, strict=True):
+        for ours, theirs in ((one.alpha, other.alpha), (one.estimated, other.estimated)):
+            assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high))
+    (one, _) = Predictions({"a": [*once] * 3}, rounds, 128, 200, seed=0, groups=[0] * 36).ranked
+    assert one.alpha.low is None and one.estimated.low is None
+
+
 def test_where_positions_are_independent_both_ways_agree() -> None:
     table = predictions({"a": 0.7}, {"a": 0.05}, prompts=400)
     for one in table.ranked:

@@ -14,7 +14,7 @@ from toy import EOS, PROMPT, VOCABULARY
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.pytorch_utils import Conv1D
 
-from specbench.choose.recommend import of_simulated_costs
+from specbench.choose.rank import of_simulated_costs
 from specbench.conformance import check_draft
 from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.choice import MOST_ERROR, checked_capture

@@ -31,7 +31,7 @@ from specbench.analysis.regression import (
     steps,
 )
 from specbench.cli import main
-from specbench.compose.hydra_app import config_of_record
+from specbench.compose.to_schema import config_of_record
 from specbench.config.checks import check
 from specbench.experiment.identity import identify
 from specbench.records import store

@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.proof.departures import difference
-from specbench.compose.hydra_app import to_schema
+from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts, build_each, resolve

@@ -10,7 +10,7 @@ from specbench.cli.usage import usage
 from specbench.config.keys import fresh, key, keys_of
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import UNUSED, BeamConfig, BenchConfig, ChooseConfig, LoadConfig, refused
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 SCHEMAS: dict[str, type[Any]] = {

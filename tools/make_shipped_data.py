@@ -15,7 +15,8 @@ from pathlib import Path
 
 from specbench.config.paths import shipped
 from specbench.train.networks import load_tokenizer
-from specbench.train.rows import HeldOut, Row, lead, read, related_groups, sentences
+from specbench.train.passages import lead, sentences
+from specbench.train.recipe_rows import HeldOut, Row, read, related_groups
 
 FIELDS = ("en", "de")
 SUMMARY = ("article", "highlights")

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench import api
-from specbench.compose.hydra_app import config_of_record
+from specbench.compose.to_schema import config_of_record
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError
 from specbench.loading.model_loader import SharedModels

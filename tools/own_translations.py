@@ -18,8 +18,8 @@ import torch
 from tqdm.auto import tqdm
 
 from specbench.train.networks import load, load_tokenizer
-from specbench.train.rows import Row, read, without_held_out
-from specbench.train.schema import DataPlan
+from specbench.train.recipe_rows import Row, read, without_held_out
+from specbench.train.recipe_schema import DataPlan
 
 PREFIX = "translate English to German: "
 HELD_OUT = DataPlan(exclude=["shipped:data/ende-mini-sentences.jsonl.gz"])

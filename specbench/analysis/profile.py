@@ -9,6 +9,7 @@ import numpy as np
 
 from specbench.analysis.acceptance.by_position import levels, rank_counts, reached_and_accepted
 from specbench.analysis.acceptance.strata import Range, added_by_range, range_of
+from specbench.analysis.distinct import groups_of, numbers_of, said
 from specbench.errors import UserError
 from specbench.records.documents import (
     FORMAT,
@@ -62,12 +63,13 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
 def _speeds(record: RunRecord, gamma: int) -> dict[Range, GammaSpeed]:
     """Time per token over time per token, totals over prompts, in each range of context lengths."""
     prompts = [added_by_range(prompt, _first_context(prompt), SHORTEST) for prompt in record["prompts"]]
-    made: dict[Range, GammaSpeed] = {}
+    groups, made = groups_of(record["prompts"]), dict[Range, GammaSpeed]()
     for lengths in {lengths for prompt in prompts for lengths in prompt}:
-        rows = [prompt[lengths][4:] for prompt in prompts if lengths in prompt and any(prompt[lengths][4:])]
+        there = [place for place, one in enumerate(prompts) if lengths in one and any(one[lengths][4:])]
+        rows = [prompts[place][lengths][4:] for place in there]
         base, ours = sum(row[1] for row in rows), sum(row[3] for row in rows)
         if base and ours:
-            speedup = over_rows(rows, ratio_of_ratios)
+            speedup = over_rows(rows, ratio_of_ratios, groups=numbers_of(groups[place] for place in there))
             made[lengths] = {
                 "gamma": gamma, "speedup": speedup.to_json(), "tokens": int(ours), "run_id": record["run_id"],
             }  # fmt: skip
@@ -96,15 +98,23 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
 def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText]) -> Profile:
     """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
+    groups = row.get("prompt_groups", [*range(len(texts))])
+    if (different := row.get("distinct_prompts")) is not None:
+        missing.append(said(row["prompts"], different))
     further = zip_longest(*(text.get("ahead", []) for text in texts))
-    places = [[text["beta"] for text in texts], *([one["beta"] for one in place if one] for place in further)]
+    places = [
+        [(group, one["beta"]) for group, one in zip(groups, place, strict=True) if one] for place in (texts, *further)
+    ]
     part: TaskProfile = {
         "task": row["task"], "sources": [alpha_id], "accept": row["accept"], "lossy": row["lossy"],
         "dtype": row["dtype"], "hardware": row["hardware"], "created": row["created"],
-        "alpha": _share([(sum(text["beta"]), len(text["beta"])) for text in texts]),
+        "alpha": _share([(sum(text["beta"]), len(text["beta"])) for text in texts], groups),
         "by_position": [
-            {"position": position, **_share([(sum(beta), len(beta)) for beta in betas])}
-            for position, betas in enumerate(places, 1)
+            {
+                "position": position,
+                **_share([(sum(beta), len(beta)) for _, beta in found], [group for group, _ in found]),
+            }
+            for position, found in enumerate(places, 1)
         ],
         "by_rank": [
             {
@@ -114,7 +124,7 @@ def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText])
             for children, ranks in row.get("acceptance_by_rank", {}).items()
             for rank, one in enumerate(ranks, 1)
         ],
-        "by_place": _by_range([(1, text["beta"]) for text in texts]),
+        "by_place": _by_range([(1, text["beta"]) for text in texts], groups),
         "by_context": [], "gamma_by_context": [], "missing": missing,
     }  # fmt: skip
     return _profile(row, bool(row["simulated"]), [part])
@@ -140,6 +150,9 @@ def _task(records: Sequence[RunRecord]) -> TaskProfile:
     best = max(records, key=lambda one: (len(one["prompts"]), one["summary"]["drafted_per_pass"]))
     prompts, summary = best["prompts"], best["summary"]
     speeds, missing = gamma_by_context(records)
+    groups = groups_of(prompts)
+    if (different := len(set(groups))) < len(groups):
+        missing.append(said(len(groups), different))
     return {
         "task": summary["task"],
         "sources": [record["run_id"] for record in records],
@@ -148,17 +161,17 @@ def _task(records: Sequence[RunRecord]) -> TaskProfile:
         "dtype": summary["dtype"],
         "hardware": summary["hardware"],
         "created": summary["created"],
-        "alpha": _share([(sum(prompt["beta"]), len(prompt["beta"])) for prompt in prompts]),
-        "by_position": _by_position(prompts),
-        "by_rank": _by_rank(prompts),
-        "by_place": _by_range([(1, prompt["beta"]) for prompt in prompts]),
-        "by_context": _by_range([(_first_context(prompt), prompt["beta"]) for prompt in prompts]),
+        "alpha": _share([(sum(prompt["beta"]), len(prompt["beta"])) for prompt in prompts], groups),
+        "by_position": _by_position(prompts, groups),
+        "by_rank": _by_rank(prompts, groups),
+        "by_place": _by_range([(1, prompt["beta"]) for prompt in prompts], groups),
+        "by_context": _by_range([(_first_context(prompt), prompt["beta"]) for prompt in prompts], groups),
         "gamma_by_context": speeds,
         "missing": missing,
     }
 
 
-def _by_position(prompts: Sequence[PromptRecord]) -> list[PositionShare]:
+def _by_position(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list[PositionShare]:
     longest = max(levels(one) for prompt in prompts for one in prompt["speculative"]["passes"])
     counts = np.array([
         sum((reached_and_accepted(one, longest) for one in prompt["speculative"]["passes"]), np.zeros((longest, 2)))
@@ -166,32 +179,44 @@ def _by_position(prompts: Sequence[PromptRecord]) -> list[PositionShare]:
     ])  # fmt: skip
     found: list[PositionShare] = []
     for place in range(longest):
-        reached = [(float(hit), float(seen)) for seen, hit in counts[:, place] if seen]
+        reached = [at for at, (seen, _) in enumerate(counts[:, place]) if seen]
         if reached:
-            found.append({"position": place + 1, **_share(reached)})
+            sums = [(float(hit), float(seen)) for seen, hit in counts[reached, place]]
+            found.append({"position": place + 1, **_share(sums, [groups[at] for at in reached])})
     return found
 
 
-def _by_rank(prompts: Sequence[PromptRecord]) -> list[RankShare]:
+def _by_rank(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list[RankShare]:
     """Of runs whose proposals are trees."""
     ranks = zip_longest(*(rank_counts(prompt["speculative"]["passes"]) for prompt in prompts))
     return [
-        {"rank": rank, "children": None, **_share([one for one in sums if one is not None])}
+        {
+            "rank": rank,
+            "children": None,
+            **_share(
+                [one for one in sums if one is not None],
+                [group for group, one in zip(groups, sums, strict=True) if one is not None],
+            ),
+        }
         for rank, sums in enumerate(ranks, 1)
     ]
 
 
-def _by_range(prompts: Sequence[tuple[int, Sequence[float]]]) -> list[RangeShare]:
+def _by_range(prompts: Sequence[tuple[int, Sequence[float]]], groups: Sequence[int]) -> list[RangeShare]:
     """A share for each range that occurs, from the number of each prompt's first token and the beta of its tokens."""
     sums: dict[Range, list[tuple[float, int]]] = {}
-    for first, betas in prompts:
+    occurs: dict[Range, list[int]] = {}
+    for group, (first, betas) in zip(groups, prompts, strict=True):
         for place, pairs in groupby(enumerate(betas, first), lambda pair: range_of(pair[0], SHORTEST)):
             values = [beta for _, beta in pairs]
             sums.setdefault(place, []).append((reduce(add, values), len(values)))
-    return [{"first": first, "last": last, **_share(sums[first, last])} for first, last in sorted(sums)]
+            occurs.setdefault(place, []).append(group)
+    return [
+        {"first": first, "last": last, **_share(sums[first, last], occurs[first, last])} for first, last in sorted(sums)
+    ]
 
 
-def _share(sums: Sequence[tuple[float, float]]) -> Share:
-    """A ratio of totals over prompts, with its interval."""
-    found = over_rows(sums, ratio, scale="probability")
+def _share(sums: Sequence[tuple[float, float]], groups: Sequence[int]) -> Share:
+    """A ratio of totals over prompts, with its interval; prompts of one of the `groups` are equal."""
+    found = over_rows(sums, ratio, scale="probability", groups=numbers_of(groups))
     return {**found.to_json(), "prompts": len(sums), "tokens": int(sum(count for _, count in sums))}

@@ -26,10 +26,11 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
 from specbench.analysis.costs.probe import Candidate, WrittenText
+from specbench.analysis.distinct import numbers_of
 from specbench.analysis.forecast.predict import Grown
 from specbench.analysis.forecast.trees import forecast_passes
 from specbench.choose.kept import KeptAgreements
-from specbench.choose.sample import Sample
+from specbench.choose.target_sample import Sample
 from specbench.config.keys import bytes_of
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
@@ -165,6 +166,11 @@ class Scored:
     def texts(self) -> list[WrittenText]:
         """The prompts of the sample, each with the target's completion."""
         return list(zip(self.candidates[0].parts.prompts, self.sample.texts, strict=False))
+
+    @property
+    def groups(self) -> list[int]:
+        """A number for each completion, the same where the prompts are equal: those count as one in intervals."""
+        return numbers_of((prompt.source, prompt.prefix) for prompt, _ in self.texts)
 
     @cached_property
     def stores(self) -> Stores:

@@ -16,7 +16,7 @@ import torch
 
 from specbench import theory
 from specbench.analysis.costs.probe import COLD, LONG_S, MOST_STEPS, PASSES, STEPS
-from specbench.choose.alpha import budget, sample_of, settled
+from specbench.choose.settled import budget, sample_of, settled
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.places import model_at
 from specbench.config.schema import RunConfig, task_label
@@ -30,9 +30,11 @@ from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
 from specbench.tasks import Task
+from specbench.train.checkpoints import last_whole, step_of
 from specbench.train.networks import trained_parameters
-from specbench.train.resuming import last_whole, step_of
-from specbench.train.schema import Recipe, short_name
+from specbench.train.recipe_places import short_name
+from specbench.train.recipe_schema import Recipe
+from specbench.train.trainers import seconds_in
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The more of these a record shares, the better it predicts.
@@ -164,10 +166,11 @@ def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | Non
     """From the steps that this training has done, else from its operations."""
     output = Path(recipe.output).expanduser()
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
-    if checkpoint is not None and clock.is_file() and step_of(checkpoint):
+    spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None
+    if checkpoint is not None and spent is not None and step_of(checkpoint):
         done = step_of(checkpoint)
         left = max(0, recipe.optim.max_steps - done)
-        return float(clock.read_text()) / done * left, f"for the steps after {done}, at the rate of those before"
+        return spent / done * left, f"for the steps after {done}, at the rate of those before"
     if not operations:
         return None, "the sizes of the models are not known"
     rate = operations_a_second("cuda" if torch.cuda.is_available() else "cpu")

@@ -17,9 +17,11 @@ from specbench.algorithm.decoding import Trace
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.analysis.costs.core_time import core_times, disturbed_by, waited_share
 from specbench.analysis.costs.probe import Round, already_collected
-from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.alpha import score
+from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored
-from specbench.choose.passes import predictions, round_record, time_passes
+from specbench.choose.settled import prepare
+from specbench.choose.timed_passes import predictions, round_record, time_passes
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig
@@ -208,7 +210,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "disturbed_by": disturbed_by(rounds, waited),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": _rows(scored, decoded, rounds, wrong),
-        "policies": [row for candidate in candidates for row in _against_best(candidate, decoded, wrong)],
+        "policies": [row for one in candidates for row in _against_best(one, decoded, wrong, scored.groups)],
         "learning": _learning(scored, decoded),
         "alpha_rows": alpha_rows(scored, where),
         "same_texts": same_texts(scored, decoded),
@@ -245,21 +247,21 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
         candidate, did = by_name[one.draft], decoded[one.draft, one.gamma]
         times = _times(decoded[BASELINE], did)
-        measured = over_rows(times, ratio_of_ratios)
+        measured = over_rows(times, ratio_of_ratios, groups=scored.groups)
         rows.append(
             {
                 **one.to_json(),
                 **candidate.names(),
                 "measured": measured.to_json(),
                 "error": table.error((one.draft, one.gamma), times).to_json(),
-                "alpha_decoded": _alpha_decoded(candidate, did),
+                "alpha_decoded": _alpha_decoded(candidate, did, scored.groups),
                 "lossless": (one.draft, one.gamma) not in wrong,
             }
         )
     return rows
 
 
-def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord | None:
+def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[int]) -> IntervalRecord | None:
     """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
 
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
@@ -268,18 +270,20 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
     if candidate.rule != "exact" or candidate.config.draft.falls_with_position:
         return None
     counts = list(zip(did.accepted, did.tested, strict=True))
-    return over_rows(counts, ratio, scale="probability").to_json()
+    return over_rows(counts, ratio, scale="probability", groups=groups).to_json()
 
 
-def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name]) -> list[PolicyRow]:
+def _against_best(
+    candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name], groups: Sequence[int]
+) -> list[PolicyRow]:
     """The time per token of the fastest fixed gamma over that of each policy and other gamma, on the same prompts."""
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])
     rows = list[PolicyRow]()
     for gamma, one in own.items():
-        faster = over_rows(_times(own[best], one), ratio_of_ratios)
-        measured = over_rows(_times(decoded[BASELINE], one), ratio_of_ratios)
+        faster = over_rows(_times(own[best], one), ratio_of_ratios, groups=groups)
+        measured = over_rows(_times(decoded[BASELINE], one), ratio_of_ratios, groups=groups)
         rows.append({
             "candidate": candidate.name, "gamma": gamma, "measured": measured.to_json(), "best": best,
             "against_best": faster.to_json(), "lossless": (candidate.name, gamma) not in wrong,

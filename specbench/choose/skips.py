@@ -15,7 +15,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from specbench.choose.sample import target_sample
+from specbench.choose.target_sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import decoder_layers, part_without, sublayers

@@ -27,7 +27,7 @@ GROUPS = {
         ),
         "sweep": ("specbench.cli.run:main_sweep", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
         "alpha": (
-            "specbench.cli.recommend:alpha",
+            "specbench.cli.measure_alpha:main",
             "alpha of many drafts at once, by teacher forcing on the target's completions",
         ),
         "bench": (

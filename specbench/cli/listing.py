@@ -5,7 +5,7 @@ import itertools
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -20,10 +20,12 @@ from specbench.cli.options import options
 from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
-from specbench.config.paths import conf_dir, extensions, shipped
+from specbench.config.paths import conf_dir, shipped
 from specbench.config.places import SHIPPED
+from specbench.config.recipes import recipe_content
 from specbench.errors import UserError
 from specbench.records.catalog import Damaged
 from specbench.report.paper import times_of
@@ -71,7 +73,7 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     contents = {name: _read(group, name, folders) for name in comments} if group in READ else {}
     if unread := [name for name in [*comments, *added] if contents.get(name) is None and group in ("draft", "task")]:
         contents |= _contents(group, unread, search)
-    found = [_choice(group, name, comments[name], search, contents.get(name), files.get(name)) for name in comments]
+    found = [_choice(group, name, comments[name], search, contents.get(name)) for name in comments]
     found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
@@ -169,18 +171,12 @@ def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
 
 
 def _choice(
-    group: str,
-    name: str,
-    comment: str,
-    search: Sequence[str],
-    found: tuple[Content, str | None] | None,
-    file: Path | None,
+    group: str, name: str, comment: str, search: Sequence[str], found: tuple[Content, str | None] | None
 ) -> Choice:
     if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
-        assert file is not None
-        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        recipe = recipe_content(name)
         return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":
         return Choice(group, name, *_experiment(name, search), comment, time="; ".join(times_of(name)) or None)
@@ -253,7 +249,7 @@ def _elsewhere(content: Content, group: str) -> tuple[str, str]:
     return NOW if cached else DOWNLOAD, str(hub)
 
 
-def _recipe(content: dict[str, Any]) -> tuple[str, str]:
+def _recipe(content: Mapping[str, Any]) -> tuple[str, str]:
     """What a recipe needs before it trains."""
     data, distill = content.get("data") or {}, content.get("distill") or {}
     ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli.formats import checked_format
-from specbench.compose.words import GROUPS, no_such_key, parsed
+from specbench.compose.suggestions import no_such_key
+from specbench.compose.words import GROUPS, parsed
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 

@@ -112,7 +112,7 @@ def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[
 
 def repeat(catalog: Catalog, results: str, disturbed: "Sequence[str]") -> None:
     """Run the configs of these records of a contended machine again."""
-    from specbench.compose.hydra_app import config_of_record
+    from specbench.compose.to_schema import config_of_record
     from specbench.loading.model_loader import SharedModels
 
     models = SharedModels()

@@ -18,7 +18,8 @@ from specbench.cli.overrides import CommandLine, read
 from specbench.cli.results import print_records
 from specbench.cli.usage import usage
 from specbench.compose.grid import runs_left_out
-from specbench.compose.hydra_app import Around, Job, jobs_of, launch, ordered_launcher
+from specbench.compose.hydra_app import Job, jobs_of, launch
+from specbench.compose.ordered_jobs import Around, ordered_launcher
 from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig

@@ -13,7 +13,9 @@ from specbench.compose.hydra_app import launch_one
 from specbench.compose.unnamed import store
 from specbench.compose.words import value_of
 from specbench.errors import UserError
-from specbench.train.schema import Recipe, check, require_made, with_places
+from specbench.train.recipe_checks import check
+from specbench.train.recipe_places import require_made, with_places
+from specbench.train.recipe_schema import Recipe
 
 KINDS = ("seq2seq", "lm")  # values of a recipe's `task`
 ABOUT = """
@@ -58,7 +60,7 @@ def _as_key(word: str) -> str:
 def only_needs(form: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> None:
     """Print what a training needs. Raises UserError for a recipe that cannot be trained."""
     from specbench.choose.needs import of_training
-    from specbench.train.recipe import fitted_to_target
+    from specbench.train.fitting import fitted_to_target
 
     fitted = check(fitted_to_target(with_places(recipe, own), given))
     require_made(fitted)
@@ -74,7 +76,9 @@ def job(chosen: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> No
         own: folders with choices of the user's.
         recipe: the recipe.
     """
-    from specbench.train.recipe import fitted_to_target, next_command, train  # torch is imported only from here on
+    from specbench.train.fitting import fitted_to_target
+    from specbench.train.next_command import next_command
+    from specbench.train.recipe import train
 
     fitted = fitted_to_target(with_places(recipe, own), given)
     print(f"wrote {train(fitted, chosen)}; to measure it:", file=sys.stderr)

@@ -22,7 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.compose.hydra_app import Composed, composing, launch_composed, one_line, store_schema, to_schema
+from specbench.compose.hydra_app import composing, launch_composed, store_schema
+from specbench.compose.hydra_errors import one_line
+from specbench.compose.to_schema import Composed, to_schema
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
 from specbench.compose.words import listed_values, parsed, value_of
 from specbench.config.rules import RULE_OF

@@ -7,45 +7,27 @@ which run over many lines and end in exit code 1, become one line that names the
 import contextlib
 import itertools
 import os
-import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import hydra
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.compose.hydra_errors import one_line
+from specbench.compose.to_schema import Composed, T, task_overrides, to_schema
 from specbench.compose.unnamed import conf_of_hydra, guard_files, store_unnamed
-from specbench.compose.words import GROUPS, by_models, check_overrides, no_such_choice, no_such_key, parsed
-from specbench.config.draft import REMOVED_DEFAULTS
-from specbench.config.drafts import keys_of_kind, of_kind
+from specbench.compose.words import GROUPS, check_overrides, parsed
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
-from specbench.errors import UserError, first_line
+from specbench.errors import UserError
 
-
-class Composed(Protocol):
-    """The dataclass of the keys of a verb."""
-
-    conf_file: ClassVar[str]  # the file of `conf/` that composes it
-
-
-T = TypeVar("T", bound=Composed)
 R = TypeVar("R")
-
-# Where a sweep may run, and which extra of ours brings it.
-LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 
 
 @dataclass(frozen=True)
@@ -198,11 +180,6 @@ def jobs_of(overrides: Sequence[str], switches: Sequence[str] = (), most: int | 
     return jobs
 
 
-def task_overrides() -> list[str]:
-    """The overrides of the running job: key=value each, one value of each list of a sweep."""
-    return list(HydraConfig.get().overrides.task)
-
-
 def composed_config(schema: type[T], words: Sequence[str], verb: str) -> T:
     """The config that the overrides `words` ask for, without a command line. Raises UserError as `launch`."""
     with composing(schema, words, verb):
@@ -217,221 +194,9 @@ def plain_config(overrides: Sequence[str], config_name: str | None = None) -> di
     return content if isinstance(content, dict) else {}
 
 
-def to_schema(
-    composed: DictConfig, schema: type[T], overrides: Sequence[str] | None = None, listed: Sequence[DictConfig] = ()
-) -> T:
-    """The composed config as an instance of `schema`.
-
-    Args:
-        composed: the config.
-        schema: its dataclass.
-        overrides: the overrides that it was composed under; default: those of the running job.
-        listed: configs composed under the same overrides, whose kinds of draft may have other keys.
-
-    Raises:
-        UserError: a key that `+key=value` added has no meaning, or belongs to a kind of draft that is not given.
-    """
-    for name in _added(composed):
-        raise UserError(no_such_key(name, schema))
-    if overrides is None:
-        overrides = task_overrides() if HydraConfig.initialized() else ()
-    _unname(composed, overrides)
-    built: Any = OmegaConf.to_object(composed)
-    if "draft" in composed:
-        beside = {f"draft.{name}" for one in listed for name in keys_of_kind(one.draft.kind)}
-        built.draft = of_kind(built.draft, "draft", _given(overrides), beside)
-    assert isinstance(built, schema)
-    return built
-
-
-def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
-    """The config of a record, as it was run: without keys that later versions removed, and nothing is interpolated.
-
-    Raises UserError if it has another key that this version does not know.
-    """
-    keys = {name: _known(value) if name == "draft" else value for name, value in _as_written(frozen).items()}
-    try:
-        built: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(keys)))
-    except OmegaConfBaseException as error:
-        raise UserError(f"the config of a record: {one_line(error, RunConfig)}") from error
-    built.draft = of_kind(built.draft)
-    assert isinstance(built, RunConfig)
-    return built
-
-
-ESCAPABLE = re.compile(r"(\\*)\$\{")  # the backslashes before it stand for half as many
-
-
-def _as_written(value: Any) -> Any:
-    """`value` as OmegaConf gives it back: '${oc.env:NAME}' of a record is text, and no variable of this machine."""
-    if isinstance(value, Mapping):
-        return {key: _as_written(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_as_written(item) for item in value]
-    return ESCAPABLE.sub(r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def _known(draft: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a draft, and of its parts, without those that were removed."""
-    removed = REMOVED_DEFAULTS.get(draft["kind"], {})
-    return {
-        name: _known(value) if isinstance(value, Mapping) and "kind" in value else value
-        for name, value in draft.items()
-        if name not in removed
-    }
-
-
-def _given(overrides: Sequence[str]) -> set[str]:
-    """The keys and groups that are set."""
-    return {override.partition("=")[0].lstrip("+") for override in overrides}
-
-
-def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Clear what the user did not ask for of a default choice whose model, or its use, other keys replace.
-
-    That is its name where another model takes its place, and its smaller head (`top_tokens`) there and where the draft
-    learns or has random weights, which need all tokens. What the user picked or set stays.
-    """
-    given = _given(overrides)
-    for model in {key.rpartition(".")[0] for key in given}:
-        node = OmegaConf.select(composed, model) if model else None
-        if not isinstance(node, DictConfig) or "note" not in node or given & {model, f"draft@{model}"}:
-            continue
-        replaced = bool(given & {f"{model}.path", f"{model}.hub"})
-        if replaced and f"{model}.name" not in given:
-            node.name = node.note = None
-        whole = replaced or node.get("online") or node.get("weights") == "random"
-        if whole and "top_tokens" in node and f"{model}.top_tokens" not in given:
-            node.top_tokens = None
-
-
-def one_line(error: BaseException, schema: Any) -> str:
-    """An error of Hydra, of OmegaConf or of ours as one line for a user."""
-    if isinstance(error, UserError):
-        return str(error)
-    text = f"{error}\n{error.__cause__ or ''}"
-    if found := re.search(r"Could not find '([\w/-]+)/([^'/]*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
-        group, value, rest = found.groups()
-        listed = rest.partition("Config search path")[0]
-        if group == "hydra/launcher" and value in LAUNCHERS:
-            return f"{group}={value}: is not installed; pip install 'specbench-toolkit[{LAUNCHERS[value]}]'"
-        choices = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
-        return no_such_choice(group, value, choices)
-    if found := re.search(r"Could not override '([^']*)'", text):
-        return no_such_key(found.group(1), schema)
-    if found := re.search(r"Key '([^']*)' (?:is )?not in .*?full_key: (\S+)", text, re.S):
-        return no_such_key(found.group(2), schema)
-    if found := re.search(r"Value '(.*?)' (.*?)\n\s*full_key: (\S+)", text, re.S):
-        value, reason, key = found.groups()
-        return f"{key}={value}: {_in_words(reason.splitlines()[0])}"
-    if found := re.search(r"Error parsing override '([^']*)'", text):
-        return f"{found.group(1)}: cannot be read; write key=value"
-    if found := re.search(r"Error merging override (([^=]*)=(.*))\n(?:Invalid value assigned: )?(.*)", text):
-        override, key, value, reason = found.groups()
-        reason = f"must be a list, '{key}=[{value}]'" if "not a ListConfig" in reason else reason
-        return f"{override}: {reason}"
-    return first_line(error)
-
-
-# What OmegaConf says of a value of the wrong type, and what we say.
-TYPES = {
-    "Union[int, str]": "must be a whole number, or one of the words that --help lists",
-    "Integer": "must be a whole number",
-    "Float": "must be a number", "valid bool": "must be true or false",
-}  # fmt: skip
-
-
-def _in_words(reason: str) -> str:
-    return next((said for kind, said in TYPES.items() if kind in reason), reason)
-
-
 def _no_name(argv: Sequence[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
     words = [word for word in argv if word.partition("=")[0].partition("@")[0] in GROUPS]
     word = next((word for word in words if (given := parsed(word)) and not isinstance(given.value(), str)), words[0])
     group = word.partition("=")[0].partition("@")[0]
     return f"{word}: is picked by its name; 'specbench list {group}' shows them"
-
-
-def _added(config: DictConfig, before: str = "") -> Iterator[str]:
-    """Keys that the types of `config` do not have."""
-    schema: Any = OmegaConf.get_type(config)
-    for name in config:
-        child = config._get_node(name)
-        if name not in {one.name for one in fields(schema)}:
-            yield f"{before}{name!s}"
-        elif isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
-            yield from _added(child, f"{before}{name!s}.")
-
-
-# The jobs of a sweep that run in this process: ordered so that each model is loaded once, and kept between jobs.
-#
-# Hydra's basic launcher takes jobs as the sweep's lists multiply out, the last list varying fastest. Other launchers
-# (joblib, SLURM, Ray) run jobs in processes of their own and are not changed.
-
-
-@dataclass(frozen=True)
-class Around:
-    """What happens around the jobs of a sweep.
-
-    Attributes:
-        count: receives the number of jobs, whichever launcher runs them.
-        announce: receives the jobs, the folder of results and the name of the experiment ('' without one) before the
-            first of several jobs of this process.
-        sharing: a context in which the jobs of this process run.
-    """
-
-    count: Callable[[int], None]
-    announce: Callable[[list[Job[RunConfig]], str, str], None]
-    sharing: Callable[[], AbstractContextManager[None]]
-
-
-class OrderedLauncher(BasicLauncher):
-    """The basic launcher with jobs that need the same models next to each other."""
-
-    around: ClassVar[Around]
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        jobs = by_models(job_overrides)
-        if len(jobs) > 1:
-            assert self.config is not None
-            experiment = self.config.hydra.runtime.choices.get("experiment") or ""
-            self.around.announce([self._composed(job) for job in jobs], self.config.results, experiment)
-        with self.around.sharing():
-            returned: Sequence[JobReturn] = super().launch(jobs, initial_job_idx)
-        return returned
-
-    def _composed(self, overrides: Sequence[str]) -> Job[RunConfig]:
-        assert self.hydra_context is not None and self.config is not None
-        composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
-        with open_dict(composed):
-            del composed["hydra"]
-        try:
-            return Job(list(overrides), to_schema(composed, RunConfig, overrides))
-        except UserError as error:  # the job itself will say so
-            return Job(list(overrides), None, str(error))
-
-
-@contextmanager
-def ordered_launcher(around: Around) -> Iterator[None]:
-    """A context in which Hydra's basic launcher is replaced by ours, and its basic sweeper counts the jobs.
-
-    Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
-    registry is exchanged. The sweeper's class is changed in place: Hydra imports it anew, so that ours would derive
-    from another class of that name.
-    """
-    registry: dict[str, Any] = Plugins.instance().class_name_to_class
-    launcher, sweeper = (f"{plugin.__module__}.{plugin.__qualname__}" for plugin in (BasicLauncher, BasicSweeper))
-    split = registry[sweeper].split_arguments
-
-    def counted(*given: Any) -> list[list[list[str]]]:
-        batches: list[list[list[str]]] = split(*given)
-        around.count(sum(map(len, batches)))
-        return batches
-
-    OrderedLauncher.around = around
-    registry[launcher], registry[sweeper].split_arguments = OrderedLauncher, staticmethod(counted)
-    try:
-        yield
-    finally:
-        registry[launcher], registry[sweeper].split_arguments = BasicLauncher, staticmethod(split)

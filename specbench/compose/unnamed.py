@@ -16,12 +16,15 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig
 
 from specbench.compose.words import listed_values, parsed
-from specbench.config.catalogue import GROUPS_HELD, held
+from specbench.config.catalogue import GLOBAL, GROUPS_HELD, held
+from specbench.config.extensions import Group, extensions, loaded
 from specbench.config.own_choices import read_choice
-from specbench.config.paths import Group, conf_dir, extensions, loaded
+from specbench.config.paths import conf_dir
 from specbench.config.places import place_in
+from specbench.config.recipes import STAGES
 
 MODELS = ("target", "draft")
 GROUPS = (*MODELS, "task")
@@ -29,7 +32,7 @@ EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "t
 
 
 class FileConfigSource(HydraFileConfigSource):
-    """Hydra's reader of files, for which those outside `conf/` are data (`config.own_choices`).
+    """Hydra's reader of files, for which those outside `conf/` are data (`config.own_choices`), and stages no keys.
 
     It has the name of Hydra's own, which takes another class for the same scheme under that name alone.
     """
@@ -39,7 +42,10 @@ class FileConfigSource(HydraFileConfigSource):
         file = Path(self.path, self._normalize_file_name(config_path))
         if file.is_file() and not file.resolve().is_relative_to(conf_dir().resolve()):
             read_choice(file, config_path.rpartition("/")[0])
-        return super().load_config(config_path)
+        found = super().load_config(config_path)
+        if config_path.startswith("recipe/") and isinstance(found.config, DictConfig):
+            found.config.pop(STAGES, None)  # recipes of their own (`config.recipes`)
+        return found
 
 
 @cache
@@ -59,7 +65,7 @@ def store_held() -> None:
     """Make a choice of everything that shares a file with others."""
     for group in GROUPS_HELD:
         for name, choice in held(group).items():
-            package = "_global_" if group == "experiment" else None
+            package = "_global_" if group in GLOBAL else None
             store(group, name, choice.content, package)
 
 

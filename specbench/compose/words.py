@@ -1,20 +1,16 @@
 """The grammar of key=value: what a word sets, which values a verb takes, and the order of a sweep's jobs."""
 
-import difflib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
-from specbench.config.draft import REMOVED
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
-NOUNS = {"accept": "acceptance rule"}  # of a choice, where the group's name is none
 # Keys that change the weights in memory, the most expensive first; all others may vary without loading weights.
 LOADED_BY = ("target", "device", "dtype", "engine", "draft")
 
@@ -83,47 +79,7 @@ def _group(override: str) -> str:
     return key.partition("@")[0].partition(".")[0]
 
 
-# Suggestions after a mistake: keys, choices, folders and repositories, and lists where one value is read.
-
-# Names that people give to keys, beside the key's own last part.
-ALIASES = {
-    "T": "sampling.temperature", "temp": "sampling.temperature", "k": "gamma", "g": "gamma", "K": "gamma",
-    "lookahead": "gamma", "prompts": "limit", "n": "limit", "max_tokens": "max_new_tokens", "output": "results",
-    "rule": "accept.rule", "model": "target", "dataset": "task", "data": "task", "steps": "optim.max_steps",
-}  # fmt: skip
-PLACED = ("target", "draft", "task")  # groups that also take a file or a folder
 ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
-
-
-def no_such_key(key: str, schema: type[Any]) -> str:
-    """That `schema` has no `key`, and the keys it has whose names come close."""
-    if key.startswith("draft.") and (instead := REMOVED.get(key.rpartition(".")[2])) is not None:
-        return f"{key}: this option was removed; {instead}"
-    known = [one.name for one in keys_of(schema)]
-    known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
-    leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
-    meant = ALIASES.get(key) or ALIASES.get(key.rpartition(".")[2])
-    close = [meant] if meant in known and meant != key else []
-    close += [leaves[key]] if key in leaves else []
-    if not close:
-        close += difflib.get_close_matches(key, known, n=3)
-        close += [leaves[leaf] for leaf in difflib.get_close_matches(key, leaves, n=2, cutoff=0.75)]
-    if close:
-        return f"{key}: no such option; did you mean {_either(close)}?"
-    top = sorted({name.partition(".")[0] for name in known})
-    return f"{key}: no such option; the options are {', '.join(top)} (--help says what each is)"
-
-
-def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:
-    """That `group` has no choice `value`, the closest names first."""
-    choices = list(choices)
-    if value and group.partition("@")[0] in PLACED and Path(value).exists():
-        return f"{group}={value}: no such {group}; for the file or folder of this name write {group}=./{value}"
-    close = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
-    meant = f"choose from {', '.join(choices)}"
-    if close:
-        meant = f"did you mean {_either(close)}? 'specbench list {group}' shows all"
-    return f"{group}={value}: no such {NOUNS.get(group, group)}; {meant}"
 
 
 def several_values(word: str, override: Override, verb: str, sweeps: bool) -> str:
@@ -137,9 +93,3 @@ def several_values(word: str, override: Override, verb: str, sweeps: bool) -> st
         return f"{word}: specbench {verb} takes one {key}; give the command once for each"
     others = f", or specbench alpha {key}={listed}" if key in ALPHA_LISTS else ""
     return f"{word}: a run takes one {key}; use specbench sweep {key}={listed}{others}"
-
-
-def _either(names: Iterable[str]) -> str:
-    """The first three of `names` as a choice in words."""
-    *most, last = list(dict.fromkeys(names))[:3]
-    return f"{', '.join(most)} or {last}" if most else last

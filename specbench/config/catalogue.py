@@ -1,4 +1,4 @@
-"""The choices without a file of their own in `conf/`: models, in `conf/models.yaml`; sweeps, in `experiments/`; rules.
+"""The choices without a file of their own in `conf/`: models, drafts, trees, stages of recipes, sweeps, and rules.
 
 Hydra takes a choice from a file of its own. These are given to it as such files would read by
 `compose.unnamed.store_held`, so that a model is one entry in one place, whether it is named as a target or as a draft.
@@ -12,10 +12,12 @@ from typing import Any
 import yaml
 
 from specbench.config.paths import conf_dir, experiments_dir
+from specbench.config.recipes import stages
 from specbench.config.rules import RULES, choice_of
 from specbench.errors import UserError
 
-GROUPS_HELD = ("model", "target", "draft", "accept", "experiment")
+GROUPS_HELD = ("model", "target", "draft", "accept", "tree", "recipe", "experiment")
+GLOBAL = ("tree", "recipe", "experiment")  # groups whose choices set keys of the whole config
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -34,7 +36,14 @@ def held(group: str) -> dict[str, Held]:
         return _experiments()
     if group == "accept":
         return {name: Held(choice_of(kind), kind.about) for name, kind in RULES.items()}
+    if group == "tree":
+        return {name: _told(entry) for name, entry in _read(conf_dir() / "trees.yaml").items()}
+    if group == "recipe":
+        return {name: _told({"name": name, **entry}) for name, entry in stages()}
     found = {}
+    if group == "draft":
+        for name, entry in _read(conf_dir() / "drafts.yaml").items():
+            found[name] = Held({"name": name, **entry}, str(entry.get("note") or ""))
     for name, entry in _models().items():
         own = {key: value for key, value in entry.items() if key not in ("target", "draft", "about")}
         keys = {"name": name, **own} if own.get("name", name) else {key: own[key] for key in own if key != "name"}
@@ -56,13 +65,18 @@ def _models() -> dict[str, dict[str, Any]]:
     return _read(conf_dir() / "models.yaml")
 
 
+def _told(entry: dict[str, Any]) -> Held:
+    """An entry of several choices, without what it is for."""
+    content = dict(entry)
+    return Held(content, str(content.pop("about", "")))
+
+
 def _experiments() -> dict[str, Held]:
     """Sweeps, each over the whole config."""
     found = {}
     for file in sorted(experiments_dir().glob("*.yaml")):
         for name, sweep in (_read(file).get("sweeps") or {}).items():
-            content = dict(sweep)
-            found[name] = Held(content, str(content.pop("about", "")))
+            found[name] = _told(sweep)
     return found
 
 

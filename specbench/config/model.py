@@ -8,7 +8,8 @@ from typing import Any
 
 from specbench import border
 from specbench.config.keys import Allowed, fresh, key, one_of, require
-from specbench.config.paths import made_by, shipped
+from specbench.config.paths import shipped
+from specbench.config.recipes import made_by
 from specbench.errors import UserError
 
 REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # OWNER/NAME, OWNER/NAME@REVISION

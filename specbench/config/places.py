@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config.catalogue import held
+from specbench.config.extensions import extensions, loaded
 from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
-from specbench.config.paths import extensions, loaded
 from specbench.errors import UserError, closest_first
 
 REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")

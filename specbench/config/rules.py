@@ -6,8 +6,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from specbench.config.extensions import extensions, loaded
 from specbench.config.keys import HELP, key, require
-from specbench.config.paths import extensions, loaded
 from specbench.config.rule import AcceptConfig, RuleConfig
 from specbench.errors import UserError
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
-from specbench.config.drafts import DraftKeys
+from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import (
     CONTEXT,
     EXISTS,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TextDraftConfig, TrainedConfig
-from specbench.config.drafts import DraftKeys
+from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import (
     BYTES,
     EXISTS,

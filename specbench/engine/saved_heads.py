@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.config.paths import training_command
+from specbench.config.recipes import training_command
 from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"

@@ -25,7 +25,7 @@ from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 
 class TargetOutput(NamedTuple):

@@ -10,7 +10,8 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
-from specbench.config.paths import shipped, training_command
+from specbench.config.paths import shipped
+from specbench.config.recipes import training_command
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import own_head

@@ -9,7 +9,7 @@ import pandas as pd
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.config.drafts import falls_with_position
+from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
 from specbench.records.catalog import Damaged, kept_folder
 from specbench.records.documents import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText, read_document

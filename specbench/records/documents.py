@@ -50,6 +50,8 @@ class AlphaRow(Vocabularies):
     accept: Annotated[str, "the acceptance rule"]
     lossy: bool
     prompts: int
+    distinct_prompts: NotRequired[Annotated[int, "different ones, where some are equal: those count in intervals"]]
+    prompt_groups: NotRequired[Annotated[list[int], "where some are equal, a number for each, the same for equal ones"]]
     tokens: int
     alpha: Annotated[float, "probability: the mean of beta (Corollary 3.6)"]
     alpha_low: Probability | None

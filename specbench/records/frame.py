@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.border import Unreadable
-from specbench.config.drafts import beyond_the_paper, falls_with_position
+from specbench.config.draft_labels import beyond_the_paper, falls_with_position
 from specbench.config.model import own_weights
 from specbench.environment import CHANGES
 from specbench.files import with_floats, write_atomically

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench.analysis.distinct import said
 from specbench.formatting import NONE, number, span
 from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
@@ -41,6 +42,9 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    for prompts, different in dict.fromkeys((row["prompts"], row.get("distinct_prompts")) for row in rows):
+        if different is not None:
+            console.print(said(prompts, different))
     if not verbose:
         return
     for setting in record["settings"]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from specbench import theory
 from specbench.analysis.costs import draft_cost, verify_cost
 from specbench.analysis.forecast.contexts import AtContext, beyond, said
-from specbench.config.drafts import falls_with_position
+from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
 from specbench.formatting import NONE, interval_of, number, span
 from specbench.records.catalog import Catalog, digest

@@ -1,11 +1,21 @@
 """What `specbench recommend` shows: the ranking with its reasons and real runs, and the document of `--validate`."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from specbench.analysis.distinct import said
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
 from specbench.nouns import with_noun
-from specbench.records.documents import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
+from specbench.records.documents import (
+    AlphaRow,
+    ErrorRow,
+    PolicyRow,
+    RankedRow,
+    RecommendDocument,
+    ValidateDocument,
+    Verified,
+)
 from specbench.report.console import plain_table, wide_console
 
 MOST_ROWS = 16
@@ -36,6 +46,8 @@ def draw(record: RecommendDocument) -> None:
         )
     for line in record["reasons"]:
         console.print(f"· {line}")
+    for line in _equal_prompts(record["alpha_rows"]):
+        console.print(f"· {line}")
     if record["verified"]:
         console.print(_measured(record["verified"]))
     for run in record["verified"]:
@@ -43,6 +55,12 @@ def draw(record: RecommendDocument) -> None:
             console.print(f"{run['run_id']}: CONTENDED, so its speedup is unreliable: {run['disturbed_by']}")
         if run.get("unproved"):
             console.print(f"{run['run_id']}: its speedup is {run['unproved']}", markup=False)
+
+
+def _equal_prompts(rows: Sequence[AlphaRow]) -> list[str]:
+    """That some prompts of a sample are equal, for each sample."""
+    counts = dict.fromkeys((row["prompts"], row.get("distinct_prompts")) for row in rows)
+    return [said(prompts, different) for prompts, different in counts if different is not None]
 
 
 def _ranking(rows: list[RankedRow]) -> Any:
@@ -112,7 +130,7 @@ def _evidence(run: Verified) -> str:
 
 def markdown(record: ValidateDocument) -> str:
     """The record of `--validate` as Markdown: prediction errors, policies, and the cost of estimating alpha."""
-    said = [
+    lines = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}, {record['hardware']}. {with_noun(record['prompts'], 'prompt')}, "
         f"{record['tokens']} tokens, "
@@ -121,11 +139,14 @@ def markdown(record: ValidateDocument) -> str:
         "too.",
     ]
     if (signs := record.get("disturbed_by")) is not None:
-        said.append(f"**CONTENDED**: {signs}. Speedups and errors are unreliable; measure again.")
+        lines.append(f"**CONTENDED**: {signs}. Speedups and errors are unreliable; measure again.")
     if (same := record["same_texts"]) is not None:
-        said.append(f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token.")
+        lines.append(
+            f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token."
+        )
+    lines += _equal_prompts(record["alpha_rows"])
     parts = [_prediction_errors(record), _policies(record), _cost_of_alpha(record)]
-    return "\n\n".join(["# Calibrated against measured", *said, *parts]) + "\n"
+    return "\n\n".join(["# Calibrated against measured", *lines, *parts]) + "\n"
 
 
 def _prediction_errors(record: ValidateDocument) -> str:

@@ -4,9 +4,10 @@ from typing import cast
 
 from rich.markup import escape
 
+from specbench.analysis.distinct import said
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
-from specbench.config.drafts import alpha_is_of
+from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, draft_name, interval, interval_of, more_memory, number, size
 from specbench.nouns import with_noun
@@ -402,10 +403,7 @@ def remarks(s: Summary) -> list[str]:
             "and the speedups cover the differences between them"
         )
     if (different := s.get("distinct_prompts")) is not None:
-        lines.append(
-            f"EQUAL PROMPTS: {s['prompts']} prompts, {different} of them different; equal prompts count as one in "
-            f"every interval{'' if different > 1 else ', and one prompt has none'}"
-        )
+        lines.append(said(s["prompts"], different))
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:

@@ -23,9 +23,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.saved_heads import fingerprint, reason
 from specbench.errors import UserError, first_line
-from specbench.train.quality import alphas, prompts
-from specbench.train.rows import Row
-from specbench.train.schema import Recipe, short_name
+from specbench.train.draft_alpha import alphas
+from specbench.train.held_out import prompts
+from specbench.train.recipe_places import short_name
+from specbench.train.recipe_rows import Row
+from specbench.train.recipe_schema import Recipe
 
 
 class TargetOutput(Protocol):
@@ -164,7 +166,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
         drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
-        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)
+        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts, tokenizer)
         self._last_read = None
         return found
 

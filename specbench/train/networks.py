@@ -32,7 +32,8 @@ from specbench.engine.weights import parameters
 from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable, only_cached
-from specbench.train.schema import ModelShape, Recipe, resolve
+from specbench.train.recipe_places import resolve
+from specbench.train.recipe_schema import ModelShape, Recipe
 
 T = TypeVar("T")
 
@@ -159,7 +160,7 @@ class _Size:
 
 def trained_parameters(recipe: Recipe) -> int | None:
     """How many weights `recipe` trains, without loading any; None of heads, whose size the target decides."""
-    if recipe.heads_kind() is not None:
+    if recipe.on_frozen_target:
         return None
     if recipe.model.start_from:
         return parameters(model_at(recipe.model.start_from, "model.start_from"))

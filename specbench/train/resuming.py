@@ -1,4 +1,4 @@
-"""What a training leaves in its folder: which recipe it is of, and which of its checkpoints are whole.
+"""Which recipe the training in a folder is of.
 
 Checkpoints, the fitted tokenizer and the target's completions are taken up again by the same recipe alone. Beside them
 lies its fingerprint: the values that change the training, and digests of the files that they name.
@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
-from specbench import border
 from specbench.errors import UserError
 from specbench.files import digest, write_atomically
-from specbench.train.schema import Recipe, portable, resolve
+from specbench.train.checkpoints import CHECKPOINTS, json_object
+from specbench.train.recipe_places import portable, resolve
+from specbench.train.recipe_schema import PLAN_OF, Recipe
 
 FINGERPRINT = "training.json"
-CHECKPOINTS = "checkpoints"
 LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
 # What says how a training is shown, saved or measured, and not what is trained.
 NOT_IDENTITY = (
@@ -91,30 +87,61 @@ def _digest_of_weights(folder: Path) -> str:
     return found.hexdigest()
 
 
-def claim(recipe: Recipe, output: Path) -> None:
+def claim(recipe: Recipe, output: Path) -> bool:
     """Write the fingerprint of `recipe` into `output`, where only the same recipe is taken up again.
 
     With `force` the work of any earlier training there is discarded. Raises UserError if another one has left work.
+
+    Returns:
+        Whether nothing of an earlier training is there, so that a start that fails may be undone (`release`).
     """
-    left = [place for name in LEFT if (place := output / name).exists()]
-    now = fingerprint(recipe)
+    left, now = _left(output), fingerprint(recipe)
+    is_free = recipe.force or not (left or any(output.glob("*.safetensors")))
     if recipe.force:
-        for place in left:
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
-    elif (left or any(output.glob("*.safetensors"))) and (before := _read(output / FINGERPRINT)) != now:
+        _discard(left)
+    elif not is_free and (before := _of_today(json_object(output / FINGERPRINT))) != now:
         raise UserError(
             f"output={recipe.output}: this folder holds another training ({_difference(before, now)}); give it a "
             "folder of its own, output=FOLDER, or discard what is there with force=true"
         )
     write_atomically(output / FINGERPRINT, json.dumps(now, indent=1, ensure_ascii=False) + "\n", "output=FOLDER")
+    return is_free
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        found = border.parse(border.read_bytes(file))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def release(output: Path) -> None:
+    """Remove what a start has written that no training followed: with other values the recipe is another one."""
+    _discard([*_left(output), output / FINGERPRINT])
+
+
+def _left(output: Path) -> list[Path]:
+    return [place for name in LEFT if (place := output / name).exists()]
+
+
+def _discard(places: Iterable[Path]) -> None:
+    for place in places:
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+
+
+# Before a recipe had its `kind`, what it trained was told by the option that was not zero, and by switches beside it.
+ASKED = {
+    "eagle.steps": "eagle", "specdec.queries": "specdec", "pard.steps": "pard", "block.size": "dflash",
+    "look_ahead.number": "pass", "blockwise.heads": "blockwise",
+}  # fmt: skip
+SWITCHES = {"eagle.mtp": "mtp", "eagle.parallel": "peagle", "eagle.taps": "eagle3", "block.rank": "dspark"}
+GONE = ("heads.kind", "eagle.mtp", "eagle.parallel", "eagle.fused")
+
+
+def _of_today(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A fingerprint as this version writes it."""
+    asked = [name for name in ASKED if found and found.get(name)]
+    if found is None or "kind" in found or not (asked or "heads.kind" in found):
+        return found
+    kind = str(found.get("heads.kind")) if not asked else ASKED[asked[0]]
+    plan = f"{PLAN_OF[kind]}." if kind in PLAN_OF else ""
+    kind = next((one for name, one in SWITCHES.items() if name.startswith(plan) and found.get(name)), kind)
+    usual = dict(_flat(asdict(Recipe())))
+    kept = {name: value for name, value in found.items() if name not in GONE and (name not in ASKED or value)}
+    return {"kind": kind} | {name: value for name, value in kept.items() if name not in ASKED or value != usual[name]}
 
 
 def _difference(before: dict[str, Any] | None, now: dict[str, Any]) -> str:
@@ -142,68 +169,3 @@ def _difference(before: dict[str, Any] | None, now: dict[str, Any]) -> str:
 def _word(value: Any) -> str:
     """A value as the command line writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# A checkpoint is whole if the digests written after it are those of its files: a kill or a full disk leaves part of it.
-
-
-WHOLE = "whole.json"
-NUMBER = re.compile(r"checkpoint-(\d+)")
-OF_A_PROCESS = re.compile(r"rng_state_\d+\.pth")  # written by each of several processes in its own time
-
-
-class MarksWhole(TrainerCallback):
-    """Writes the digests of a checkpoint's files into it when all are written."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero and checkpoint.is_dir():
-            write_atomically(checkpoint / WHOLE, json.dumps(_digests(checkpoint), indent=1), "output=FOLDER")
-
-
-def last_whole(output: Path, told: bool = True) -> Path | None:
-    """The last checkpoint that is whole; None without one. `told`: each that is skipped is said on stderr."""
-    folder = output / CHECKPOINTS
-    there = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
-    for place in sorted((one for one in there if NUMBER.fullmatch(one.name)), key=step_of, reverse=True):
-        if (fault := _fault(place)) is None:
-            return place
-        if told:
-            print(f"{place}: {fault}; it is skipped", file=sys.stderr)
-    return None
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step after which a checkpoint was written."""
-    found = NUMBER.fullmatch(checkpoint.name)
-    assert found is not None
-    return int(found[1])
-
-
-def _fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be resumed; None if it is whole."""
-    marked = _read(checkpoint / WHOLE)
-    if marked is None:
-        return "this checkpoint is unfinished"
-    found = _digests(checkpoint)
-    damaged = [name for name, known in marked.items() if found.get(name) != known]
-    return f"this checkpoint is damaged ({', '.join(damaged)})" if damaged else None
-
-
-def _digests(checkpoint: Path) -> dict[str, str]:
-    return {
-        file.name: digest(file)
-        for file in sorted(checkpoint.iterdir())
-        if file.is_file() and file.name != WHOLE and not OF_A_PROCESS.fullmatch(file.name)
-    }
-
-
-def interrupted(recipe: Recipe) -> str:
-    """What Ctrl-C leaves of a training, and what the same command does with it."""
-    checkpoint = last_whole(Path(recipe.output).expanduser(), told=False)
-    if checkpoint is None:
-        return (
-            f"interrupted before the first checkpoint (save_steps={recipe.save_steps}): the same command starts again "
-            "from step 0"
-        )
-    return f"interrupted; the same command resumes from step {step_of(checkpoint)}"

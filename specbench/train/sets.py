@@ -1,193 +1,27 @@
-"""What a recipe trains and is measured on: its rows, its tokenizer, and the sets of token ids made of them.
+"""What a recipe trains and is measured on: its rows, and the sets of token ids made of them.
 
 Independent of networks or Trainers; a distilling recipe passes the target in.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
-import torch
 from datasets import Dataset
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
-from specbench.files import write_atomically
-from specbench.train.networks import load_tokenizer
-from specbench.train.rows import Row, joined, load_rows, made_passages, read, without_held_out, without_sentences
-from specbench.train.schema import DataPlan, Recipe
-
-Ids = list[int]
-
-
-def write_outputs(
-    target: PreTrainedModel,
-    sources: list[Ids],
-    *,
-    sampled: bool,
-    batch_size: int,
-    max_new_tokens: int,
-    seed: int,
-    per_source: float | None = None,
-    progress: bool = True,
-    purpose: str = "",
-) -> list[Ids]:
-    """One output per source, without the start token and closed by end-of-sequence if the target ended it.
-
-    Greedy, or sampled at T=1 from the whole distribution (no top-k, no top-p). Sources of like length share a batch.
-    `per_source` also limits outputs to so many tokens per source token: one output that never ends holds up a batch.
-    `purpose` is shown after the name of the progress bar.
-    """
-    torch.manual_seed(seed)
-    outputs: list[Ids] = [[] for _ in sources]
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    bar = tqdm(total=len(order), desc=f"{'sampled' if sampled else 'greedy'} outputs{purpose}", disable=not progress)
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        room = max_new_tokens
-        if per_source is not None:
-            room = min(room, 4 + int(per_source * max(len(sources[index]) for index in chosen)))
-        written = _one_batch(target, [sources[index] for index in chosen], sampled, room)
-        for index, output in zip(chosen, written, strict=True):
-            outputs[index] = output
-        bar.update(len(chosen))
-    bar.close()
-    return outputs
-
-
-def special_ids(target: PreTrainedModel) -> tuple[int, frozenset[int]]:
-    """The id that rows are filled up with, and the ids that end an output.
-
-    A decoder-only model may have several that end it, and none for filling up: then an end is taken.
-    """
-    given, pad = target.config.eos_token_id, target.config.pad_token_id
-    ends = frozenset(given if isinstance(given, (list, tuple)) else () if given is None else (given,))
-    return (pad if pad is not None else min(ends, default=0)), ends
-
-
-def padded(rows: list[Ids], pad: int) -> torch.Tensor:
-    """The rows as one tensor, filled up with `pad`."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
-
-
-def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int) -> Iterator[Ids]:
-    pad, ends = special_ids(target)
-    ids = padded(sources, pad).to(target.device)
-    # What comes before the outputs: a start token, or the prompt itself (then all of one length).
-    before = 1 if target.config.is_encoder_decoder else ids.shape[1]
-    with torch.inference_mode():
-        written = target.generate(
-            input_ids=ids,
-            attention_mask=padded([[1] * len(source) for source in sources], 0).to(target.device),
-            pad_token_id=pad,
-            do_sample=sampled,
-            num_beams=1,
-            temperature=1.0 if sampled else None,
-            top_k=0 if sampled else None,
-            top_p=1.0 if sampled else None,
-            max_new_tokens=max_new_tokens,
-        )
-    for row in written[:, before:].tolist():
-        closed = next((place for place, token in enumerate(row) if token in ends), None)
-        yield row[: closed + 1] if closed is not None else [token for token in row if token != pad]
-
-
-def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:
-    """The outputs in `path` if they are of exactly these sources (a resumed run), else those of `make()`."""
-    if path.is_file():
-        kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if [row["source"] for row in kept] == sources:
-            return [row["output"] for row in kept]
-    outputs = make()
-    lines = [json.dumps({"source": s, "output": o}) for s, o in zip(sources, outputs, strict=True)]
-    write_atomically(path, "\n".join(lines) + "\n", "output")
-    return outputs
-
+from specbench.train.passages import made_passages, without_sentences
+from specbench.train.recipe_rows import Row, joined, load_rows, without_held_out
+from specbench.train.recipe_schema import DataPlan, Recipe
+from specbench.train.target_texts import Ids, kept_outputs, write_outputs, written_tokens
+from specbench.train.tokenizers import fields
 
 SHARE_HELD_OUT = 5  # at most one row in so many is held out
-PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
-BYTES = [f"<0x{value:02X}>" for value in range(256)]
-
-
-def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
-    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for text that no piece covers.
-
-    Raises UserError if the text does not give that many pieces.
-    """
-    room = size - len(BYTES)
-    if room <= 3:
-        raise UserError(f"tokenizer.size is {size}: the bytes and special tokens alone are {len(BYTES) + 3} pieces")
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=room, special_tokens=[PAD, EOS, UNK], unk_token=UNK, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    pieces = _pieces(tokenizer)
-    if len(pieces) != room:
-        raise UserError(
-            f"tokenizer.size={size} is too large for this text: only {len(pieces) + len(BYTES)} pieces can be made"
-        )
-    # Bytes come last and score below every real piece, so that they are a fallback only.
-    floor = min(score for _, score in pieces) - 10.0
-    whole = pieces + [(byte, floor) for byte in BYTES]
-    tokenizer.model = models.Unigram(whole, unk_id=2, byte_fallback=True)
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    if closing:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
-        )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
-
-
-def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
-    """(piece, log probability) in the order of ids; the library gives them only in its JSON."""
-    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
-
-
-def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'); a text begins with [CLS].
-
-    Raises UserError if the text does not give that many pieces.
-    """
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    begin = ("[CLS]", special.index("[CLS]"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A", pair="[CLS] $A $B", special_tokens=[begin]
-    )
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() != size:
-        raise UserError(f"tokenizer.size={size} does not fit this text: {tokenizer.get_vocab_size()} pieces were made")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        bos_token="[CLS]",
-        eos_token="[SEP]",
-        mask_token="[MASK]",
-    )
-
-
-def fields(recipe: Recipe) -> tuple[str, ...]:
-    """The fields of a row that the recipe reads."""
-    return (recipe.data.source, recipe.data.target) if recipe.task == "seq2seq" else (recipe.data.text,)
 
 
 def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
@@ -209,25 +43,6 @@ def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
         return rows, held
     summaries = made_passages(plan.passages, plan.source, plan.target, recipe.seed)
     return rows + joined(rows, plan, recipe.seed) + summaries, held
-
-
-def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer the recipe names, the one already fitted for this run, or a new one fitted on its text."""
-    plan = recipe.tokenizer
-    where = plan.start_from or recipe.model.start_from or recipe.distill.target
-    fitted = output / "tokenizer"
-    if where or (fitted / "tokenizer.json").is_file():
-        return load_tokenizer(where or str(fitted))
-    extra = chain.from_iterable(islice(read(file), plan.extra_rows) for file in plan.extra)
-    # The prefix is read with every source, so it deserves pieces of its own.
-    prefix = [recipe.data.prefix] * len(rows) if recipe.task == "seq2seq" else []
-    texts = chain((row[name] for row in rows for name in fields(recipe)), prefix, (row["text"] for row in extra))
-    if plan.kind == "unigram":
-        tokenizer = fit_unigram(texts, plan.size, closing=recipe.task == "seq2seq")
-    else:
-        tokenizer = fit_wordpiece(texts, plan.size)
-    tokenizer.save_pretrained(fitted)
-    return tokenizer
 
 
 def training_set(
@@ -255,6 +70,7 @@ def training_set(
                 sampled=sampled,
                 batch_size=distill.generate_batch,
                 max_new_tokens=distill.max_new_tokens,
+                size=written_tokens(tokenizer, target),
                 per_source=distill.per_source,
                 seed=recipe.seed,
                 progress=recipe.progress,

@@ -5,6 +5,7 @@ Independent of recipes; the texts to learn on come from `train.sets`.
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +14,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.train.losses import distillation_loss, mean_overlap
 
+SHORT_FILE = 1000  # bytes
 ALPHA_EVERY = 5  # steps: three passes over the vocabulary each time
 NOT_DECAYED = ("norm", "bias", "ln_", "shared", "wte", "wpe")
 
@@ -126,6 +130,17 @@ def use_byte_dropout(model: nn.Module) -> None:
                 setattr(module, name, ByteDropout(child.p))
 
 
+def seconds_in(file: Path) -> float | None:
+    """The seconds that `Clock` has kept in a file; None, said on stderr, where it holds no number of seconds."""
+    try:
+        text = border.read_text(file, SHORT_FILE).strip()
+        seconds = float(border.parse(text, float))
+    except Unreadable as error:
+        print(f"{file}: is damaged ({error}); the time before is not known", file=sys.stderr)
+        return None
+    return seconds
+
+
 class Clock(TrainerCallback):
     """Keeps a training's seconds, over resumptions, in a file beside the checkpoints, written whenever one is."""
 
@@ -136,7 +151,7 @@ class Clock(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed = state.global_step > 0 and self.file.is_file()
-        self.before = float(self.file.read_text()) if resumed else 0.0
+        self.before = (seconds_in(self.file) or 0.0) if resumed else 0.0
         self.started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
 
-from specbench.compose.hydra_app import to_schema
+from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.checks import check
 from specbench.config.paths import shipped

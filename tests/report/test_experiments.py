@@ -6,7 +6,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from specbench.compose.hydra_app import to_schema
+from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import GAMMAS, check

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.train.schema import DataPlan, DistillPlan, ModelShape, OptimPlan, Recipe, TokenizerPlan
+from specbench.train.recipe_schema import DataPlan, DistillPlan, ModelShape, OptimPlan, Recipe, TokenizerPlan
 
 PEOPLE = {"man": "Mann", "dog": "Hund", "boy": "Junge", "baker": "Bäcker", "king": "König", "farmer": "Bauer"}
 DEEDS = {"sees": "sieht", "finds": "findet", "loves": "liebt", "hears": "hört", "paints": "malt", "greets": "grüßt"}

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.dflash.published import published_block
 from specbench.train.recipe import train
-from specbench.train.schema import BlockPlan, DistillPlan, Recipe
+from specbench.train.recipe_schema import BlockPlan, DistillPlan, Recipe
 
 
 def block_recipe(target: Recipe, folder: Path, rank: int, steps: int = 24, minutes: float | None = None) -> Recipe:
@@ -18,6 +18,7 @@ def block_recipe(target: Recipe, folder: Path, rank: int, steps: int = 24, minut
         target,
         name="block",
         output=f"{target.output}-block-{rank}",
+        kind="dspark" if rank else "dflash",
         block=BlockPlan(size=4, layers=1, taps=[0, 1], places=8, rank=rank),
         distill=DistillPlan(target=str(folder)),
         optim=replace(target.optim, max_steps=steps, lr=0.01, lr_scale="flat", warmup_steps=0, max_minutes=minutes),
@@ -52,7 +53,7 @@ def test_a_training_ends_in_time_and_goes_on(gpt_recipe: Recipe) -> None:
 
 
 def test_what_cannot_be_trained_is_refused(t5_recipe: Recipe, gpt_recipe: Recipe) -> None:
-    with pytest.raises(UserError, match="task is 'seq2seq': block.size needs lm, a decoder-only target"):
+    with pytest.raises(UserError, match="task is 'seq2seq': kind=dflash needs lm, a decoder-only target"):
         train(block_recipe(t5_recipe, Path("none"), 0))
     with pytest.raises(UserError, match="optim.max_minutes is 0: it must be above 0, or null"):
         train(block_recipe(gpt_recipe, Path("none"), 0, minutes=0))

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.errors import UserError
 from specbench.methods.eagle.network import Eagle
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
 
 def eagle_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan, lr: float = 0.05, **data: Any) -> Recipe:
@@ -21,6 +21,7 @@ def eagle_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan, lr: 
         target,
         name="layer",
         output=target.output + "-eagle",
+        kind="eagle3" if plan.taps else "eagle",
         eagle=plan,
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=steps, lr=lr, lr_scale="rms", warmup_steps=0),
@@ -82,9 +83,9 @@ def test_eagle3_on_a_decoder_only_target_has_a_vocabulary_of_its_own(gpt_recipe:
 def test_what_a_recipe_of_eagle_refuses(t5_recipe: Recipe) -> None:
     for plan, said in (
         (EaglePlan(steps=9), "eagle.steps is 9: it must be from 1 to 8"),
-        (EaglePlan(steps=1, vocabulary=10), "are eagle3's; set eagle.taps"),
+        (EaglePlan(steps=1, vocabulary=10), "are eagle3's; set kind=eagle3"),
         (EaglePlan(steps=1, taps=[1, 2], own_head=True), "eagle.own_head=true: give eagle.vocabulary"),
         (EaglePlan(steps=1), "distill.target is not set"),
     ):
         with pytest.raises(UserError, match=said):
-            train(replace(t5_recipe, eagle=plan))
+            train(replace(t5_recipe, kind="eagle3" if plan.taps else "eagle", eagle=plan))

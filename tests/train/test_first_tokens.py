@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from test_parts import RECIPES, composed
 
 from specbench.config.model import ModelConfig
-from specbench.config.paths import conf_dir, shipped
+from specbench.config.paths import shipped
+from specbench.config.recipes import recipe_content
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 from specbench.train import networks
-from specbench.train.schema import ModelShape, Recipe
-from specbench.train.sets import fields, make_tokenizer, training_set
+from specbench.train.recipe_schema import ModelShape, Recipe
+from specbench.train.sets import training_set
+from specbench.train.tokenizers import fields, make_tokenizer
 
 TRAINED = {"lm": "gpt-mini", "seq2seq": "t5-mini"}
 
@@ -37,7 +38,7 @@ def as_run_reads_it(recipe: Recipe, rows: list[dict], output: Path) -> tuple[Voc
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_first_token_of_a_prompt_occurs_in_training(name: str, rows: list[dict], tmp_path: Path) -> None:
-    distils = "target" in (yaml.safe_load((conf_dir() / "recipe" / f"{name}.yaml").read_text()).get("distill") or {})
+    distils = "target" in (recipe_content(name).get("distill") or {})
     open_keys = (["distill.target=x"] if distils else []) + (["model.start_from=x"] if name == "pard" else [])
     recipe = composed(name, "data.path=[x.jsonl]", *open_keys)
     vocabulary, folder = as_run_reads_it(recipe, rows, tmp_path)

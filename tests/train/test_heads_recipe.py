@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.train.recipe import train
-from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
+from specbench.train.recipe_schema import BlockwisePlan, DistillPlan, Recipe
 
 
 def losses(folder: Path) -> list[float]:
@@ -25,6 +25,7 @@ def heads_recipe(target: Recipe, folder: Path, steps: int, **data: object) -> Re
         target,
         name="heads",
         output=target.output + "-heads",
+        kind="blockwise",
         blockwise=BlockwisePlan(heads=3, hidden=16),
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=steps, lr=0.05, warmup_steps=0),
@@ -78,9 +79,9 @@ def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
 
 
 def test_heads_need_a_target_and_a_number(t5_recipe: Recipe) -> None:
-    with pytest.raises(UserError, match="distill.target is not set: heads are trained on a target"):
-        train(replace(t5_recipe, blockwise=BlockwisePlan(heads=3)))
+    with pytest.raises(UserError, match="distill.target is not set: kind=blockwise is trained on a target"):
+        train(replace(t5_recipe, kind="blockwise", blockwise=BlockwisePlan(heads=3)))
     with pytest.raises(UserError, match="distill.start_from: is for heads; a model continues from model.start_from"):
         train(replace(t5_recipe, distill=DistillPlan(start_from="models/heads")))
     with pytest.raises(UserError, match="blockwise.heads is 1: it must be from 2 to 65"):
-        train(replace(t5_recipe, blockwise=BlockwisePlan(heads=1)))
+        train(replace(t5_recipe, kind="blockwise", blockwise=BlockwisePlan(heads=1)))

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.quality import alpha, target_outputs
-from specbench.train.recipe import usual_taps
-from specbench.train.schema import Recipe, check
+from specbench.train.draft_alpha import alpha, engine_of, target_outputs
+from specbench.train.fitting import usual_taps
+from specbench.train.recipe_checks import check
+from specbench.train.recipe_schema import Recipe
 
 SMALL = [
     "optim.max_steps=2",
@@ -164,11 +165,12 @@ def test_texts_too_short_to_measure_on_end_a_training_before_it_begins(
 def test_alpha_on_shared_outputs_is_the_same(target: Path) -> None:
     first, second = (AutoModelForCausalLM.from_pretrained(target) for _ in range(2))
     sources = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    engine = engine_of(first, 43)
     for sampled in (False, True):
-        outputs = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
-        shared = alpha(first, second, sources, outputs, sampled=sampled, seed=3)
-        again = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
-        assert outputs == again and shared == alpha(first, second, sources, again, sampled=sampled, seed=3)
+        outputs = target_outputs(engine, sources, sampled=sampled, max_new_tokens=6, seed=3)
+        shared = alpha(first, second, sources, outputs, sampled=sampled, size=43)
+        again = target_outputs(engine, sources, sampled=sampled, max_new_tokens=6, seed=3)
+        assert outputs == again and shared == alpha(first, second, sources, again, sampled=sampled, size=43)
 
 
 @pytest.mark.full

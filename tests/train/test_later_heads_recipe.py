@@ -20,12 +20,12 @@ from specbench.errors import UserError
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, HeadsPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer
 
 PLANS = {
-    "medusa": HeadsPlan("medusa", number=3, layers=2, rank=4),
-    "hydra": HeadsPlan("hydra", number=3, narrow=8, rank=4),
+    "medusa": HeadsPlan(number=3, layers=2, rank=4),
+    "hydra": HeadsPlan(number=3, narrow=8, rank=4),
 }
 CLASSES = {"medusa": MedusaHeads, "hydra": HydraHeads}
 
@@ -33,7 +33,7 @@ CLASSES = {"medusa": MedusaHeads, "hydra": HydraHeads}
 def random_learner(kind: str, family: str) -> Any:
     torch.manual_seed(3)
     target = network(family, 4)
-    learner = make_learner(Recipe(heads=PLANS[kind]), target, Dataset.from_dict({}))
+    learner = make_learner(Recipe(kind=kind, heads=PLANS[kind]), target, Dataset.from_dict({}))
     for weight in learner.trained.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return learner.eval()
@@ -110,6 +110,7 @@ def heads_recipe(target: Recipe, folder: Path, kind: str, steps: int, **keys: An
         target,
         name=kind,
         output=f"{target.output}-{kind}",
+        kind=kind,
         heads=PLANS[kind],
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=steps, lr=0.05, warmup_steps=0),
@@ -169,12 +170,12 @@ def test_heads_of_a_decoder_only_target(kind: str, gpt_recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"kind": "hydro"}, "heads.kind is 'hydro': choose one of medusa, hydra"),
+        ({"kind": "hydro"}, "kind is 'hydro': choose one of model, blockwise, medusa, hydra"),
         ({"kind": "medusa", "number": 0}, "heads.number is 0: it must be from 1 to 64"),
         ({"kind": "hydra", "decay": 0.0}, "heads.decay is 0.0: it must be above 0"),
-        ({"kind": "hydra"}, "distill.target is not set: heads are trained on a target"),
+        ({"kind": "hydra"}, "distill.target is not set: kind=hydra is trained on a target"),
     ],
 )
 def test_what_a_recipe_of_heads_refuses(keys: dict[str, Any], said: str, t5_recipe: Recipe) -> None:
     with pytest.raises(UserError, match=said):
-        train(replace(t5_recipe, heads=HeadsPlan(**keys)))
+        train(replace(t5_recipe, kind=keys.pop("kind"), heads=HeadsPlan(**keys)))

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.errors import UserError
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, LookAheadPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, LookAheadPlan, Recipe
 
 PLAN = LookAheadPlan(number=3, places=4)
 
 
 def random_learner(family: str) -> Any:
     torch.manual_seed(3)
-    return make_learner(Recipe(look_ahead=PLAN), network(family, 4), Dataset.from_dict({}))
+    return make_learner(Recipe(kind="pass", look_ahead=PLAN), network(family, 4), Dataset.from_dict({}))
 
 
 def plain_logits(learner: Any, family: str, ahead: int, place: int) -> torch.Tensor:
@@ -64,6 +64,7 @@ def recipe_of(target: Recipe, folder: Path, **keys: Any) -> Recipe:
         target,
         name="pass",
         output=f"{target.output}-pass",
+        kind="pass",
         look_ahead=PLAN,
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=30, lr=0.3, lr_scale="rms", warmup_steps=0),
@@ -101,9 +102,9 @@ def test_embeddings_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
         ({"number": 17}, "look_ahead.number is 17: it must be from 1 to 16"),
         ({"number": 2, "places": 0}, "look_ahead.places is 0: it must be at least 1"),
         ({"number": 2, "decay": 2.0}, "look_ahead.decay is 2.0: it must be above 0"),
-        ({"number": 2}, "distill.target is not set: heads are trained on a target"),
+        ({"number": 2}, "distill.target is not set: kind=pass is trained on a target"),
     ],
 )
 def test_what_a_recipe_refuses(keys: dict[str, Any], said: str, t5_recipe: Recipe) -> None:
     with pytest.raises(UserError, match=said):
-        train(replace(t5_recipe, look_ahead=LookAheadPlan(**keys)))
+        train(replace(t5_recipe, kind="pass", look_ahead=LookAheadPlan(**keys)))

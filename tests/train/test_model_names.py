@@ -8,7 +8,7 @@ import pytest
 from specbench.cli import main
 from specbench.config.places import model_at
 from specbench.errors import UserError
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 

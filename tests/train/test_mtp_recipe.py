@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.mtp.network import Mtp
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
 
 def depth_recipe(target: Recipe, folder: Path, steps: int) -> Recipe:
@@ -19,7 +19,8 @@ def depth_recipe(target: Recipe, folder: Path, steps: int) -> Recipe:
         target,
         name="depth",
         output=target.output + "-mtp",
-        eagle=EaglePlan(steps=2, mtp=True, noise=0.0),
+        kind="mtp",
+        eagle=EaglePlan(steps=2, noise=0.0),
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=steps, lr=0.05, lr_scale="rms", warmup_steps=0),
         data=replace(target.data, eval_path=[], hold_out=24),

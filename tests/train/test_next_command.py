@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from specbench.cli import main
 from specbench.records.catalog import Catalog
-from specbench.train import quality
-from specbench.train.quality import alpha, target_outputs
+from specbench.train import draft_alpha
+from specbench.train.draft_alpha import alpha, engine_of, target_outputs
 
 Capture = pytest.CaptureFixture[str]
 __all__ = ["prompts", "target"]
@@ -26,13 +26,7 @@ def no_generate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("no_generate")
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        pytest.param("distill", marks=pytest.mark.xfail(reason="an id beyond the draft's table")),
-        "medusa",
-    ],
-)
+@pytest.mark.parametrize("recipe", ["distill", "medusa"])
 def test_the_last_line_runs_the_draft_on_the_held_out_prompts(
     recipe: str, target: Path, prompts: Path, tmp_path: Path, capfd: Capture
 ) -> None:
@@ -61,10 +55,11 @@ def test_the_last_line_runs_the_draft_on_the_held_out_prompts(
 def test_completions_to_measure_on_end_at_the_tokens_of_alpha(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = AutoModelForCausalLM.from_pretrained(target)
     sources = [[5, 6, 7, 8 + index] for index in range(10)]
-    monkeypatch.setitem(quality.SCORED, "cpu", 20)
-    outputs = target_outputs(model, sources, sampled=True, max_new_tokens=8)
+    monkeypatch.setitem(draft_alpha.SCORED, "cpu", 20)
+    engine = engine_of(model, 43)
+    outputs = target_outputs(engine, sources, sampled=True, max_new_tokens=8)
     assert 2 <= len(outputs) < 10 and sum(map(len, outputs[:-1])) < 20 <= sum(map(len, outputs))
-    assert alpha(model, model, sources, outputs, sampled=True).tokens == sum(map(len, outputs))
+    assert alpha(model, model, sources, outputs, sampled=True, size=43).tokens == sum(map(len, outputs))
 
 
 @pytest.mark.usefixtures("no_generate")

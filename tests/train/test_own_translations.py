@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.train.rows import read
+from specbench.train.recipe_rows import read
 
 TOOL = Path(__file__).parents[2] / "tools" / "own_translations.py"
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from specbench.errors import UserError
 from specbench.methods.pard.config import FIELD
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, PardPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, PardPlan, Recipe
 
 
 def pard_recipe(target: Recipe, folder: Path, steps: int, plan: PardPlan | None = None) -> Recipe:
@@ -19,6 +19,7 @@ def pard_recipe(target: Recipe, folder: Path, steps: int, plan: PardPlan | None 
         target,
         name="at-once",
         output=target.output + "-pard",
+        kind="pard",
         pard=plan or PardPlan(steps=3),
         model=replace(target.model, start_from=str(folder)),
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),

@@ -11,26 +11,29 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from transformers import Seq2SeqTrainingArguments
 
-from specbench.config.paths import conf_dir, shipped
+from specbench.compose.unnamed import conf_of_hydra
+from specbench.config.catalogue import choice_names
+from specbench.config.paths import shipped
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.losses import distillation_loss, mean_overlap
-from specbench.train.rows import HeldOut, joined, load_rows, read, related_groups, without_held_out, words
-from specbench.train.schema import DataPlan, ModelShape, Recipe, check
-from specbench.train.sets import fit_unigram
+from specbench.train.recipe_checks import check
+from specbench.train.recipe_rows import HeldOut, joined, load_rows, read, related_groups, without_held_out, words
+from specbench.train.recipe_schema import DataPlan, ModelShape, Recipe
+from specbench.train.tokenizers import fit_unigram
 from specbench.train.trainers import ByteDropout, SizedTrainer, groups_by_size, use_byte_dropout
 
-RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
+RECIPES = choice_names("recipe")
 
 
 def composed(name: str, *overrides: str) -> Recipe:
     ConfigStore.instance().store(name="train_schema", node=Recipe)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         recipe = OmegaConf.to_object(compose("train", [f"recipe={name}", *overrides]))
     assert isinstance(recipe, Recipe)
     return recipe
@@ -172,7 +175,7 @@ def test_the_passages_of_ende_mini_have_each_of_its_sentences_once() -> None:
 def test_groups_are_the_same_in_every_process() -> None:
     """A resumed training needs the same rows, but the order of a set of strings differs from process to process."""
     code = (
-        "from specbench.train.rows import related_groups; from specbench.train.rows import read; "
+        "from specbench.train.recipe_rows import read, related_groups; "
         "texts = [row['en'] for row in read('shipped:data/ende-mini-train.jsonl.gz')]; "
         "print(related_groups(texts, lambda group: len(group) == 3))"
     )

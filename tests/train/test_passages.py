@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UserError
+from specbench.train.passages import lead, lead_3, made_passages, sentences, without_sentences
 from specbench.train.recipe import train
-from specbench.train.rows import lead, lead_3, made_passages, sentences, without_sentences
-from specbench.train.schema import DataPlan, PassagePlan, Recipe
+from specbench.train.recipe_schema import DataPlan, PassagePlan, Recipe
 from specbench.train.sets import pairs
 
 

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import UserError
 from specbench.methods.peagle.network import PEagle
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, EaglePlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
 
-PLAN = EaglePlan(steps=3, parallel=True, layers=2, taps=[0, 1, 2], vocabulary=20)
+PLAN = EaglePlan(steps=3, layers=2, taps=[0, 1, 2], vocabulary=20)
 
 
 def layers_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan = PLAN) -> Recipe:
@@ -20,6 +20,7 @@ def layers_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan = PL
         target,
         name="layers",
         output=target.output + "-peagle",
+        kind="peagle",
         eagle=plan,
         distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(target.optim, max_steps=steps, lr=0.05, lr_scale="rms", warmup_steps=0),
@@ -46,7 +47,6 @@ def test_layers_learn_on_a_frozen_target(gpt_recipe: Recipe) -> None:
 
 def test_what_it_refuses(t5_recipe: Recipe, tmp_path: Path) -> None:
     for plan, said in (
-        (replace(PLAN, taps=[], vocabulary=None), r"eagle.taps is \[\]: it must be three depths, or eagle.fused=true"),
         (replace(PLAN, layers=0), "eagle.layers is 0: it must be from 1 to 8"),
         (replace(PLAN, share=0.0), "eagle.share is 0.0: it must be above 0"),
     ):

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from specbench.errors import UserError
 from specbench.train.recipe import train
-from specbench.train.schema import DistillPlan, Recipe
+from specbench.train.recipe_schema import DistillPlan, Recipe
 from specbench.train.trainers import SizedTrainer
 
 

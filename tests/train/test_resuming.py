@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from specbench.choose.needs import of_training
 from specbench.cli import main
 from specbench.errors import UserError
+from specbench.train.checkpoints import last_whole
 from specbench.train.recipe import train
-from specbench.train.resuming import fingerprint, last_whole
-from specbench.train.schema import DataPlan, Recipe
+from specbench.train.recipe_schema import BlockwisePlan, DataPlan, DistillPlan, Recipe
+from specbench.train.resuming import fingerprint
+from specbench.train.target_texts import kept_outputs
 from specbench.train.trainers import SizedTrainer
 
 CHANGES: dict[str, Callable[[Recipe], Recipe]] = {
@@ -81,6 +84,55 @@ def test_force_starts_again_and_discards_all_that_the_other_left(begun: Recipe) 
     assert json.loads((folder / "training.json").read_text()) == fingerprint(other)
 
 
+def heads_on(t5_recipe: Recipe, start_from: str) -> Recipe:
+    """Heads that continue from `start_from`, on completions that the target writes before they are loaded."""
+    plan = DistillPlan(target=t5_recipe.output, greedy=0.1, sampled=0.0, max_new_tokens=4, start_from=start_from)
+    optim = replace(t5_recipe.optim, max_steps=1)
+    heads = BlockwisePlan(heads=2, hidden=8)
+    return replace(
+        t5_recipe, output=f"{t5_recipe.output}-heads", distill=plan, optim=optim, kind="blockwise", blockwise=heads
+    )
+
+
+def test_a_start_that_failed_leaves_no_other_training(t5_recipe: Recipe, tmp_path: Path) -> None:
+    train(t5_recipe)
+    first = train(replace(heads_on(t5_recipe, ""), output=str(tmp_path / "first")))
+    other = train(replace(heads_on(t5_recipe, ""), output=str(tmp_path / "other"), blockwise=BlockwisePlan(heads=3)))
+    for wrong, said in ((str(tmp_path / "nowhere"), "give a folder with one"), (str(other), "not weights of the kind")):
+        with pytest.raises(UserError, match=said):
+            train(heads_on(t5_recipe, wrong))
+    assert (train(heads_on(t5_recipe, str(first))) / "heads.safetensors").is_file()
+
+
+def test_a_start_that_failed_on_its_rows_leaves_no_other_training(
+    gpt_recipe: Recipe, rows: list[dict], jsonl: Callable[[str, list[dict]], str]
+) -> None:
+    held = replace(gpt_recipe, data=replace(gpt_recipe.data, hold_out=20))
+    short = jsonl("short.jsonl.gz", [{"text": row["text"][:6]} for row in rows])
+    pieces = replace(held.tokenizer, size=29)  # as many as this text has
+    with pytest.raises(UserError, match=r"data.hold_out: no text"):
+        train(replace(held, data=replace(held.data, path=[short]), tokenizer=pieces))
+    assert (train(held) / "model.safetensors").is_file()
+
+
+def test_a_start_that_failed_discards_nothing_of_the_same_training(begun: Recipe, tmp_path: Path) -> None:
+    unread = replace(begun.data, eval_path=[str(tmp_path / "nowhere.jsonl")])
+    with pytest.raises(UserError, match="nowhere.jsonl"):
+        train(replace(begun, data=unread))
+    assert last_whole(Path(begun.output)) is not None
+    assert (train(begun) / "model.safetensors").is_file()
+
+
+def test_force_discards_nothing_for_a_start_from_nothing(t5_recipe: Recipe, tmp_path: Path) -> None:
+    train(t5_recipe)
+    recipe = heads_on(t5_recipe, "")
+    folder = train(recipe)
+    wrong = replace(recipe, force=True, distill=replace(recipe.distill, start_from=str(tmp_path / "nowhere")))
+    with pytest.raises(UserError, match="give a folder with one"):
+        train(wrong)
+    assert last_whole(folder) is not None and json.loads((folder / "training.json").read_text()) == fingerprint(recipe)
+
+
 def test_weights_of_an_unknown_training_are_not_overwritten(gpt_recipe: Recipe) -> None:
     folder = Path(gpt_recipe.output)
     folder.mkdir()
@@ -132,7 +184,11 @@ def test_without_a_whole_checkpoint_training_starts_from_step_0(begun: Recipe) -
     ("save_steps", "said"),
     [
         (1, "interrupted; the same command resumes from step 2"),
-        (300, "interrupted before the first checkpoint (save_steps=300): the same command starts again from step 0"),
+        (
+            300,
+            "interrupted before the first checkpoint (save_steps=300): the same command starts again from step 0, with "
+            "the fitted tokenizer",
+        ),
     ],
 )
 def test_ctrl_c_says_what_it_leaves(
@@ -150,3 +206,25 @@ def test_ctrl_c_says_what_it_leaves(
 def test_a_fingerprint_names_no_folder_of_this_machine(gpt_recipe: Recipe, tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(fingerprint(gpt_recipe))
     assert fingerprint(Recipe(data=DataPlan())) == {}
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"source": [1], "output": "x"}\n', b"\xff\n", b'{"source": [1]}\n'])
+def test_damaged_outputs_are_written_again_and_said(
+    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "target-greedy.jsonl"
+    file.write_bytes(content)
+    assert kept_outputs(file, [[1]], lambda: [[2, 3]]) == [[2, 3]]
+    assert f"{file}: is damaged (" in capfd.readouterr().err
+    assert kept_outputs(file, [[1]], lambda: [[4]]) == [[2, 3]]
+
+
+@pytest.mark.parametrize("content", ["", "soon", "NaN", "[1]", "1" * 2000])
+def test_a_damaged_clock_is_said_and_training_goes_on(
+    content: str, begun: Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (Path(begun.output) / "seconds.txt").write_text(content)
+    needs = of_training(begun)
+    assert "seconds.txt: is damaged (" in capfd.readouterr().err
+    assert "at the rate of those before" not in needs.known_from
+    assert (train(begun) / "model.safetensors").is_file()

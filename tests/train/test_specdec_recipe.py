@@ -17,7 +17,7 @@ from specbench.errors import UserError
 from specbench.methods.specdec.captured import ParallelEntries, beside
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
-from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan
+from specbench.train.recipe_schema import DistillPlan, Recipe, SpecDecPlan
 
 PLAN = SpecDecPlan(queries=3, layers=[0, 1], share=1.0)
 SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]
@@ -36,7 +36,7 @@ def batch() -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def test_teacher_forced_predictions_are_those_of_drafting() -> None:
     """Of a padded batch, each text against steps of the decoder alone; a query later they are others."""
-    learner: Any = make_learner(Recipe(specdec=PLAN), network("t5", 4), Dataset.from_dict({}))
+    learner: Any = make_learner(Recipe(kind="specdec", specdec=PLAN), network("t5", 4), Dataset.from_dict({}))
     given = {name: ids for name, ids in batch().items() if name != "labels"}
     for row, (source, text) in enumerate(((SOURCE, TEXT), (SOURCE[:3], TEXT[:-3]))):
         output = learner.target(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0]]), use_cache=True)
@@ -61,6 +61,7 @@ def test_the_decoder_learns_on_a_frozen_t5(t5_recipe: Recipe, pairs: str) -> Non
         t5_recipe,
         name="decoder",
         output=t5_recipe.output + "-specdec",
+        kind="specdec",
         specdec=PLAN,
         distill=DistillPlan(target=str(target), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
         optim=replace(t5_recipe.optim, max_steps=20, lr=0.05, lr_scale="rms", warmup_steps=0),
@@ -85,10 +86,12 @@ def test_what_the_recipe_refuses(t5_recipe: Recipe, gpt_recipe: Recipe) -> None:
         (PLAN, "distill.target is not set"),
     ):
         with pytest.raises(UserError, match=said):
-            train(replace(t5_recipe, specdec=plan))
-    with pytest.raises(UserError, match="task is 'lm': specdec.queries needs seq2seq"):
-        train(replace(gpt_recipe, specdec=PLAN))
+            train(replace(t5_recipe, kind="specdec", specdec=plan))
+    with pytest.raises(UserError, match="task is 'lm': kind=specdec needs seq2seq"):
+        train(replace(gpt_recipe, kind="specdec", specdec=PLAN))
     with pytest.raises(UserError, match=r"specdec.layers is \[0, 2\]: the target has 2 decoder layers"):
-        make_learner(Recipe(specdec=replace(PLAN, layers=[0, 2])), network("t5", 4), Dataset.from_dict({}))
+        make_learner(
+            Recipe(kind="specdec", specdec=replace(PLAN, layers=[0, 2])), network("t5", 4), Dataset.from_dict({})
+        )
     with pytest.raises(UserError, match="distill.target: SpecDec's decoder reads the encoder of a T5"):
-        make_learner(Recipe(specdec=PLAN), network("gpt2", 4), Dataset.from_dict({}))
+        make_learner(Recipe(kind="specdec", specdec=PLAN), network("gpt2", 4), Dataset.from_dict({}))

@@ -89,8 +89,13 @@ class Predictions:
         whole: Collection[str] = (),
         trees: Mapping[str, Grown] | None = None,
         one_cost_per_pass: bool = False,
+        groups: Sequence[int] | None = None,
     ) -> None:
-        """`one_cost_per_pass`: the rounds are of a batch, where all passes of a (draft, gamma) cost the same."""
+        """Keep what was scored and timed, and predict.
+
+        one_cost_per_pass: the rounds are of a batch, where all passes of a (draft, gamma) cost the same.
+        groups: a number for each completion, the same where prompts are equal: those count as one in intervals.
+        """
         self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens
         timed = Costs(rounds)
@@ -113,16 +118,18 @@ class Predictions:
             for key in self.prices.costs
         }  # [prompts, 2, gamma + 1]
         prompts = len(self.tokens_P)
-        if prompts < 2 or len(timed.rounds) < 2:
+        groups = range(prompts) if groups is None else groups
+        self.prompts = len(set(groups))  # different ones
+        if self.prompts < 2 or len(timed.rounds) < 2:
             self.weights_SP, self.drawn = np.empty((0, prompts), np.int64), []
         else:
             generator = np.random.default_rng(seed)
-            self.weights_SP = draw_weights(prompts, resamples, generator)
+            self.weights_SP = draw_weights(self.prompts, resamples, generator)[:, list(groups)]
             picks = generator.integers(len(timed.rounds), size=(TABLES, len(timed.rounds)))
             self.drawn = [self._with_all(timed.prices(picked)) for picked in picks]
         self.resampled = {key: self._resampled(key) for key in self.counts}
         alphas = {
-            draft: over_rows([(sum(a.beta), len(a.beta)) for a in texts], ratio, scale="probability")
+            draft: over_rows([(sum(a.beta), len(a.beta)) for a in texts], ratio, scale="probability", groups=groups)
             for draft, texts in found.items()
         }
         ranked = [self._predict(key, alphas[key[0]]) for key in self.counts]
@@ -176,7 +183,7 @@ class Predictions:
 
     def _interval(self, value: float, resampled_S: NDArray[np.float64], scale: Scale = "ratio") -> Interval:
         """Over prompts and rounds, of which there may be fewer."""
-        return of_resamples(value, resampled_S, min(len(self.tokens_P), self.rounds), scale)
+        return of_resamples(value, resampled_S, min(self.prompts, self.rounds), scale)
 
     def _speedup(self, key: Key) -> float:
         spent = (self.counts[key] * self.prices.of_passes(key)).sum()

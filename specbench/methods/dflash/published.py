@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Qwen3Config
 from transformers.activations import ACT2FN
 
-from specbench.config.paths import training_command
+from specbench.config.recipes import training_command
 from specbench.engine.saved_heads import fingerprint, same_weights
 from specbench.engine.weights.checkpoint import CONFIG, read_config, read_tensors
 from specbench.engine.weights.files import weight_files

@@ -26,7 +26,7 @@ from specbench.methods.decoder_layer import LayerShape
 from specbench.methods.dflash.network import BlockDrafter, BlockShape
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import BlockPlan, Recipe
+from specbench.train.recipe_schema import BlockPlan, Recipe
 
 HEAD_WIDTH = 32  # the least of the layers' attention
 

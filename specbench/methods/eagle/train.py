@@ -32,8 +32,9 @@ from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.eagle.unrolled import unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import Recipe, resolve
-from specbench.train.sets import special_ids
+from specbench.train.recipe_places import resolve
+from specbench.train.recipe_schema import Recipe
+from specbench.train.target_texts import special_ids
 
 SMALL = 0.05  # of the embedding's part, beside the feature's
 

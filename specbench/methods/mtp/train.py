@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from specbench.methods.eagle.train import EagleLearner
 from specbench.methods.mtp.network import Mtp
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 
 class MtpLearner(EagleLearner):

@@ -23,7 +23,7 @@ from specbench.methods.at_once import positions_after
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 
 class TargetOutput(NamedTuple):

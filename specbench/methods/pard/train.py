@@ -24,8 +24,8 @@ from specbench.methods.pard.config import FIELD
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import Recipe
-from specbench.train.sets import special_ids
+from specbench.train.recipe_schema import Recipe
+from specbench.train.target_texts import special_ids
 
 
 class TargetOutput(NamedTuple):

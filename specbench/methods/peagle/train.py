@@ -17,8 +17,8 @@ from specbench.methods.at_once import all_places, sampled_places
 from specbench.methods.eagle.network import EagleShape
 from specbench.methods.eagle.train import EagleLearner, TargetOutput, borrow_weights
 from specbench.methods.peagle.network import LaterLayer, PEagle, PEagleShape
-from specbench.train.schema import Recipe
-from specbench.train.sets import special_ids
+from specbench.train.recipe_schema import Recipe
+from specbench.train.target_texts import special_ids
 
 START = 0.25  # of what layers after the first add at the start
 

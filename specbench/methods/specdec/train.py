@@ -25,7 +25,7 @@ from specbench.methods.decoder_layer import final_norm, layer_shape
 from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.losses import distillation_loss
-from specbench.train.schema import Recipe
+from specbench.train.recipe_schema import Recipe
 
 
 class TargetOutput(NamedTuple):

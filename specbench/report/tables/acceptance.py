@@ -4,7 +4,7 @@ import pandas as pd
 
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum
 from specbench.analysis.acceptance.strata import strata as divided
-from specbench.config.drafts import alpha_is_of
+from specbench.config.draft_labels import alpha_is_of
 from specbench.formatting import NONE, draft_name, interval, interval_of, number
 from specbench.records.alphas import alphas
 from specbench.records.frame import PAIR, Records, choose, remark

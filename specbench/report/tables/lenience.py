@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-from specbench.config.drafts import alpha_is_of
+from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas

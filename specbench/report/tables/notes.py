@@ -3,7 +3,7 @@
 import pandas as pd
 
 from specbench.analysis.summary import completed
-from specbench.config.drafts import alpha_is_of
+from specbench.config.draft_labels import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date

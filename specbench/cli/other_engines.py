@@ -1,0 +1,119 @@
+"""Other engines: `--for ENGINE` prints settings, `engine=transformers` times that engine instead of our loop.
+
+Settings are of a new document or of a saved one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specbench.cli.formats import print_rows, print_settings
+from specbench.cli.overrides import CommandLine
+from specbench.errors import UserError, closest_first
+from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
+from specbench.interop.serving.settings.engines import ENGINES, Span
+
+TRANSFORMERS = "transformers"
+
+
+def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
+    """`command` with an engine of ours, and the other engine that it names, if any.
+
+    With another engine our models only score, so they run eagerly, which needs no preparation. Raises UserError if
+    `engine=openai`, which cannot be timed from the command line.
+    """
+    engine = command.options.get("engine")
+    if engine is None:
+        return command, None
+    if engine == "openai":
+        raise UserError(
+            "engine=openai: recommend cannot time a server, which drafts as it was started; time two of them from "
+            "Python (specbench.serving.openai, docs/serving.md), or ask for its settings with --for"
+        )
+    ours = "eager" if engine == TRANSFORMERS else engine
+    overrides = [*command.overrides, f"engine={ours}"]
+    return replace(command, overrides=overrides), engine if engine == TRANSFORMERS else None
+
+
+def requested(options: Mapping[str, str]) -> list[str]:
+    """The engines that --for names. Raises UserError for one that is not known, or for what goes with --for alone."""
+    if "for" not in options:
+        alone = next((name for name in ("from", "schedule") if name in options), None)
+        if alone is not None:
+            raise UserError(f"--{alone}: goes with --for ENGINE")
+        return []
+    names = [name for name in options["for"].split(",") if name]
+    for name in names or [""]:
+        if name not in ENGINES:
+            raise UserError(f"--for {name}: no such engine; choose from {', '.join(closest_first(name, ENGINES))}")
+    if "schedule" in options:
+        parse_schedule(options["schedule"])
+    return names
+
+
+def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
+    """The settings of each engine that `options` name."""
+    if "load_id" in document and "schedule" not in options:
+        return settings_under_load(document, requested(options))
+    schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
+    return [settings_for(document, name, schedule) for name in requested(options)]
+
+
+def of_saved(form: str, options: Mapping[str, str]) -> None:
+    """Print what to set for a recommendation that was saved. Raises UserError where its file is none."""
+    from specbench.border import Unreadable
+    from specbench.records.documents import read_document
+
+    file = Path(options["from"])
+    if not file.exists():
+        raise UserError(
+            f"--from {file}: there is no file of that name; specbench recommend writes results/recommend/ID.json"
+        )
+    try:
+        document = read_document(file)
+    except Unreadable as error:
+        raise UserError(f"--from {file}: is not a JSON document ({error})") from error
+    shown = settings_of_engines(document, options)
+    print_rows(form, shown, lambda: print_settings(shown))
+
+
+GOODPUT = "highest goodput over the target's alone, simulated"
+
+
+def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[EngineSettings]:
+    """The settings of each engine for the candidates, best goodput first, each with its own gamma by batch size."""
+    rows, found = as_ranking(record), list[EngineSettings]()
+    for name in engines:
+        settings = settings_for({"rows": []}, name)
+        refused = [] if rows else ["no draft pays at any load here: serve without one"]
+        for row in rows:
+            document = {**record, "rows": [row]}
+            settings = settings_for(document, name, row["schedule"])
+            refused += settings["refused"]
+            if settings["gamma"] is not None:
+                break
+        found.append(settings | {"refused": refused, "measure": GOODPUT})
+    return found
+
+
+def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each candidate that pays at some load, as in a ranking, with its schedule."""
+    goodput: dict[str, float] = {}
+    # More tokens a second at some number of rows are not more requests served in time.
+    pays = {row["candidate"] for row in record["best"]}
+    for row in record["rows"]:
+        goodput[row["candidate"]] = max(goodput.get(row["candidate"], 0.0), row["goodput"])
+    known = {one["candidate"]: one for one in record["alpha_rows"]}
+    rows = []
+    for name in sorted(pays & {*record["schedules"]}, key=lambda name: -goodput[name]):
+        spans = [Span(one["first"], one["last"], one["gamma"]) for one in record["schedules"][name]]
+        drafting = [span.gamma for span in spans if span.gamma]
+        if drafting:
+            rows.append({
+                **known[name], "gamma": drafting[0], "schedule": spans,
+                "estimated": {"value": goodput[name] / goodput["none"]},
+            })  # fmt: skip
+    return rows

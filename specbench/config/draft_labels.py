@@ -1,0 +1,28 @@
+"""What the label of a draft in tables tells of it."""
+
+from collections.abc import Iterable
+
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.methods.model.config import ONLINE
+from specbench.methods.several.config import HorizontalConfig
+
+
+def beyond_the_paper(name: str) -> bool:
+    """Whether a draft of this label (`DraftConfig.label`) is of a kind that the paper does not measure."""
+    kinds = [kind for kind, config in DRAFT_KINDS.items() if not config.paper]
+    return name.endswith(("-gram", f"-{ONLINE}")) or _is_of(name, kinds)
+
+
+def falls_with_position(name: str) -> bool:
+    """Whether a draft of this label is accepted less often the further ahead it drafts, so that one α does not do."""
+    return _is_of(name, [kind for kind, config in DRAFT_KINDS.items() if config.falls_with_position])
+
+
+def alpha_is_of(name: str) -> str | None:
+    """Whose α a draft of this label has, if it is that of a part: in a horizontal cascade the first draft writes it."""
+    return "first draft" if _is_of(name, [HorizontalConfig.kind]) else None
+
+
+def _is_of(name: str, kinds: Iterable[str]) -> bool:
+    """Whether a label is that of a draft of one of these kinds, which it begins with."""
+    return any(name == kind or name.startswith(f"{kind}-") for kind in kinds)

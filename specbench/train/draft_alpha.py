@@ -1,0 +1,185 @@
+"""α of a draft that is trained, on completions that its target writes.
+
+It is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q one-hot
+at T=0. Logits past the tokenizer's last token are cut off before the softmax, as `sampling.standardise` does in
+`specbench run`: p and q add up to 1 over the tokens that a run of the pair can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.algorithm.decoding import DecodingSpec, autoregressive
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.sampling import Sampling
+from specbench.stats import Interval, over_rows, ratio
+from specbench.train.recipe_schema import Recipe
+from specbench.train.target_texts import Ids, padded, special_ids, written_tokens
+
+AT_ONCE = 64  # sources that alpha is measured on
+SCORED = {"cpu": 2_000, "gpu": 10_000}  # tokens that it is measured on, as by `specbench alpha`
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """α with a 95% interval over prompts and the number of tokens it is a mean of."""
+
+    interval: Interval
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{in_words(self.interval, 3)} on {self.tokens:,} tokens"
+
+
+def in_words(interval: Interval, digits: int) -> str:
+    """A value with its bounds, where it has any."""
+    bounds = "" if interval.low is None else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{interval.value:.{digits}f}{bounds}"
+
+
+def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
+    """`target` by the engine of `specbench run`, which writes the first `size` tokens alone."""
+    return with_engine("auto", target, size, special_ids(target)[1], "auto")
+
+
+def target_outputs(
+    model: EagerModel,
+    sources: list[Ids],
+    *,
+    sampled: bool,
+    max_new_tokens: int,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Ids]:
+    """What the target `model` (`engine_of`) writes for the first of `sources`, which `alpha` is measured on.
+
+    It ends when it has written as many tokens as `specbench alpha` scores.
+    """
+    config = model.network.config
+    start = (config.decoder_start_token_id,) if config.is_encoder_decoder else ()
+    most = SCORED["cpu" if model.device.type == "cpu" else "gpu"]
+    spec = DecodingSpec.algorithm_1(Sampling(temperature=float(sampled)), max_new_tokens)
+    outputs: list[Ids] = []
+    written = 0
+    title = f"{'sampled' if sampled else 'greedy'} outputs to measure α"
+    with torch.inference_mode(), tqdm(total=most, desc=title, unit=" tokens", disable=not progress) as bar:
+        for index, source in enumerate(sources):
+            if written >= most:
+                break
+            prompt = Prompt(tuple(source), start) if start else Prompt((), tuple(source))
+            generator = torch.Generator(model.device).manual_seed(seed + index)
+            outputs.append(autoregressive(model, prompt, spec, generator).tokens)
+            written += len(outputs[-1])
+            bar.update(len(outputs[-1]))
+    return outputs
+
+
+def alpha(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    sources: list[Ids],
+    outputs: list[Ids],
+    *,
+    sampled: bool,
+    size: int,
+    progress: bool = False,
+) -> Alpha:
+    """α of `draft` on what `target` wrote for the first of `sources` (`target_outputs`): greedily (T=0), or at T=1."""
+    return alpha_of_each(target, [draft], sources, outputs, sampled=sampled, size=size, progress=progress)[0]
+
+
+def alpha_of_each(
+    target: PreTrainedModel,
+    drafts: Sequence[Any],
+    sources: list[Ids],
+    outputs: list[Ids],
+    *,
+    sampled: bool,
+    size: int,
+    progress: bool = False,
+) -> list[Alpha]:
+    """`alpha` of each of `drafts`, over the first `size` tokens; the target reads its outputs once for all."""
+    sources = sources[: len(outputs)]
+    sums_DP = np.zeros((len(drafts), len(sources)))
+    counts_P = np.array([len(output) for output in outputs], float)
+    for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
+        chosen = slice(start, start + AT_ONCE)
+        sums_DP[:, chosen] = _overlaps(target, drafts, sources[chosen], outputs[chosen], sampled, size)
+    return [
+        Alpha(over_rows(np.stack([sums_P, counts_P], 1), ratio, scale="probability"), int(counts_P.sum()))
+        for sums_P in sums_DP
+    ]
+
+
+def _overlaps(
+    target: PreTrainedModel, drafts: Sequence[Any], sources: list[Ids], outputs: list[Ids], sampled: bool, size: int
+) -> list[np.ndarray[Any, Any]]:
+    """For each draft, the sum over each output's tokens of Σ min(p, q)."""
+    pad, _ = special_ids(target)
+    output_BT = padded(outputs, pad)
+    counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
+    found = []
+    with torch.inference_mode():
+        p_BTV = _probabilities(target, sources, output_BT, pad, sampled, size)
+        for draft in drafts:
+            q_BTV = _probabilities(draft, sources, output_BT, pad, sampled, size)
+            overlap_BT = torch.minimum(p_BTV, q_BTV).sum(-1) if sampled else (p_BTV == q_BTV).float()
+            found.append((overlap_BT.cpu() * counted_BT).sum(-1).numpy())
+    return found
+
+
+def _probabilities(
+    model: Any, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool, size: int
+) -> torch.Tensor:
+    """The distribution over the first `size` tokens at every output position; if not sampled, its likeliest token."""
+    logits_BTV = _distributions(model, sources, output_BT, pad)[..., :size]
+    return logits_BTV.softmax(-1) if sampled else logits_BTV.argmax(-1)
+
+
+def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.Tensor, pad: int) -> torch.Tensor:
+    """fp32 logits for every output position, given the source and the outputs before it."""
+    output_BT = output_BT.to(model.device)
+    if model.config.is_encoder_decoder:
+        source_BS = padded(sources, pad).to(model.device)
+        start_B1 = torch.full_like(source_BS[:, :1], model.config.decoder_start_token_id)
+        logits_BTV: torch.Tensor = model(
+            input_ids=source_BS,
+            attention_mask=(source_BS != pad).long(),
+            decoder_input_ids=torch.cat([start_B1, output_BT[:, :-1]], dim=1),
+        ).logits
+    else:  # prompts of one length, so nothing is padded on the left
+        whole = torch.cat([torch.tensor(sources, device=model.device), output_BT], dim=1)
+        logits_BTV = model(input_ids=whole).logits[:, len(sources[0]) - 1 : -1]
+    return logits_BTV.float()
+
+
+def alphas(
+    recipe: Recipe,
+    target: PreTrainedModel,
+    sources: dict[str, list[Ids]],
+    drafts: dict[str, Any],
+    tokenizer: PreTrainedTokenizerFast,
+) -> dict[str, str]:
+    """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
+    found = {}
+    size = written_tokens(tokenizer, target, *drafts.values())
+    model = engine_of(target, size)
+    for name, prompts in sources.items():
+        for sampled in (False, True):
+            settings: Any = {"sampled": sampled, "progress": recipe.progress}
+            outputs = target_outputs(
+                model, prompts, max_new_tokens=recipe.data.max_target, seed=recipe.seed, **settings
+            )
+            measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, size=size, **settings)
+            for called, one in zip(drafts, measured, strict=True):
+                found[f"{called}, {name}, T={int(sampled)}"] = str(one)
+    return found
