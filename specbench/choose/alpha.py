@@ -22,6 +22,10 @@ from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.core_time import core_times, waited_share
 from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.distinct import group_numbers
+from specbench.analysis.findings import findings
+from specbench.analysis.findings.base import Observed, Text
+from specbench.analysis.findings.observed import has_network, reads_states
 from specbench.analysis.forecast.hindsight import Option, least_cost
 from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
@@ -49,7 +53,7 @@ from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import TextDraft
 from specbench.methods.router.config import RouterConfig
 from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, ScoredText, write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.schema import SCHEMA_VERSION, FindingRecord
 from specbench.stats import Interval, IntervalRecord, over_rows, ratio
 from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
@@ -404,8 +408,31 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
         "score_s": scored.seconds,
         "wall_s": wall_s,
         "disturbed_by": signs,
+        "findings": {name: found for name in scored.agreement if (found := of_draft(scored, name))},
         "drafts": {name: [_agreement_record(a) for a in texts] for name, texts in scored.agreement.items()},
     }
+
+
+def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
+    """What is wrong with a draft, by its agreements."""
+    one = next(candidate for candidate in scored.candidates if candidate.draft == name)
+    draft = asdict(one.config.draft)
+    if not has_network(draft):
+        return []
+    agreements, prompts = scored.agreement[name], one.parts.prompts
+    texts = [
+        Text(text, found.signs.named, found.beta, text, len(prompt.source) + len(prompt.prefix), sums=found.signs.sums)
+        for text, found, prompt in zip(scored.sample.texts, agreements, prompts, strict=False)
+    ]
+    tokens = {token for text in texts for token in text.named if token is not None}
+    seen = Observed(
+        texts,
+        group_numbers([(prompt.source, prompt.prefix) for prompt in prompts[: len(texts)]]),
+        scored.config.sampling.temperature,
+        {str(token): piece for token, piece in one.parts.vocabulary.pieces(tokens).items()},
+        inside=reads_states(draft),
+    )
+    return [finding.to_json() for finding in findings(seen)]
 
 
 def _agreement_record(agreement: Agreement) -> ScoredText:

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
+from specbench.analysis.findings import findings_of
 from specbench.analysis.forecast.contexts import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS, completed
@@ -66,7 +67,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{arguments.run}: explain supports runs of one prompt at a time, and this run decoded a batch")
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
-    document = {"run_id": record["run_id"], **found.to_json()}
+    document = {"run_id": record["run_id"], **found.to_json(), "findings": [f.to_json() for f in findings_of(record)]}
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
     more: str | None = None
@@ -90,6 +91,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     from rich.text import Text
 
     from specbench.report.explanation import name, needed, sentences
+    from specbench.report.findings import lines
     from specbench.report.summary_text import headline, remarks
 
     console = wide_console()
@@ -110,7 +112,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)
-    for line in remarks(completed(record)["summary"]):
+    for line in (*lines(record), *remarks(completed(record)["summary"])):
         console.print(line)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from specbench.formatting import NONE, number, span
 from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
+from specbench.report.findings import said
 
 OF_CHILDREN = {  # rows of the table, in order
     "fixed": "fixed (the likeliest): one-hot",
@@ -41,6 +42,10 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    for setting in record["settings"]:
+        for draft, found in setting.get("findings", {}).items():
+            for line in said(found, f"{draft} (T={setting['temperature']:g})"):
+                console.print(line)
     if not verbose:
         return
     for setting in record["settings"]:
