@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from specbench.analysis.findings import findings_of
 from specbench.records.schema import FindingRecord, RunRecord
 
+PAGE = "what each line means, and how to compare the two configs: docs/draft-not-accepted.md"
+
 
 def lines(record: RunRecord) -> list[str]:
     """What is wrong with the draft of a run, the likeliest cause first."""
-    return list(said([one.to_json() for one in findings_of(record)]))
+    found = [one.to_json() for one in findings_of(record)]
+    return [*said(found), *([PAGE] if found else [])]
 
 
 def said(found: Sequence[FindingRecord], of: str = "") -> Iterator[str]:

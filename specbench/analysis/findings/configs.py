@@ -56,8 +56,8 @@ def _facts(draft: Checkpoint) -> dict[str, Any]:
 
 def _of_head(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     """Differences of a head, which reads the target's states."""
-    facts, width, layers = _facts(draft), _first(target.config, WIDTH), _first(target.config, LAYERS)
-    own = next((facts[name] for name in ("target_hidden_size", "width", "hidden_size") if facts.get(name)), None)
+    facts, width, layers = _facts(draft), _count(target.config, WIDTH), _count(target.config, LAYERS)
+    own = _count(facts, ("target_hidden_size", "width", "hidden_size"))
     if own is not None and width is not None and own != width:
         yield Difference("hidden size", str(width), str(own), "yes", "the head reads states of another width")
     trained_for = facts.get("target") or facts.get("base_model_name_or_path") or facts.get("target_model_name_or_path")
@@ -77,7 +77,7 @@ def _of_head(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
             "yes",
             "the target has no such layers",
         )
-    counted = facts.get("num_target_layers")
+    counted = _count(facts, ("num_target_layers",))
     if counted is not None and layers is not None and counted != layers:
         yield Difference(
             "layers of the target", str(layers), str(counted), "yes", "its layer ids count those of another target"
@@ -145,8 +145,8 @@ def _of_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
 
 def _of_both(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     """Differences of positions and numbers, of models and heads."""
-    ours, theirs = _first(target.config, POSITIONS), _first(draft.config, POSITIONS)
-    if isinstance(ours, int) and isinstance(theirs, int) and theirs < ours:
+    ours, theirs = _count(target.config, POSITIONS), _count(draft.config, POSITIONS)
+    if ours is not None and theirs is not None and theirs < ours:
         yield Difference("positions", f"{ours:,}", f"{theirs:,}", "yes", f"nothing is accepted past {theirs:,} tokens")
     rope, own = _rope(target), _rope(draft)
     for name in rope.keys() | own.keys():
@@ -188,13 +188,13 @@ def _rope(one: Checkpoint) -> dict[str, object]:
     base = nested.get("rope_theta", one.config.get("rope_theta"))
     if base is None and not nested:
         return {}
-    return found | {"rope_theta": None if base is None else float(base)}
+    return found | {"rope_theta": float(base) if isinstance(base, int | float) else base}
 
 
 def _window(one: Checkpoint) -> str:
     """The sliding window, and how many layers have it."""
     window, layers = one.config.get("sliding_window"), one.config.get("layer_types")
-    if not window or one.config.get("use_sliding_window") is False:
+    if not isinstance(window, int) or not window or one.config.get("use_sliding_window") is False:
         return "none"
     if isinstance(layers, list):
         sliding = sum("sliding" in str(kind) for kind in layers)
@@ -219,6 +219,11 @@ def _same_place(trained_for: str, place: str) -> bool:
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """The first whole number under one of `names`."""
+    return next((value for name in names if isinstance(value := config.get(name), int) and value), None)
 
 
 def _there(template: str | None) -> str:

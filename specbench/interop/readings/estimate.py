@@ -24,6 +24,8 @@ BY_REQUEST = "over {} requests"
 BY_FEW = "over requests, of which there are fewer than 10, and over independent tokens: the wider"
 LARGEST_GAMMA = 64
 CHANCE = 0.05  # of a finding where nothing is wrong
+RARELY = 0.001  # the same, of a draft that is said to be loaded wrongly
+UNIGRAM = 0.02  # acceptance of a first token below which a draft is worse than the commonest token of any text
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,33 @@ def cliff(found: Estimate) -> str | None:
         f"no pass accepted position {last + 2} or a later one, though {reached} reached it: γ above {last + 1} cannot "
         "pay, and the draft seems to be cut off there (its positions, or a sliding window)"
     )
+
+
+def hardly(found: Estimate) -> str | None:
+    """What to say if passes hardly ever accept their first token: less often than a draft without weights does.
+
+    The commonest token of a text is three to six in a hundred of its tokens, so that a unigram draft is accepted as
+    often. What is said is false by chance once in 1,000.
+    """
+    if not found.passes or not found.marginal:
+        return None
+    accepted = round(found.marginal[0] * found.passes)
+    if binomial_tail(accepted, found.passes, UNIGRAM) >= RARELY:
+        return None
+    return (
+        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes; a unigram draft, which has "
+        "no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly (docs/draft-not-accepted.md)"
+    )
+
+
+def binomial_tail(most: int, trials: int, chance: float) -> float:
+    """The probability of at most `most` successes in `trials`."""
+    logs = (
+        math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
+        + count * math.log(chance) + (trials - count) * math.log1p(-chance)
+        for count in range(most + 1)
+    )  # fmt: skip
+    return min(1.0, sum(map(math.exp, logs)))
 
 
 def expected_accepted(alpha: float, gamma: float) -> float:
