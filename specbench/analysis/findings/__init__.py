@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 from specbench.analysis.findings.against_cheap import copies, weights
 from specbench.analysis.findings.base import Finding, Observed
-from specbench.analysis.findings.names import constant, relabelled, shifted
+from specbench.analysis.findings.names import constant, relabelled, repeats, shifted
 from specbench.analysis.findings.observed import of_run
 from specbench.analysis.findings.places import cache, cliff, context, turns
 from specbench.analysis.findings.sharpness import temperature
 from specbench.records.schema import RunRecord
 
 FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (
-    constant, shifted, relabelled, cache, temperature, context, turns, copies, cliff, weights,
+    constant, repeats, shifted, relabelled, cache, temperature, context, turns, copies, cliff, weights,
 )  # fmt: skip
 
 

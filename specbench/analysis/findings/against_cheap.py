@@ -2,7 +2,7 @@
 
 from specbench.analysis.findings.base import Finding, Observed, falls, is_above, mean
 
-HARDLY = 0.7  # of what a unigram reaches: an alpha from which a draft is no draft
+HARDLY = 0.9  # of what a unigram reaches: an alpha from which a draft is no draft
 COPIED = 0.3  # the least alpha on copied tokens that is a finding of them
 ELSEWHERE = 0.15  # of that: the most alpha on all others
 

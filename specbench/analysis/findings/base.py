@@ -11,7 +11,7 @@ Plain arithmetic over completions; no torch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import sqrt
+from math import exp, lgamma, log, log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,11 @@ class Observed:
     def cheap(self) -> Cheap:
         """What drafts that cost nothing name along the target's own completions."""
         return cheap([text.scored for text in self.texts], self.groups)
+
+    @cached_property
+    def cheap_named(self) -> Cheap:
+        """The same along the completions that the draft's tokens are known of."""
+        return cheap([text.tokens for text in self.texts], self.groups)
 
     @property
     def betas(self) -> list[Sequence[float]]:
@@ -161,6 +166,16 @@ def falls(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], g
     values = [np.concatenate([np.asarray(row, float) for row in rows]) for rows in (before, after)]
     spread = sqrt(sum(PER_TOKEN * max(float(one.var()), 1 / len(one)) / len(one) for one in values))
     return float(values[0].mean() - values[1].mean()) > NORMAL * spread
+
+
+def binomial_tail(most: int, trials: int, chance: float) -> float:
+    """The probability of at most `most` successes in `trials`."""
+    logs = (
+        lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
+        + count * log(chance) + (trials - count) * log1p(-chance)
+        for count in range(most + 1)
+    )  # fmt: skip
+    return min(1.0, sum(map(exp, logs)))
 
 
 def _drop(totals: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def cheap(texts: Sequence[Sequence[int]], groups: Sequence[int]) -> Cheap:
         known, after = Counter(singles), Counter(pairs)
         known.subtract(by_group[group][0])
         after.subtract(by_group[group][1])
-        unigram, bigram = _counted(text, known, after)
+        unigram, bigram = _counted(text, +known, +after)  # without those that only its own group has
         found.unigram.append(unigram)
         found.bigram.append(bigram)
         found.lookup.append(lookup(text))
@@ -50,7 +50,7 @@ def _counted(
     most = max(singles, key=singles.__getitem__, default=None)
     follows: dict[int, int] = {}  # the commonest token after each
     for (before, token), count in pairs.items():
-        if count > 0 and (before not in follows or count > pairs[before, follows[before]]):
+        if before not in follows or count > pairs[before, follows[before]]:
             follows[before] = token
     unigram, bigram = [], []
     last: int | None = None

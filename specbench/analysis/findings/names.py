@@ -1,10 +1,12 @@
 """Findings from the tokens that a draft names along a completion: always one, others by a mapping, those beside it."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from specbench.analysis.findings.base import MOST_SHIFT, Finding, Observed, is_above, mean
 
 ALWAYS = 0.8  # share of places at which a draft names one token
+SAME = 0.98  # share of places at which a draft repeats: with labels that are not shifted it is less
 LEAST = 0.15  # share of places at which a shifted or renamed token is the completion's own
 MORE = 0.05  # beyond what the token in its own place, or a bigram, reaches
 HALF = 0.5  # share of renamed tokens whose ids differ by one number
@@ -36,12 +38,24 @@ def constant(seen: Observed) -> Finding | None:
     )
 
 
+def repeats(seen: Observed) -> Finding | None:
+    """The draft names the token that it has just read, always."""
+    if mean(seen.hits(-1)) < SAME or not is_above(seen.hits(-1), seen.groups, ALWAYS):
+        return None
+    return Finding(
+        "repeats",
+        f"the draft proposes the token that it has just read {_of_100(mean(seen.hits(-1)))}: its layers do nothing",
+        "that the weights of its layers are loaded and not zero",
+        {"share": mean(seen.hits(-1)), "own": mean(seen.hits())},
+    )
+
+
 def shifted(seen: Observed) -> Finding | None:
     """The draft names the token beside its place more often than the token in its place."""
     own, best = seen.hits(), 0
     shares = {shift: mean(seen.hits(shift)) for shift in range(-MOST_SHIFT, MOST_SHIFT + 1)}
     best = max(shares, key=shares.__getitem__)
-    if best == 0 or shares[best] < LEAST:
+    if best == 0 or shares[best] < LEAST or repeats(seen) is not None:
         return None
     more = [[a - b for a, b in zip(*rows, strict=True)] for rows in zip(seen.hits(best), own, strict=True)]
     if not is_above(more, seen.groups, MORE):
@@ -63,16 +77,20 @@ def shifted(seen: Observed) -> Finding | None:
 def relabelled(seen: Observed) -> Finding | None:
     """Another token stands for each token that the draft names: the same one each time."""
     found, by_difference = _renamed(seen), Counter[int]()
-    share, own = mean(found), mean(seen.hits())
-    bigram = mean(seen.cheap.bigram)
-    if share < LEAST or share < max(own, bigram) + MORE:
-        return None
     same = [
         [name == token for name, token in zip(text.named, text.tokens, strict=True) if name is not None]
         for text in seen.texts
     ]
+    share, own = mean(found), mean(same)
     more = [[a - b for a, b in zip(*rows, strict=True)] for rows in zip(found, same, strict=True)]
-    if not is_above(more, seen.groups, MORE) or not is_above(found, seen.groups, bigram):
+    if share < LEAST or not is_above(more, seen.groups, MORE):
+        return None
+    # A draft that reads the last token alone names what a bigram names, by some rule: only elsewhere does it predict.
+    beyond = [
+        [hit for hit, known in zip(hits, _where_named(text.named, bigram), strict=True) if not known]
+        for text, hits, bigram in zip(seen.texts, found, seen.cheap_named.bigram, strict=True)
+    ]
+    if not is_above(beyond, seen.groups, LEAST):
         return None
     for text, hits in zip(seen.texts, found, strict=True):
         known = [(name, token) for name, token in zip(text.named, text.tokens, strict=True) if name is not None]
@@ -87,8 +105,12 @@ def relabelled(seen: Observed) -> Finding | None:
         f"{_of_100(share)}: {by}",
         "the rows of its output head, its tokenizer and added tokens, and the table from its vocabulary to the "
         "target's (d2t)",
-        {"renamed": share, "own": own, "bigram": bigram, "offset": offset},
+        {"renamed": share, "own": own, "beyond_bigram": mean(beyond), "offset": offset},
     )
+
+
+def _where_named(named: Sequence[int | None], hits: Sequence[bool]) -> list[bool]:
+    return [hit for name, hit in zip(named, hits, strict=True) if name is not None]
 
 
 def _renamed(seen: Observed) -> list[list[bool]]:

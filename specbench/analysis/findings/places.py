@@ -1,14 +1,15 @@
 """Findings from where a draft is accepted: past a length of context, in later turns, from a position of a pass on."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from specbench.analysis.findings.base import CHANCE, Finding, Observed, falls, mean
+from specbench.analysis.findings.base import CHANCE, Finding, Observed, binomial_tail, falls, mean
 
 FALLEN = 0.5  # of alpha before: the most alpha after a fall that is a finding
 NOTHING = 0.1  # of alpha before: less is a draft that is cut off
 SHORTEST = 16  # tokens of context
 CERTAIN = 0.4  # acceptance before a cliff, of drafts that are accepted less often the further ahead
-LOST = 0.6  # of what teacher forcing expects: the most that passes with a wrong cache accept
+LOST = {True: 0.9, False: 0.7}  # of what teacher forcing expects, greedy or sampled: passes that accept less are wrong
 EXPECTED = 15.0  # acceptances, fewer show nothing
 
 
@@ -69,28 +70,27 @@ def cliff_of(positions: Sequence[tuple[int, int]], falling: bool = False) -> Fin
 
     `falling`: the draft is accepted less often the further ahead it drafts.
     """
-    accepted = [count for _, count in positions]
-    if not any(accepted):
-        return None
-    last = max(place for place, count in enumerate(accepted) if count)
-    if last + 1 == len(positions):
-        return None
-    before, reached = accepted[last] / positions[last][0], positions[last + 1][0]
-    if (falling and before < CERTAIN) or (1 - before / 2) ** reached >= 1 / CHANCE:
-        return None
-    return Finding(
-        "cliff",
-        f"no pass accepted position {last + 2} or a later one, though {reached} reached it; position {last + 1} is "
-        f"accepted {100 * before:.0f} times in 100: γ above {last + 1} cannot pay",
-        "how many heads or positions the draft has, its sliding window, and what it reads after its own tokens",
-        {"position": last + 2, "reached": reached, "before": before},
-    )
+    for place, (first, second) in enumerate(pairwise(positions), 1):
+        if not first[0] or not second[0]:
+            break
+        before, (reached, accepted) = first[1] / first[0], second
+        hardly = accepted == 0 and before >= CERTAIN if falling else accepted < NOTHING * before * reached
+        if not hardly or binomial_tail(accepted, reached, before / 2) >= 1 / CHANCE:
+            continue
+        return Finding(
+            "cliff",
+            f"{accepted or 'none'} of {reached:,} passes that reached position {place + 1} accepted it; position "
+            f"{place} is accepted {100 * before:.0f} times in 100: γ above {place} cannot pay",
+            "how many heads or positions the draft has, its sliding window, and what it reads after its own tokens",
+            {"position": place + 1, "reached": reached, "accepted": accepted, "before": before},
+        )
+    return None
 
 
 def cache(seen: Observed) -> Finding | None:
     """Passes accept less often than teacher forcing at the same places."""
     count, expected, accepted = (sum(column) for column in zip(*seen.starts, strict=True)) if seen.starts else (0, 0, 0)
-    if expected < EXPECTED or accepted > LOST * expected:
+    if expected < EXPECTED or accepted > LOST[seen.temperature == 0] * expected:
         return None
     return Finding(
         "cache",

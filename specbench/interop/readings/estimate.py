@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specbench.analysis.findings.base import binomial_tail
 from specbench.interop.readings.base import Ends, Reading, Tally, together
 from specbench.stats import FEW_PROMPTS, over_rows, ratio
 from specbench.theory import expected_tokens, walltime_improvement
@@ -179,25 +180,16 @@ def hardly(found: Estimate) -> str | None:
     The commonest token of a text is three to six in a hundred of its tokens, so that a unigram draft is accepted as
     often. What is said is false by chance once in 1,000.
     """
-    if not found.passes or not found.marginal:
+    if not found.passes or found.rate is None or found.gamma is None:
         return None
-    accepted = round(found.marginal[0] * found.passes)
+    most = found.marginal[0] if found.marginal else found.rate * found.gamma  # no more first tokens than tokens
+    accepted = round(most * found.passes)
     if binomial_tail(accepted, found.passes, UNIGRAM) >= RARELY:
         return None
     return (
-        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes; a unigram draft, which has "
-        "no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly (docs/draft-not-accepted.md)"
+        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes at most; a unigram draft, which "
+        "has no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly (docs/draft-not-accepted.md)"
     )
-
-
-def binomial_tail(most: int, trials: int, chance: float) -> float:
-    """The probability of at most `most` successes in `trials`."""
-    logs = (
-        math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
-        + count * math.log(chance) + (trials - count) * math.log1p(-chance)
-        for count in range(most + 1)
-    )  # fmt: skip
-    return min(1.0, sum(map(math.exp, logs)))
 
 
 def expected_accepted(alpha: float, gamma: float) -> float:
