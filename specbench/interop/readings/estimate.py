@@ -187,8 +187,9 @@ def hardly(found: Estimate) -> str | None:
     if binomial_tail(accepted, found.passes, UNIGRAM) >= RARELY:
         return None
     return (
-        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes at most; a unigram draft, which "
-        "has no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly (docs/draft-not-accepted.md)"
+        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes at most; a unigram draft, "
+        "which has no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly "
+        "(docs/draft-not-accepted.md)"
     )
 
 
