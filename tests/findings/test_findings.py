@@ -143,7 +143,9 @@ def test_what_passes_tell_of_the_draft() -> None:
 
 def test_a_binomial_tail() -> None:
     assert binomial_tail(0, 240, 0.02) == pytest.approx(0.98**240)
-    assert binomial_tail(10, 10, 0.5) == pytest.approx(1)
+    assert binomial_tail(1, 10, 0.5) == pytest.approx(11 / 1024)
+    assert binomial_tail(3000, 1000, 0.02) == 1
+    assert 0 < binomial_tail(19_990_000, 1_000_000_000, 0.02) < 0.1
 
 
 def of_kept(every: int) -> None:

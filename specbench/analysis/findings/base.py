@@ -27,6 +27,7 @@ FEW = 6  # prompts, below which tokens are counted
 PER_TOKEN = 4  # neighbouring tokens that count as one then
 FEWEST = 40  # tokens: less shows nothing
 MOST_SHIFT = 2  # tokens
+NEGLIGIBLE = 1e-9  # part of a sum
 
 
 @dataclass(frozen=True)
@@ -169,13 +170,17 @@ def falls(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], g
 
 
 def binomial_tail(most: int, trials: int, chance: float) -> float:
-    """The probability of at most `most` successes in `trials`."""
-    logs = (
-        lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
-        + count * log(chance) + (trials - count) * log1p(-chance)
-        for count in range(most + 1)
-    )  # fmt: skip
-    return min(1.0, sum(map(exp, logs)))
+    """The probability of at most `most` successes in `trials`, where these are fewer than expected; 1 where not."""
+    if most >= chance * trials:
+        return 1.0
+    found = 0.0
+    for count in range(most, -1, -1):  # the terms become smaller
+        ways = lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
+        term = exp(ways + count * log(chance) + (trials - count) * log1p(-chance))
+        found += term
+        if term <= NEGLIGIBLE * found:
+            break
+    return found
 
 
 def _drop(totals: NDArray[np.float64]) -> NDArray[np.float64]:
