@@ -21,10 +21,13 @@ from hypothesis import strategies as st
 from made_records import record
 from networks import tokenizer
 
+from specbench.analysis.findings.checkpoint import Checkpoint, read_checkpoint
+from specbench.analysis.findings.configs import differences
 from specbench.analysis.regression import measurement
 from specbench.border import Unreadable
 from specbench.cli import sweep_log
 from specbench.cli.read import main as read_main
+from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
 from specbench.errors import MachineError, UserError
 from specbench.experiment import dtype
@@ -187,6 +190,27 @@ def of_probe(content: bytes, folder: Path, draw: random.Random) -> None:
     assert dtype._read(folder / "p.json") is None or True
 
 
+CHECKPOINT = {  # the keys of config.json, tokenizer.json and tokenizer_config.json in one
+    "model_type": "llama", "vocab_size": 9, "hidden_size": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}, "sliding_window": 8,
+    "layer_types": ["full_attention", "sliding_attention"], "text_config": {"num_hidden_layers": 2}, "target": "t",
+    "eagle": {"width": 8, "taps": [1, 2]}, "num_target_layers": 2, "tie_word_embeddings": True, "dtype": "bfloat16",
+    "model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<s>"}], "chat_template": "{{ x }}",
+    "bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": True, "eos_token_id": [1, 2],
+}  # fmt: skip
+
+
+def of_checkpoint(content: bytes, folder: Path, draw: random.Random) -> None:
+    (folder / "config.json").write_text(json.dumps(CHECKPOINT))
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if draw.random() < 0.5:
+            (folder / name).write_bytes(content)
+    read = read_checkpoint(ModelConfig(path=str(folder)), "draft")
+    known = Checkpoint("t", "t", CHECKPOINT, {"a": 0, "b": 1}, tokenizer=CHECKPOINT, generation=CHECKPOINT)
+    for pair in ((read, known), (known, read)):
+        assert all(one.matters for one in differences(*pair))
+
+
 def lines(*values: Any) -> Callable[[random.Random], str]:
     """Some lines of JSON, one of which is damaged."""
 
@@ -216,6 +240,7 @@ READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[
     "log": (of_log, lambda draw: draw.choice(LINES) if draw.random() < 0.3 else one(*ALL_READ)(draw)),
     "answer": (of_answer, one(ANSWER)),
     "choice": (of_choice, one(CHOICE)),
+    "checkpoint": (of_checkpoint, one(CHECKPOINT)),
     "probe": (of_probe, one({"dtype": "float32", "bfloat16_ms": 1.0, "float32_ms": 2.0})),
 }  # fmt: skip
 
@@ -256,4 +281,5 @@ def test_right_files_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, PROMPTS)))
     assert len(read_outputs(tmp_path / "c.jsonl", VOCABULARY, frozenset({1}), 64, None, "t").rows) == len(PROMPTS)
     of_choice(json.dumps(CHOICE).encode(), tmp_path, draw)
+    of_checkpoint(json.dumps(CHECKPOINT).encode(), tmp_path, draw)
     of_answer(json.dumps(ANSWER).encode(), tmp_path, draw)

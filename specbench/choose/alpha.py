@@ -16,6 +16,10 @@ from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks
 from specbench.analysis.costs.core_time import core_times, waited_share
 from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.distinct import numbers_of
+from specbench.analysis.findings import findings
+from specbench.analysis.findings.base import Observed, Text
+from specbench.analysis.findings.observed import has_network, reads_states
 from specbench.analysis.forecast.predict import POSITIONS
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.alpha_rows import alpha_rows, of_routers, of_top_tokens
@@ -38,7 +42,7 @@ from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import TextDraft
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, ScoredText, write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.schema import SCHEMA_VERSION, FindingRecord
 
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 SHOWN = 3  # drafts whose alpha is shown while they are scored
@@ -195,8 +199,31 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
         "score_s": scored.seconds,
         "wall_s": wall_s,
         "disturbed_by": signs,
+        "findings": {name: found for name in scored.agreement if (found := of_draft(scored, name))},
         "drafts": {name: [_agreement_record(a) for a in texts] for name, texts in scored.agreement.items()},
     }
+
+
+def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
+    """What is wrong with a draft, by its agreements."""
+    one = next(candidate for candidate in scored.candidates if candidate.draft == name)
+    draft = asdict(one.config.draft)
+    if not has_network(draft):
+        return []
+    agreements, prompts = scored.agreement[name], one.parts.prompts
+    texts = [
+        Text(text, found.signs.named, found.beta, text, len(prompt.source) + len(prompt.prefix), sums=found.signs.sums)
+        for text, found, prompt in zip(scored.sample.texts, agreements, prompts, strict=False)
+    ]
+    tokens = {token for text in texts for token in text.named if token is not None}
+    seen = Observed(
+        texts,
+        numbers_of((prompt.source, prompt.prefix) for prompt in prompts[: len(texts)]),
+        scored.config.sampling.temperature,
+        {str(token): piece for token, piece in one.parts.vocabulary.pieces(tokens).items()},
+        inside=reads_states(draft),
+    )
+    return [finding.to_json() for finding in findings(seen)]
 
 
 def _agreement_record(agreement: Agreement) -> ScoredText:

@@ -15,6 +15,7 @@ from typing import Any
 
 from specbench.analysis.acceptance.agreement import Agreement, Chances
 from specbench.analysis.acceptance.ranks import Ranks
+from specbench.analysis.acceptance.signs import Signs
 from specbench.escaping import file_name
 from specbench.files import note_finished, unwritable
 
@@ -93,7 +94,9 @@ def agreement_of(row: Mapping[str, Any]) -> Agreement:
     """The agreement that `asdict` made `row` of."""
     others = {name: Chances(**chances) for name, chances in row["others"].items()}
     ranks = None if row["ranks"] is None else _ranks_of(row["ranks"])
-    return Agreement(**{**row, "others": others, "ranks": ranks, "ahead": [agreement_of(one) for one in row["ahead"]]})
+    signs = Signs(**row.get("signs", {}))  # an older version's lines have none
+    ahead = [agreement_of(one) for one in row["ahead"]]
+    return Agreement(**{**row, "others": others, "ranks": ranks, "signs": signs, "ahead": ahead})
 
 
 def _ranks_of(row: Mapping[str, Any]) -> Ranks:

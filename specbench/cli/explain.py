@@ -7,12 +7,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
+from specbench.analysis.findings import findings_of
 from specbench.analysis.forecast.contexts import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
 from specbench.cli.options import RUN, options
 from specbench.config.keys import SHARE, as_share
+from specbench.config.model import ModelConfig, check_model
 from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.nouns import with_noun
@@ -33,14 +35,18 @@ WITHIN = (
     "enough (specbench run limit=20). RUN may be a document of specbench alpha: for α of each draft. "
     "(the jobs of a sweep: specbench sweep --dry-run)"
 )
+DRAFT = "--draft"
 ABOUT = (
     "Break the way from the ideal speedup γ+1 to the measured speedup into factors, each with a 95% interval and its "
-    "milliseconds per token; then the losses as sentences, the largest first."
+    "milliseconds per token; then the losses as sentences, the largest first. "
+    "`specbench explain --draft target=NAME draft=NAME` runs nothing: it compares the configs and tokenizers of both."
 )
 
 
 def main(argv: list[str]) -> int:
     """Run `specbench explain` with the words `argv`."""
+    if DRAFT in argv:
+        return compare_configs([word for word in argv if word != DRAFT])
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")
     parser.add_argument(
@@ -66,7 +72,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{arguments.run}: explain supports runs of one prompt at a time, and this run decoded a batch")
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
-    document = {"run_id": record["run_id"], **found.to_json()}
+    document = {"run_id": record["run_id"], **found.to_json(), "findings": [f.to_json() for f in findings_of(record)]}
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
     more: str | None = None
@@ -90,6 +96,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     from rich.text import Text
 
     from specbench.report.explanation import name, needed, sentences
+    from specbench.report.findings import lines
     from specbench.report.summary_text import headline, remarks
 
     console = wide_console()
@@ -110,7 +117,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)
-    for line in remarks(completed(record)["summary"]):
+    for line in (*lines(record), *remarks(completed(record)["summary"])):
         console.print(line)
 
 
@@ -225,3 +232,39 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
         console.print(
             f"{with_noun(rows[0]['prompts'], 'prompt, is')} few: how much prompts differ is itself known roughly"
         )
+
+
+# `specbench explain --draft`: what differs between a target and a draft, before anything is run.
+
+
+def compare_configs(words: Sequence[str]) -> int:
+    """Print what differs between the configs and tokenizers of the target and the draft of a run of these keys."""
+    from specbench.cli.overrides import read
+    from specbench.compose.hydra_app import jobs_of
+    from specbench.config.schema import RunConfig
+
+    command = read(words, RunConfig)
+    (job,) = jobs_of(command.overrides, command.switches)
+    config = job.required()
+    if not isinstance(config.draft, ModelConfig):
+        raise UserError(f"--draft: draft={config.draft.label()} has no config or tokenizer of its own to compare")
+    check_model("target", config.target)
+    config.draft.check("draft")
+    from specbench.analysis.findings.checkpoint import read_checkpoint
+    from specbench.analysis.findings.configs import differences
+
+    target, draft = read_checkpoint(config.target, "target"), read_checkpoint(config.draft, "draft")
+    found = [one.to_json() for one in differences(target, draft)]
+    print_rows(command.form, found, lambda: _draw_differences(target.name, draft.name, found))
+    return 0
+
+
+def _draw_differences(target: str, draft: str, found: Sequence[Mapping[str, str]]) -> None:
+    console = wide_console()
+    if not found:
+        console.print(f"{target} and {draft}: their configs and tokenizers say the same")
+        return
+    table = plain_table(("", target, draft, "matters", "why"), left=("", target, draft, "matters", "why"))
+    for one in found:
+        table.add_row(one["what"], one["target"], one["draft"], one["matters"], one["why"])
+    console.print(table)

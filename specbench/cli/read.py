@@ -121,10 +121,11 @@ def _document(source: Source) -> dict[str, object]:
 
 
 def _findings(source: Source) -> list[str]:
-    from specbench.interop.readings.estimate import cliff
+    from specbench.interop.readings.estimate import cliff, hardly
 
-    found = None if source.estimate is None else cliff(source.estimate)
-    return [] if found is None else [found]
+    if source.estimate is None:
+        return []
+    return [line for found in (hardly, cliff) if (line := found(source.estimate)) is not None]
 
 
 def _rows(sources: Sequence[Source]) -> Sequence[dict[str, object]]:

@@ -17,11 +17,13 @@ from specbench.records.catalog import Damaged
 from specbench.records.schema import (
     SCHEMA_VERSION,
     Config,
+    FindingRecord,
     FrozenConfig,
     PredictionRow,
     Probability,
     Row,
     Seconds,
+    SignsRecord,
     Vocabularies,
 )
 from specbench.records.store import migrated
@@ -133,6 +135,7 @@ class ScoredText(ScoredAhead):
     """The agreement of a draft with a completion: the fields of `analysis.acceptance.agreement.Agreement`."""
 
     ahead: NotRequired[list[ScoredAhead]]
+    signs: NotRequired[SignsRecord]
 
 
 class ScoredSetting(TypedDict):
@@ -154,6 +157,7 @@ class ScoredSetting(TypedDict):
     ]
     of_routers: NotRequired[Annotated[list[RouterBound], "for each pair of drafts, the highest alpha first"]]
     drafts: Annotated[dict[str, list[ScoredText]], "by draft, for each completion"]
+    findings: NotRequired[Annotated[dict[str, list[FindingRecord]], "by draft, the likeliest cause first"]]
 
 
 class AlphaDocument(Document):

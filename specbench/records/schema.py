@@ -137,6 +137,28 @@ class RuleSums(TypedDict):
     total_variation: NotRequired[Annotated[float, "of a lossy rule"]]
 
 
+class SignsRecord(TypedDict):
+    """What teacher forcing shows of the draft beside beta (`analysis.acceptance.signs`)."""
+
+    named: Annotated[
+        list[int | None], "the draft's likeliest token at each token of the baseline's completion; null: it has none"
+    ]
+    sums: Annotated[
+        dict[str, float],
+        "at temperatures above 0, over the tokens: entropy_p and entropy_q in nats; flatter and sharper, beta with q "
+        "at twice and at half its temperature",
+    ]
+
+
+class FindingRecord(TypedDict):
+    """What is probably wrong with a draft (`analysis.findings`)."""
+
+    name: Annotated[str, "one word for the kind of finding"]
+    line: Annotated[str, "what was counted, and what it probably is"]
+    check: Annotated[str, "what to check next"]
+    evidence: Annotated[dict[str, float], "the numbers of the line"]
+
+
 class SumsRecord(TypedDict):
     """Of one score along a text: its values, its variances given the tokens so far, and its third moments."""
 
@@ -273,6 +295,7 @@ class PromptRecord(TypedDict):
     beta: Annotated[
         list[float], "probability of acceptance at each token of the baseline's completion (Definition 3.1)"
     ]
+    signs: NotRequired[SignsRecord]
     lenient: NotRequired[Annotated[dict[str, float], "by lenience: the sum of beta under it"]]
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]

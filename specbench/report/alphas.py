@@ -7,6 +7,7 @@ from specbench.analysis.distinct import said
 from specbench.formatting import NONE, number, span
 from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
+from specbench.report.findings import said as findings_said
 
 OF_CHILDREN = {  # rows of the table, in order
     "fixed": "fixed (the likeliest): one-hot",
@@ -45,6 +46,10 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
     for prompts, different in dict.fromkeys((row["prompts"], row.get("distinct_prompts")) for row in rows):
         if different is not None:
             console.print(said(prompts, different))
+    for setting in record["settings"]:
+        for draft, found in setting.get("findings", {}).items():
+            for line in findings_said(found, f"{draft} (T={setting['temperature']:g})"):
+                console.print(line)
     if not verbose:
         return
     for setting in record["settings"]:

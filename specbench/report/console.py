@@ -164,6 +164,7 @@ class Screen:
         `place` precedes it: which of how many it is.
         """
         from specbench.records.marks import prompts_for_proof
+        from specbench.report.findings import lines
         from specbench.report.summary_text import brief, disturbed, remarks, simulated
 
         summary = result.record["summary"]
@@ -176,11 +177,14 @@ class Screen:
             console.print(remarks(summary)[0])
         if summary.get("disturbed"):
             console.print(disturbed(summary))
+        for line in lines(result.record):
+            console.print(line)
 
     def show(self, result: "Result") -> None:
         """The table of a finished run."""
         from rich.table import Table
 
+        from specbench.report.findings import lines
         from specbench.report.summary_text import headline, largest_loss, remarks, rows
 
         console = terminal()
@@ -195,7 +199,7 @@ class Screen:
         for row in rows(summary):
             table.add_row(*row)
         console.print(table)
-        for line in remarks(summary):
+        for line in (*lines(result.record), *remarks(summary)):
             console.print(line)
         if (loss := largest_loss(result.record)) is not None:
             console.print(loss)

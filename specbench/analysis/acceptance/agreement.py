@@ -24,6 +24,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import ChainRule, TokenRule
 from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
+from specbench.analysis.acceptance.signs import Signs
 from specbench.config.rules import RULES
 from specbench.engine.session import Model, Prompt, Session
 from specbench.methods.model.draft import TextDraftSession
@@ -111,6 +112,7 @@ class Agreement:
         ranks: of several children of each position (`analysis.acceptance.ranks`); only where asked for.
         shared: with a draft of another vocabulary, the target's probability of the tokens that both share.
         matched: with such a draft, beta without the mismatch.
+        signs: by which a faulty draft is told (`analysis.findings`).
     """
 
     beta: list[float] = field(default_factory=list)
@@ -124,6 +126,7 @@ class Agreement:
     ranks: Ranks | None = None
     shared: list[float] = field(default_factory=list)
     matched: list[float] = field(default_factory=list)
+    signs: Signs = field(default_factory=Signs)
 
     def at(self, rule: str) -> "Agreement":
         """Agreement under `rule`, for questions about how many drafted tokens are accepted.
@@ -193,6 +196,8 @@ def agreements(
                     raise FloatingPointError(NOT_FINITE)
                 agreement.beta.extend(betas)
                 agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
+                if not level:
+                    agreement.signs.read(p_LV, q_LV, sampling)
                 agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
                 for name, chances in agreement.others.items():
                     row_LV = other_rules()[name].drafted_LV(q_LV)
