@@ -111,11 +111,11 @@ static void raise_all(float *v, int64_t count, float most, float factor) {
 }
 
 /* Weights are fetched before they are needed: past the end of a page the processor's own fetching stops, and what another
-   model has pushed out of the cache comes from memory. A product of several rows fetches the same place of its next tile,
-   or of this one where tiles are larger than what the cache nearby should hold; one row reads as fast without. */
+   model has pushed out of the cache comes from memory. A product of several rows fetches one page ahead; one row reads as
+   fast without. (8 rows of a map in bf16, on 2 cores with AVX-512: 1.05 times one row; half a page or two ahead 1.4 times.) */
 #define UNROLLED _Pragma("GCC unroll 16")
 #define INLINED static inline __attribute__((always_inline)) void /* sizes that a caller gives as constants are known in it */
-enum { LINE = 64, NEARBY = 1 << 17, AHEAD = 1 << 14, AT_FIRST = 1 << 15 }; /* bytes */
+enum { LINE = 64, PAGE = 1 << 12, AT_FIRST = 1 << 15 }; /* bytes */
 
 static inline void fetch(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
