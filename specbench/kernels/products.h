@@ -70,8 +70,8 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
             const float *w = (const float *)weight + (b * even + i) * BLOCK;
             vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
             UNROLLED for (int r = 0; r < rows; r++) {
-                sum[r][b][0] += low * x[r * x_stride + i];
-                sum[r][b][1] += high * x[r * x_stride + i];
+                sum[r][b][0] = add_product(sum[r][b][0], low, x[r * x_stride + i]);
+                sum[r][b][1] = add_product(sum[r][b][1], high, x[r * x_stride + i]);
             }
         }
     put_sums(rows, blocks, sum, out);
@@ -111,8 +111,8 @@ INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
             bits two = *(const bits *)w;
             vec low = (vec)(two << 16), high = (vec)(two & 0xffff0000u);
             UNROLLED for (int r = 0; r < rows; r++) {
-                sum[r][b][0] += low * x[r * x_stride + i];
-                sum[r][b][1] += high * x[r * x_stride + i];
+                sum[r][b][0] = add_product(sum[r][b][0], low, x[r * x_stride + i]);
+                sum[r][b][1] = add_product(sum[r][b][1], high, x[r * x_stride + i]);
             }
 #endif
         }

@@ -12,6 +12,9 @@
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -85,6 +88,23 @@ static void widen_all(const uint16_t *restrict v, float *restrict out, int64_t c
 
 static void add_all(float *restrict v, const float *restrict more, int64_t count) {
     for (int64_t i = 0; i < count; i++) v[i] += more[i];
+}
+
+/* `sum` plus products, rounded once where the machine can. For ARM nothing else is fused (-ffp-contract=off): the compiler
+   would do so in some of the loops for one row and for many, and not in others. */
+static inline vec add_products(vec sum, vec a, vec b) {
+#ifdef __aarch64__
+    return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#else
+    return sum + a * b;
+#endif
+}
+static inline vec add_product(vec sum, vec many, float one) {
+#ifdef __aarch64__
+    return (vec)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)many, one);
+#else
+    return sum + many * one;
+#endif
 }
 
 /* exp for x <= 0, to 2 units in the last place; 0 below -80. In vectors: left to itself the compiler would branch. */
