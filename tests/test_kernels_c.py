@@ -11,14 +11,13 @@ import pytest
 
 from specbench import kernels
 from specbench.errors import MachineError
-from specbench.kernels import FLAGS, SOURCE, NotCompiled, library
+from specbench.kernels import FLAGS, ON_ARM, PORTABLE, SOURCE, NotCompiled, library
 from specbench.kernels.structures import Op, layout, layout_of
 
 CHECK = Path(__file__).parent / "native_check.c"
 PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
-WITHOUT_NATIVE = [flag for flag in FLAGS if flag not in ("-march=native", "-shared", "-fPIC")]
 # Bytes of a vector: without vectors of its own a processor has those of its base.
 WIDTHS = {"x86-64": 16, "haswell": 32, "skylake-avx512": 64, "cooperlake": 64, "sapphirerapids": 64}
 NEEDS = dict(zip(WIDTHS, ("sse2", "avx2", "avx512bw", "avx512_bf16", "amx_bf16"), strict=True))
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler
 
 
 def compiled(march: str, *more: str, check: Path = CHECK, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
-    command = [str(COMPILER), *WITHOUT_NATIVE, f"-march={march}", "-Wno-psabi", f'-DKERNELS="{source}"', str(check)]
+    command = [str(COMPILER), *PORTABLE, f"-march={march}", "-Wno-psabi", f'-DKERNELS="{source}"', str(check)]
     return subprocess.run([*command, *more], capture_output=True, text=True, timeout=200)
 
 
@@ -187,3 +186,33 @@ def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Pat
     sanitizer, name, before, after = PLANTED[fault]
     source = copied(tmp_path, name, before, after)
     assert ran_with(sanitizer, tmp_path, source).returncode != 0
+
+
+ARM_COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64-static")
+ARM = {"NEON": ("armv8.2-a", 16), "SVE of 128 bits": ("armv8.2-a+sve", 16), "SVE of 256 bits": ("armv8.2-a+sve", 32),
+       "SVE2": ("armv9-a", 16)}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.skipif(ARM_COMPILER is None or EMULATOR is None, reason="no gcc for 64-bit ARM, or no qemu to run it")
+@pytest.mark.parametrize("check", [CHECK, PASSES_CHECK], ids=["kernels", "passes"])
+@pytest.mark.parametrize("machine", ARM)
+def test_kernels_are_right_on_64_bit_arm(machine: str, check: Path, tmp_path: Path) -> None:
+    """With the compiler's own choice of fused products, a row differed in company; on SVE, draws were wrong."""
+    (march, width), program = ARM[machine], str(tmp_path / "check")
+    command = [
+        str(ARM_COMPILER),
+        *PORTABLE,
+        *ON_ARM,
+        f"-march={march}",
+        "-Wno-psabi",
+        f'-DKERNELS="{SOURCE}"',
+        str(check),
+    ]
+    done = subprocess.run(
+        [*command, "-static", "-o", program, "-lm", "-lpthread"], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    emulated = [str(EMULATOR), "-cpu", f"max,sve-default-vector-length={width}", program]
+    ran = subprocess.run(emulated, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0 and ran.stdout.startswith("passed"), ran.stdout[:2000]

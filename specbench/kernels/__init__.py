@@ -24,7 +24,15 @@ from specbench.files import digest, is_own, own_cache
 from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+PORTABLE = ("-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+ON_ARM = ("-ffp-contract=off",)  # products and sums are fused where the kernels say so: one row as in many
+FLAGS = (
+    *PORTABLE,
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    *(ON_ARM if platform.machine() in ("aarch64", "arm64") else ()),
+)
 QUIET = ("-Wno-psabi",)  # vectors wider than this processor has are passed between functions of ours only
 COMPILERS = ("cc", "gcc", "clang")
 PATIENCE_S = 120

@@ -30,12 +30,12 @@ INLINED scores(const int rows, const int some, const Asking *of, const float *re
         for (; i + LANES <= d; i += LANES)
             UNROLLED for (int k = 0; k < some; k++) {
                 vec read = *(const vec *)(key[k] + i);
-                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] += *(const vec *)(of[r].query + i) * read;
+                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] = add_products(sum[r * some + k], *(const vec *)(of[r].query + i), read);
             }
         if (i < d)
             UNROLLED for (int k = 0; k < some; k++) {
                 vec read = last_channels(key[k] + i, d - i);
-                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] += last_channels(of[r].query + i, d - i) * read;
+                UNROLLED for (int r = 0; r < rows; r++) sum[r * some + k] = add_products(sum[r * some + k], last_channels(of[r].query + i, d - i), read);
             }
         UNROLLED for (int lanes = LANES, n = rows * some; lanes > 1; lanes /= 2, n = (n + 1) / 2)
             UNROLLED for (int k = 0; k < n; k += 2) sum[k / 2] = of_neighbours(sum[k], sum[k + 1 < n ? k + 1 : k]);
@@ -62,7 +62,7 @@ INLINED mix_some(const int rows, const int parts, const Asking *to, const float 
         const float *from = value + (seen ? seen[c] : c) * stride + i;
         UNROLLED for (int j = 0; j < parts; j++) {
             vec read = *(const vec *)(from + j * LANES);
-            UNROLLED for (int r = 0; r < rows; r++) sum[r * parts + j] += weights[r][c] * read;
+            UNROLLED for (int r = 0; r < rows; r++) sum[r * parts + j] = add_product(sum[r * parts + j], read, weights[r][c]);
         }
     }
     UNROLLED for (int r = 0; r < rows; r++)
@@ -80,7 +80,7 @@ INLINED mix(const int rows, const int most, const Asking *to, const float *restr
         for (int r = 0; r < rows; r++) {
             vec sum = last_channels(to[r].out + i, d - i);
             for (int64_t c = 0; c < count; c++)
-                sum += to[r].weights[to[r].at + c] * last_channels(value + (seen ? seen[c] : c) * stride + i, d - i);
+                sum = add_product(sum, last_channels(value + (seen ? seen[c] : c) * stride + i, d - i), to[r].weights[to[r].at + c]);
             memcpy(to[r].out + i, &sum, (d - i) * sizeof(float));
         }
 }

@@ -122,11 +122,11 @@ INLINED transpose(const void *keys, const int32_t *seen, int64_t from, int64_t e
     }
 }
 
-static inline vec add_product(vec sum, vec many, float one, const int is_short) {
+static inline vec add_words(vec sum, vec many, float one, const int is_short) {
 #ifdef __AVX512BF16__
     if (is_short) return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)many, (__m512bh)_mm512_set1_ps(one));
 #endif
-    return sum + many * one;
+    return add_product(sum, many, one);
 }
 
 /* The products of `rows` queries with `groups` times LANES transposed keys, to rows of RANKS scores. */
@@ -137,7 +137,7 @@ INLINED dots(const int rows, const int groups, const float *query, int64_t words
         UNROLLED for (int g = 0; g < groups; g++) {
             vec key = *(const vec *)(keys + (g * words + w) * LANES);
             UNROLLED for (int r = 0; r < rows; r++)
-                sum[r * groups + g] = add_product(sum[r * groups + g], key, query[r * words + w], is_short);
+                sum[r * groups + g] = add_words(sum[r * groups + g], key, query[r * words + w], is_short);
         }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int g = 0; g < groups; g++) *(vec *)(out + r * RANKS + g * LANES) = sum[r * groups + g];
@@ -153,7 +153,7 @@ INLINED mix_block(const int rows, const int parts, const float *weights, const f
         UNROLLED for (int j = 0; j < parts; j++) {
             vec read = *(const vec *)(values + k * width + j * LANES);
             UNROLLED for (int r = 0; r < rows; r++)
-                sum[r * parts + j] = add_product(sum[r * parts + j], read, weights[r * RANKS + k], is_short);
+                sum[r * parts + j] = add_words(sum[r * parts + j], read, weights[r * RANKS + k], is_short);
         }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int j = 0; j < parts; j++) *(vec *)(out + r * width + j * LANES) = sum[r * parts + j];

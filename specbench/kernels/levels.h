@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) void level_product(const float *x, 
                 UNROLLED for (int t = 0; t < in_a_word; t++) {
                     vec unpacked = level(words, t, size);
                     UNROLLED for (int r = 0; r < rows; r++)
-                        sum[r][high][t % 2] += unpacked * x[r * x_stride + i * in_a_word + t];
+                        sum[r][high][t % 2] = add_product(sum[r][high][t % 2], unpacked, x[r * x_stride + i * in_a_word + t]);
                 }
             }
         bits scales = *(const bits *)w;

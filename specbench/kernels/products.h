@@ -70,8 +70,8 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
             const float *w = (const float *)weight + (b * even + i) * BLOCK;
             vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
             UNROLLED for (int r = 0; r < rows; r++) {
-                sum[r][b][0] += low * x[r * x_stride + i];
-                sum[r][b][1] += high * x[r * x_stride + i];
+                sum[r][b][0] = add_product(sum[r][b][0], low, x[r * x_stride + i]);
+                sum[r][b][1] = add_product(sum[r][b][1], high, x[r * x_stride + i]);
             }
         }
     put_sums(rows, blocks, sum, out);
@@ -87,7 +87,6 @@ enum { SHORT_STEP = 1 };
 #endif
 INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
     const Input *x = all_x;
-    const int64_t tile = blocks * even * BLOCK * sizeof(uint16_t), ahead = tile <= NEARBY ? tile : AHEAD;
     vec sum[MOST_ROWS][MOST_BLOCKS][2];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};
@@ -97,7 +96,7 @@ INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
             if (rows > 1) {
                 /* keeps the compiler from holding inputs from block to block, which would push sums out of registers */
                 __asm__ volatile("" : "+r"(x));
-                fetch((const char *)w + ahead, SHORT_STEP * BLOCK * sizeof(uint16_t));
+                fetch((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
             }
 #ifdef __AVX512BF16__
             __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
@@ -112,8 +111,8 @@ INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
             bits two = *(const bits *)w;
             vec low = (vec)(two << 16), high = (vec)(two & 0xffff0000u);
             UNROLLED for (int r = 0; r < rows; r++) {
-                sum[r][b][0] += low * x[r * x_stride + i];
-                sum[r][b][1] += high * x[r * x_stride + i];
+                sum[r][b][0] = add_product(sum[r][b][0], low, x[r * x_stride + i]);
+                sum[r][b][1] = add_product(sum[r][b][1], high, x[r * x_stride + i]);
             }
 #endif
         }

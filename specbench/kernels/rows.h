@@ -40,7 +40,8 @@ void likeliest(const void *logits, int64_t short_floats, int64_t stride, int64_t
     for (int64_t r = 0; r < rows; r++) tokens[r] = likeliest_of(logits, r * stride, short_floats, n);
 }
 
-static inline double sum_of(const float *v, int64_t count) {
+/* Not inlined: GCC 12 for SVE makes of these sums and a caller's one loop that is wrong, and a draw of it another token. */
+static __attribute__((noinline)) double sum_of(const float *v, int64_t count) {
     double sum = 0;
     #pragma omp simd reduction(+:sum)
     for (int64_t i = 0; i < count; i++) sum += v[i];
