@@ -64,16 +64,17 @@ def test_after_a_prompt_of_any_length_logits_are_those_of_transformers(
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("engine", ["native", "static"])
-@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_after_a_long_prompt_too(kind: str, engine: str, dtype: torch.dtype) -> None:
     check(kind, engine, dtype, (2047, 2048))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", "static"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS[:2])
-def test_after_8191_tokens_too(kind: str, engine: str) -> None:
-    check(kind, engine, torch.bfloat16, (8191,))
+def test_after_8191_tokens_too(kind: str, engine: str, dtype: torch.dtype) -> None:
+    check(kind, engine, dtype, (8191,))
 
 
 @pytest.mark.full

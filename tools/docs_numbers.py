@@ -51,6 +51,7 @@ from pathlib import Path
 import artifact
 import pandas as pd
 
+from specbench.analysis.summary import completed
 from specbench.cli import main as specbench
 from specbench.errors import UserError
 from specbench.formatting import draft_name, markdown_table
@@ -210,7 +211,7 @@ class Source:
         return found
 
     def _result(self, run_id: str) -> Result:
-        record = self._catalog.whole(run_id)
+        record = completed(self._catalog.whole(run_id))
         return Result(Path("results/runs", f"{record['run_id']}.json"), record, reused=False)
 
     def _value(self, source: str, name: str) -> str:
