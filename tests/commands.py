@@ -95,6 +95,7 @@ FILLED = {
     "cli/options": {"verb": ("list",)},
     "cli/results": {"run": ("last",)},
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},
+    "compose/suggestions": {"group": GROUPS},
     "compose/hydra_app": {"verb": ("run",), "group": GROUPS},
     "compose/words": {
         "option": ("accept", "tree", "experiment", "recipe"),
@@ -145,7 +146,7 @@ FILLED = {
     "report/paper": {"plan['sweep']": ("table2",), "verb": ("sweep",)},
     "report/summary_text": {"digest(record['run_id'])": ("RUN",)},
     "report/tables/notes": {"100 * WITHIN": ("2",)},
-    "train/recipe": {"composed_from": ("gpt-mini",)},
+    "train/card": {"composed_from": ("gpt-mini",)},
 }
 
 
