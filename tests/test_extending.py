@@ -42,7 +42,7 @@ for argv in json.load(sys.stdin):
     outcomes.append([code, out.getvalue(), err.getvalue()])
 print(json.dumps(outcomes))
 """
-SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=6", "resamples=100", "warmup=0"]
+SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=6", "warmup=0"]
 
 
 @pytest.fixture(scope="module")

@@ -226,7 +226,7 @@ def test_a_run_reads_the_folder(
     argv = [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}",
         f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
-        "resamples=100", f"draft.path={folder}",
+        f"draft.path={folder}",
     ]  # fmt: skip
     assert main([*argv, f"draft={layout}", "tree=dynamic"]) == 0
     summary = newest(tmp_path / "results")["summary"]

@@ -133,7 +133,7 @@ UNUSED = {
     VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which checks trees with --verify N"),
     "bench": {"gamma": "gammas=1,3,5", "batch": "batches=4,16, and part g"}
-    | dict.fromkeys(("warmup", "force", "resamples", "seed", "simulate.alpha"), ""),
+    | dict.fromkeys(("warmup", "force", "seed", "simulate.alpha"), ""),
 }
 
 
@@ -145,7 +145,7 @@ def refused(verb: str) -> set[str]:
 def require_used(verb: str, schema: type[Any], key: str, value: object) -> None:
     """Check that `verb`, whose keys are those of `schema`, uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(schema) if one.verbs and verb not in one.verbs}
-    if (instead := (others | UNUSED[verb]).get(key)) is not None:
+    if (instead := (others | UNUSED.get(verb, {})).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
         raise UserError(f"{key}={value}: specbench {verb} does not use {key}{advice}")
 
@@ -164,9 +164,14 @@ def require_distinct(names: list[tuple[str, str]]) -> None:
 
 
 def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> RunConfig:
-    """The config of `specbench run` with this draft and batch, and with `gamma` if given; both write one record."""
+    """The config of `specbench run` with this draft and batch, and with `gamma` if given; both write one record.
+
+    Keys that a run does not use are at their defaults, as in any run.
+    """
     values = {one.name: getattr(config, one.name) for one in fields(RunConfig)}
-    return RunConfig(**values | {"batch": batch} | ({} if gamma is None else {"gamma": gamma}))
+    return RunConfig(
+        **values | {"batch": batch, "resamples": RunConfig.resamples} | ({} if gamma is None else {"gamma": gamma})
+    )
 
 
 @dataclass
