@@ -1,6 +1,6 @@
 """The grammar of key=value: what a word sets, which values a verb takes, and the order of a sweep's jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
