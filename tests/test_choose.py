@@ -168,6 +168,11 @@ WRONG = {
             "gamma=auto: specbench recommend --validate does not use gamma; give gammas=1,3,5",
         ),
         ("alpha", "gamma=3", "gamma=3: specbench alpha does not use gamma"),
+        (
+            "bench beam",
+            "task.category_field=x",
+            "task.category_field=x: specbench bench beam does not use task.category_field",
+        ),
         ("run", "resamples=200", "resamples=200: specbench run does not use resamples"),
         ("sweep", "resamples=200,300", "resamples=200,300: specbench sweep does not use resamples"),
         ("alpha", "resamples=200", "resamples=200: specbench alpha does not use resamples"),

@@ -125,15 +125,21 @@ def check_load(config: LoadConfig) -> None:
 
 # Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
+CATEGORY = {"task.category_field": ""}  # which records of runs alone have
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
+    "alpha": CATEGORY
+    | dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=1,3,5"},
-    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
+    LOAD: CATEGORY
+    | {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": ""}
+    | dict.fromkeys(("tree", *TREE_KEYS), ""),
     VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which checks trees with --verify N"),
     "bench": {"gamma": "gammas=1,3,5", "batch": "batches=4,16, and part g"}
-    | dict.fromkeys(("warmup", "force", "seed", "simulate.alpha"), ""),
+    | dict.fromkeys(("warmup", "force", "seed", "simulate.alpha"), "")
+    | CATEGORY,
+    "bench beam": CATEGORY,
 }
 
 
