@@ -18,6 +18,6 @@ def test_a_key_that_training_ignores_is_refused(
     words: str, said: str, more: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specbench.train.recipe.train", lambda *_: pytest.fail("it was trained"))
-    assert main(["train", *words.split(), *more]) == 2
+    assert main(["train", *words.split(), "data.path=[rows.jsonl]", *more]) == 2
     err = capfd.readouterr().err
     assert err.startswith(f"specbench: {said}") and err.count("\n") == 1
