@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from specbench.compose.suggestions import no_such_choice
 from specbench.compose.unnamed import store_extensions
-from specbench.compose.words import no_such_choice
 from specbench.config.catalogue import choice_names, held
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DRAFT_KINDS
