@@ -35,7 +35,7 @@ def small_run(
     """The command line of a run on small random networks; `overrides` win over its settings."""
     return [
         verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende", "dtype=float32",
-        f"task.path={folders['rows']}", f"results={results}", "device=cpu", "max_new_tokens=12", "resamples=100",
+        f"task.path={folders['rows']}", f"results={results}", "device=cpu", "max_new_tokens=12",
         "gamma=3", "engine=eager", "warmup=1", *overrides,
     ]  # fmt: skip
 

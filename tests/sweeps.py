@@ -37,7 +37,7 @@ def keys() -> list[str]:
     gammas = GAMMAS[: max(1, cells // len(temperatures))]
     return [
         f"draft={_listed(DRAFTS)}", f"gamma={_listed(gammas)}", f"sampling.temperature={_listed(temperatures)}",
-        "limit=2", "max_new_tokens=16", "threads=1", "device=cpu", "dtype=float32", "warmup=0", "resamples=100",
+        "limit=2", "max_new_tokens=16", "threads=1", "device=cpu", "dtype=float32", "warmup=0",
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ ERRORS = PAGE.partition("\n## Errors\n")[2].partition("\n## ")[0]
 def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
     keys = [
         f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "dtype=float32",
-        "device=cpu", "threads=1", "max_new_tokens=4", "resamples=100", "warmup=0", "engine=eager",
+        "device=cpu", "threads=1", "max_new_tokens=4", "warmup=0", "engine=eager",
     ]  # fmt: skip
     return lambda *more: ["run", *keys, f"results={tmp_path}", *more]
 

@@ -23,7 +23,6 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
     "threads": 1,
     "engine": "eager",
-    "resamples": 100,
 }
 WORDS = [f"{key}={value}" for key, value in SMALL.items()]
 
@@ -66,7 +65,13 @@ def test_alpha_and_a_recommendation() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "said"),
-    [({"gama": 3}, "did you mean"), ({"draft": "bigramm"}, "bigram"), ({"gamma": 0}, "gamma"), ({"draft": 7}, "name")],
+    [
+        ({"gama": 3}, "did you mean"),
+        ({"resamples": 200}, "specbench run does not use resamples"),
+        ({"draft": "bigramm"}, "bigram"),
+        ({"gamma": 0}, "gamma"),
+        ({"draft": 7}, "name"),
+    ],
 )
 def test_what_cannot_be_is_one_line(keys: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
@@ -85,7 +90,7 @@ import threading, specbench
 found = []
 def go(number):
     keys = dict(draft="bigram", gamma=1 + number % 3, seed=number, limit=1, max_new_tokens=8, warmup=0, threads=1,
-                device="cpu", resamples=100, results="runs", quiet=True)
+                device="cpu", results="runs", quiet=True)
     try:
         found.append(specbench.run(**keys).summary["identical"])
     except Exception as error:

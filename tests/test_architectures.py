@@ -122,7 +122,7 @@ def test_a_run_on_a_folder(kind: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     rows.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in ("the dog runs .", "a man sees the cat")))
     words = ["task=prompts", f"task.path={rows}", "max_new_tokens=8", "gamma=3", "dtype=float32", "device=cpu"]
     words += [f"{name}={folder}" for name, folder in folders.items()]
-    assert main(["run", *words, "warmup=1", "resamples=100", f"results={tmp_path}"]) == 0
+    assert main(["run", *words, "warmup=1", f"results={tmp_path}"]) == 0
     summary = newest(tmp_path)["summary"]
     assert summary["identical"] == 1 and summary["lossless"]
     assert summary["engine"] == table()[kind]["engine"].partition(":")[0]

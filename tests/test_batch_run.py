@@ -50,7 +50,7 @@ def test_rows_that_verify_nothing_beside_trees_of_lookahead_tokens_are_lossless(
     """PaSS verifies its look-ahead tokens as a tree. A row's last passes draft nothing and are plain chains, in
     the forward pass of the trees of other rows: their padding must not be written over their own tokens."""
     argv = ["run", "target=gpt-mini", "draft=pass", "gamma=3", "batch=3", "limit=9", "dtype=float32", "device=cpu"]
-    argv += ["max_new_tokens=24", "warmup=0", "resamples=100", "engine=eager", f"results={tmp_path}"]
+    argv += ["max_new_tokens=24", "warmup=0", "engine=eager", f"results={tmp_path}"]
     code, out, err, record = called(argv, tmp_path, capfd)
     assert code == 0 and "100.0%" in out, err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["lossless"]

@@ -125,7 +125,7 @@ def test_report(tmp_path: Path) -> None:
     "word",
     [
         "sampling.temperature=1", "sampling.top_k=5", "tree=sequoia", "gamma=3", "batch=1", "warmup=1", "force=true",
-        "seed=1", "runs=2", "until=2%", "resamples=100", "simulate.alpha=.5",
+        "seed=1", "runs=2", "until=2%", "resamples=100", "simulate.alpha=.5", "task.category_field=x",
     ],
 )  # fmt: skip
 def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -363,7 +363,7 @@ def test_what_does_not_fit_is_refused_by_name(case: str, tmp_path: Path) -> None
 def argv(target: Path, draft: Path, kind: str, rows: Path, results: Path) -> list[str]:
     return [
         "run", f"target.path={target}", f"draft={kind}", f"draft.path={draft}", "task=ende", f"task.path={rows}",
-        f"results={results}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=8", "resamples=100",
+        f"results={results}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=8",
         "limit=3",
     ]  # fmt: skip
 

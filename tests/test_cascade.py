@@ -336,7 +336,7 @@ def argv(folders: dict[str, Path], kind: str, results: Path, *more: str) -> list
     return [
         "run", f"target.path={folders[f'{kind}-draft']}", "draft=cascade", f"draft.via.path={folders[kind]}",
         "task=ende", f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu",
-        "engine=eager", "max_new_tokens=8", "resamples=100", "limit=3", "gamma=3", *more,
+        "engine=eager", "max_new_tokens=8", "limit=3", "gamma=3", *more,
     ]  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def test_the_token_that_begins_every_text_is_not_cut() -> None:
 def run(chat_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, Any]]:
     def call(*more: str, verb: str = "run") -> tuple[int, str, Any]:
         argv = [verb, f"target.path={chat_model}", "draft=lookup", f"results={tmp_path / 'results'}", "dtype=float32",
-                "device=cpu", "engine=eager", "max_new_tokens=6", "resamples=100"]  # fmt: skip
+                "device=cpu", "engine=eager", "max_new_tokens=6"]  # fmt: skip
         code = main([*argv, *(("warmup=0", "gamma=2") if verb == "run" else ()), *more])
         return code, capfd.readouterr().err, newest(tmp_path / "results")
 

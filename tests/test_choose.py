@@ -78,7 +78,7 @@ def argv(folders: Folders, tmp_path: Path) -> list[str]:
     return [
         f"target.path={folders['t5']}", "task=ende", f"task.path={folders['rows']}",
         f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12",
     ]  # fmt: skip
 
 
@@ -168,6 +168,15 @@ WRONG = {
             "gamma=auto: specbench recommend --validate does not use gamma; give gammas=1,3,5",
         ),
         ("alpha", "gamma=3", "gamma=3: specbench alpha does not use gamma"),
+        (
+            "bench beam",
+            "task.category_field=x",
+            "task.category_field=x: specbench bench beam does not use task.category_field",
+        ),
+        ("run", "resamples=200", "resamples=200: specbench run does not use resamples"),
+        ("sweep", "resamples=200,300", "resamples=200,300: specbench sweep does not use resamples"),
+        ("alpha", "resamples=200", "resamples=200: specbench alpha does not use resamples"),
+        ("recommend --load", "resamples=200", "resamples=200: specbench recommend --load does not use resamples"),
         ("recommend", "repeats=2", "repeats=2: specbench recommend does not use repeats"),
         ("recommend --validate", "verify=2", "verify=2: specbench recommend --validate does not use verify"),
     ],

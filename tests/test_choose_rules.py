@@ -23,7 +23,7 @@ def argv(folders: Folders, tmp_path: Path) -> list[str]:
         f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
         f"task.path={folders['rows']}",
         f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12",
     ]  # fmt: skip
 
 

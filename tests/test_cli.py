@@ -75,9 +75,12 @@ def test_help_of_run_is_in_groups(capfd: Capture) -> None:
         "target.path",
     ):
         assert word in out
-    titles = [out.index(f"\n{title}:\n") for title in ("model", "draft", "decoding", "task", "output")]
+    names = ("common options", "model", "draft", "decoding", "task", "output")
+    titles = [out.index(f"\n{title}:\n") for title in names]
     assert titles == sorted(titles)
-    assert out.index("\ndecoding:") < out.index("  gamma=3") < out.index("\ntask:") < out.index("  task.prefix=")
+    assert out.index("\ncommon options:") < out.index("  gamma=3") < out.index("\nall others")
+    assert out.index("\ndecoding:") < out.index("  sampling.top_k=") < out.index("\ntask:")
+    assert out.index("\ntask:") < out.index("  task.prefix=") < out.index("\noutput:")
 
 
 def test_unknown_verbs_and_the_version(capfd: Capture) -> None:

@@ -131,7 +131,7 @@ def test_runs_over_contexts_are_compared(folders, tmp_path, capsys):
     orders = itertools.islice(itertools.permutations(["the", "old", "dog", "sees", "a", "tree"]), 30)
     rows.write_text("".join(f"{' '.join(one)}\n" for one in orders))
     words = [f"target={folders['llama']}", f"draft={folders['llama-draft']}", f"task={rows}", "limit=4", "warmup=0"]
-    more = ["dtype=float32", "engine=eager", "max_new_tokens=12", "resamples=100", f"results={tmp_path}"]
+    more = ["dtype=float32", "engine=eager", "max_new_tokens=12", f"results={tmp_path}"]
     assert main(["run", *words, *more, "context=16,32,48"]) == 0
     capsys.readouterr()
     assert main(["results", "--by", "context", f"--results={tmp_path}", "--format=json"]) == 0
@@ -253,7 +253,7 @@ def test_alpha_and_recommend_take_several_contexts(folders, tmp_path, capsys):
     rows = tmp_path / "rows.txt"
     rows.write_text("the old dog sees a tree\n" * 40)
     words = [f"target={folders['gpt2']}", f"draft={folders['gpt2-draft']}", f"task={rows}", "engine=eager"]
-    more = ["dtype=float32", "max_new_tokens=16", "resamples=100", f"results={tmp_path}", "tokens=60", "--format=json"]
+    more = ["dtype=float32", "max_new_tokens=16", f"results={tmp_path}", "tokens=60", "--format=json"]
     assert main(["alpha", *words, *more, "sampling.temperature=0", "context=16,48"]) == 0
     assert [row["context"] for row in json.loads(capsys.readouterr().out)] == [16, 48]
     assert main(["recommend", *words, *more, "gammas=1,3", "rounds=2", "context=16,32,48"]) == 0

@@ -81,7 +81,7 @@ def test_the_examples_run_as_they_are_printed(
         sys.executable, "-m", "specbench", "run", f"target.path={folders['t5']}", "task=ende",
         f"task.path={folders['rows']}", "draft=repeat", "draft.times=2", "accept=floor", "accept.floor=.1",
         "sampling.temperature=1", "gamma=2",
-        "device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=6", "resamples=100", "warmup=0",
+        "device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=6", "warmup=0",
         f"results={tmp_path / 'results'}",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

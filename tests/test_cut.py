@@ -33,7 +33,7 @@ def test_a_run_says_how_many(
 ) -> None:
     code = main([
         "run", f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}",
-        f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4", "resamples=100",
+        f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4",
         f"task.max_source_tokens={most}", "warmup=0",
     ])  # fmt: skip
     err = capfd.readouterr().err

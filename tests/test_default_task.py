@@ -107,7 +107,7 @@ def test_a_target_of_ones_own_names_its_task(tmp_path: Path, capfd: Capture) -> 
 @pytest.fixture
 def run(folders: Folders, tmp_path: Path, capfd: Capture) -> Callable[..., tuple[int, Sequence[str]]]:
     def call(*more: str, verb: str = "run", kind: str = "t5") -> tuple[int, Sequence[str]]:
-        keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4", "resamples=100"]
+        keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4"]
         keys += ["warmup=0"] if verb == "run" else []
         argv = [verb, f"target.path={folders[kind]}", "draft=random", f"results={tmp_path}", *keys, *more]
         code = main(argv)

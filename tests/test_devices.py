@@ -17,7 +17,6 @@ def argv(folders: Folders, results: Path, *more: str) -> list[str]:
     return [
         "run", f"target.path={folders['llama']}", f"draft.path={folders['llama-draft']}", "task=ende",
         f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu", "threads=1",
-        "resamples=100",
         "max_new_tokens=12", "engine=eager", *more,
     ]  # fmt: skip
 

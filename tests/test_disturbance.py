@@ -260,7 +260,7 @@ def test_times_of_other_verbs_are_marked(
     argv = [
         *verb.split(), f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=8",
-        "tokens=20", "resamples=100", "engine=eager", *timed,
+        "tokens=20", "engine=eager", *timed,
         *(["repeats=1"] if verb == "recommend --validate" else []),
     ]  # fmt: skip
     assert main(argv) == 0

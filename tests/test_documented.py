@@ -60,9 +60,9 @@ FIRST = [
 # Seconds instead of minutes: what is left is a run of the shipped pair over a prompt.
 SMALL = ["limit=1", "max_new_tokens=16", "dtype=float32", "device=cpu", "threads=1"]
 SMALLER = {
-    "run": ["engine=eager", "warmup=0", "resamples=100"],
-    "sweep": ["engine=eager", "warmup=0", "resamples=100"],
-    "alpha": ["engine=eager", "tokens=4", "resamples=100"],
+    "run": ["engine=eager", "warmup=0"],
+    "sweep": ["engine=eager", "warmup=0"],
+    "alpha": ["engine=eager", "tokens=4"],
     "recommend": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1,2]", "rounds=2", "verify=1", "warmup=0"],
     "recommend --validate": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1]", "rounds=2", "repeats=1"],
     "recommend --load": ["engine=eager", "gammas=[1]", "rounds=2", "requests=20", "limit=6", "batch=1,2"],

@@ -37,7 +37,7 @@ def test_table2_lists_its_36_jobs_with_their_memory(capfd: Capture, tmp_path: Pa
 def test_times_come_from_the_record_of_the_most_similar_run(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     keys = [
         f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "dtype=float32",
-        "device=cpu", "threads=1", "max_new_tokens=4", "resamples=100", "warmup=0", "engine=eager",
+        "device=cpu", "threads=1", "max_new_tokens=4", "warmup=0", "engine=eager",
         f"results={tmp_path}",
     ]  # fmt: skip
     assert main(["run", *keys, "gamma=2", "limit=2"]) == 0

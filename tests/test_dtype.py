@@ -149,7 +149,7 @@ def test_a_run_prints_and_records_what_was_chosen(
     argv = [
         "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
         f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}", "gamma=3",
-        "device=cpu", "max_new_tokens=8", "resamples=100", "limit=2",
+        "device=cpu", "max_new_tokens=8", "limit=2",
     ]  # fmt: skip
     code, _, err, record = called(argv, tmp_path, capfd)
     assert code == 0 and "dtype=auto: float32; linear maps of this shape take 3.00 ms in bfloat16" in err

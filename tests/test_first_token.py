@@ -108,7 +108,7 @@ def test_a_ranking_says_what_the_prompts_of_the_task_leave() -> None:
 def test_recommend_times_the_prompts_of_its_task(folders: dict[str, Path], tmp_path: Path, capfd: Any) -> None:
     words = [f"results={tmp_path}", f"target={folders['llama']}", f"draft={folders['llama-draft']},lookup"]
     words += [f"task.path={folders['rows']}", "task=ende", "dtype=float32", "device=cpu", "engine=eager", "threads=1"]
-    words += ["tokens=12", "max_new_tokens=12", "gammas=[1,2]", "rounds=2", "verify=0", "resamples=100"]
+    words += ["tokens=12", "max_new_tokens=12", "gammas=[1,2]", "rounds=2", "verify=0"]
     assert main(["recommend", *words, "--format", "json"]) == 0
     rows = json.loads(capfd.readouterr().out)["rows"]
     assert {row["draft"] for row in rows} == {"llama-draft", "lookup"}

@@ -59,7 +59,7 @@ def small(folders: dict[str, Path], tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-QUICK = ["engine=eager", "resamples=100"]
+QUICK = ["engine=eager"]
 VERBS = {
     "run": [*QUICK, "warmup=0", "gamma=2"],
     "sweep": [*QUICK, "warmup=0", "gamma=1,2"],

@@ -97,7 +97,7 @@ def test_scores_that_run_no_code(metric: str, text: str, reference: str, score: 
 def test_the_second_turn_reads_the_first_answer(temperature: int, folders: Folders, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"turns": ["the old dog", "a cat"], "category": "animals"}\n{"prompt": "a house"}\n')
-    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=6", "resamples=100", "warmup=0"]
+    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=6", "warmup=0"]
     target = f"target={folders['llama']}"
     assert main(["run", target, f"draft={folders['llama-draft']}", f"task={rows}", f"results={tmp_path}", *keys,
                  f"sampling.temperature={temperature}"]) == 0  # fmt: skip
@@ -115,7 +115,7 @@ def test_other_verbs_take_the_first_turns_and_say_so(
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"turns": ["the old dog", "a cat"]}\n{"prompt": "a house"}\n')
-    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4", "resamples=100", "tokens=8"]
+    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=4", "tokens=8"]
     assert main(["alpha", f"target={folders['llama']}", "draft=random", f"task={rows}", f"results={tmp_path}", *keys,
                  "sampling.temperature=0"]) == 0  # fmt: skip
     err = capfd.readouterr().err

@@ -11,6 +11,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,24 @@ from hypothesis import strategies as st
 from made_records import record
 from networks import tokenizer
 
+from specbench.analysis.acceptance.agreement import Agreement, Chances
+from specbench.analysis.acceptance.ranks import Ranks
 from specbench.analysis.findings.checkpoint import Checkpoint, read_checkpoint
 from specbench.analysis.findings.configs import differences
 from specbench.analysis.regression import measurement
 from specbench.border import Unreadable
+from specbench.choose.kept import KeptAgreements
 from specbench.cli import sweep_log
 from specbench.cli.read import main as read_main
 from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
+from specbench.engine.weights import parameters
 from specbench.errors import MachineError, UserError
 from specbench.experiment import dtype
 from specbench.files import json_text
 from specbench.interop.certify import read_outputs
+from specbench.interop.readings.document import Document
+from specbench.interop.readings.forced import read_golden
 from specbench.interop.serving.completions import Completions
 from specbench.records import store
 from specbench.records.alphas import betas, find_scored
@@ -211,6 +218,26 @@ def of_checkpoint(content: bytes, folder: Path, draw: random.Random) -> None:
         assert all(one.matters for one in differences(*pair))
 
 
+def of_agreements(content: bytes, folder: Path, draw: random.Random) -> None:
+    """A file of `alpha` that has not ended: what is no agreement is cut off, and the rest is taken."""
+    file = folder / "unfinished.jsonl"
+    file.write_bytes(content)
+    KeptAgreements(["d"], {"d": file})
+    assert file.stat().st_size == sum(len(line) for line in file.read_bytes().splitlines(keepends=True))
+
+
+def of_header(content: bytes, folder: Path, draw: random.Random) -> None:
+    size = draw.choice((len(content), 2**63, draw.randrange(2 * len(content) + 1)))
+    (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + content)
+    count = parameters(ModelConfig(path=str(folder)))
+    assert count is None or isinstance(count, int)
+
+
+def of_golden(content: bytes, folder: Path, draw: random.Random) -> None:
+    (folder / "g.yaml").write_bytes(content)
+    read_golden(Document.read(folder / "g.yaml"))
+
+
 def lines(*values: Any) -> Callable[[random.Random], str]:
     """Some lines of JSON, one of which is damaged."""
 
@@ -228,6 +255,15 @@ def one(*values: Any) -> Callable[[random.Random], str]:
 
 
 STEP = {"schema_version": 2}
+AGREEMENT = asdict(
+    Agreement(
+        [0.5], [1.0], [False], {"lenient": [0.5]}, {"lenient": [0.1]}, [Agreement([0.5])], True,
+        {"block": Chances([0.5], [1.0])}, Ranks({"fixed": [0.5]}, {"fixed": [[0.5]]}, {"exact": [0.5]}, 1, [Ranks()]),
+    )
+)  # fmt: skip
+KEPT = {"index": 0, "seconds": 1.0, "agreement": AGREEMENT}
+HEADER = {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+GOLDEN = {"_metadata": {"a": 1}, "model": {"thinking": {"1": 1.5, "3": 2.5}}}
 READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[[random.Random], str]]] = {
     "record": (of_record, lambda draw: head_and_rest(damaged(RECORD, draw))),
     "catalog": (of_catalog, lambda draw: head_and_rest(damaged({**RECORD, "run_id": "bad"}, draw))),
@@ -241,6 +277,9 @@ READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[
     "answer": (of_answer, one(ANSWER)),
     "choice": (of_choice, one(CHOICE)),
     "checkpoint": (of_checkpoint, one(CHECKPOINT)),
+    "agreements": (of_agreements, lines(KEPT, KEPT)),
+    "header": (of_header, one(HEADER)),
+    "golden": (of_golden, one(GOLDEN)),
     "probe": (of_probe, one({"dtype": "float32", "bfloat16_ms": 1.0, "float32_ms": 2.0})),
 }  # fmt: skip
 
@@ -282,4 +321,13 @@ def test_right_files_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert len(read_outputs(tmp_path / "c.jsonl", VOCABULARY, frozenset({1}), 64, None, "t").rows) == len(PROMPTS)
     of_choice(json.dumps(CHOICE).encode(), tmp_path, draw)
     of_checkpoint(json.dumps(CHECKPOINT).encode(), tmp_path, draw)
+    (tmp_path / "u.jsonl").write_text(json.dumps(KEPT) + "\n" + json.dumps(KEPT | {"seconds": "1"}) + "\n")
+    kept = KeptAgreements(["d"], {"d": tmp_path / "u.jsonl"})
+    assert asdict(kept.found["d"][0]) == AGREEMENT and kept.seconds == 1.0
+    assert (tmp_path / "u.jsonl").read_text() == json.dumps(KEPT) + "\n"
+    header = json.dumps(HEADER).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert parameters(ModelConfig(path=str(tmp_path))) == 6
+    (tmp_path / "g.yaml").write_text(json.dumps(GOLDEN))
+    assert len(read_golden(Document.read(tmp_path / "g.yaml")).printed) == 4
     of_answer(json.dumps(ANSWER).encode(), tmp_path, draw)

@@ -17,7 +17,7 @@ from specbench.config.paths import conf_dir
 pytestmark = pytest.mark.full
 
 Folders = dict[str, Path]
-SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "resamples=100", "limit=2"]
+SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "limit=2"]
 RUN = [*SMALL, "warmup=0"]
 PUBLISHED = {"eagle": "e" * 40, "medusa": "d" * 40, "hydra": "c" * 40}  # a published layout and its commit
 ROWS = b'{"prompt": "the dog sees"}\n{"prompt": "a cat runs under the tree"}\n'

@@ -13,7 +13,7 @@ from specbench.errors import MachineError
 from specbench.hub import commit_of, only_cached
 
 FIRST, SECOND = "a" * 40, "b" * 40
-FAST = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "resamples=100", "limit=1", "warmup=0"]
+FAST = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "limit=1", "warmup=0"]
 
 
 def cached(cache: Path, name: str, folder: Path, commits: list[str], ref: str | None = None, **files: bytes) -> None:

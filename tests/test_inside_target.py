@@ -30,7 +30,7 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
             verb, *([] if conf is None else ["--config-dir", str(conf)]),
             f"target.path={folders[kind]}", f"draft={draft}", "task=ende", f"task.path={folders['rows']}",
             f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
-            "resamples=100", *overrides,
+            *overrides,
         ])  # fmt: skip
         told = capfd.readouterr()
         return code, told.out + told.err

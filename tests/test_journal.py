@@ -105,7 +105,7 @@ def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest
 def arguments(folders: Folders, results: Path, *more: str) -> list[str]:
     return [
         "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
-        f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu", "resamples=100",
+        f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu",
         "sampling.temperature=1", "max_new_tokens=20", "threads=1", "engine=eager", "warmup=1", *more,
     ]  # fmt: skip
 

@@ -30,7 +30,7 @@ def argv(folders: dict[str, Path], tmp_path: Path) -> list[str]:
     return [
         f"target.path={folders['gpt2']}", "task=lm-mini", "limit=4", f"results={tmp_path / 'results'}", "tokens=48",
         f"draft.cache_dir={tmp_path / 'cache'}", f"draft.path=[{folders['gpt2-draft']}]", "draft=[random,lookup]",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", "threads=1",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "threads=1",
     ]  # fmt: skip
 
 

@@ -111,7 +111,6 @@ def test_tensors_that_nothing_reads_are_said(tmp_path: Path, capfd: pytest.Captu
         "limit=1",
         "max_new_tokens=4",
         "warmup=0",
-        "resamples=100",
     ]
     assert main(["run", f"target.path={folder}", *keys, "dtype=float32", "device=cpu", f"results={tmp_path}"]) == 0
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "other." in line]

@@ -245,7 +245,7 @@ def test_a_window_is_refused(checkpoint: Any) -> None:
 def argv(target: Path, rows: Path, results: Path) -> list[str]:
     return [
         "run", f"target.path={target}", "draft=mtp", "task=ende", f"task.path={rows}", f"results={results}",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=8", "resamples=100", "limit=4",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=8", "limit=4",
     ]  # fmt: skip
 
 

@@ -158,7 +158,7 @@ def checkpoint(folders: dict[str, Path], folder: Path, told: dict[str, Any]) -> 
     return [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}", "draft=pard",
         f"draft.path={folder}", f"results={folder.parent / 'results'}", "dtype=float32", "device=cpu", "engine=eager",
-        "max_new_tokens=8", "resamples=100", "limit=3",
+        "max_new_tokens=8", "limit=3",
     ]  # fmt: skip
 
 

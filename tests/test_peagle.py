@@ -260,7 +260,7 @@ def test_a_run_reads_the_folder(folders: dict[str, Path], tmp_path: Path, capfd:
     argv = [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}",
         f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=8",
-        "resamples=100", f"draft.path={folder}", "limit=3",
+        f"draft.path={folder}", "limit=3",
     ]  # fmt: skip
     assert "these weights are of draft=peagle; use that draft" in refusal([*argv, "draft=eagle3"], capfd)
     assert main([*argv, "draft=peagle", "gamma=3"]) == 0

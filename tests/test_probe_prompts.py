@@ -68,7 +68,7 @@ def test_a_run_probes_on_prompts_that_it_does_not_measure(
     argv = [
         "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager",
-        "max_new_tokens=8", "resamples=100", "gamma=auto", "warmup=1",
+        "max_new_tokens=8", "gamma=auto", "warmup=1",
     ]  # fmt: skip
     code, out, err, record = called(argv, tmp_path, capfd)
     assert code == 0 and "gamma=auto is probed on 1 more, which are not measured" in out + err

@@ -245,7 +245,7 @@ def test_certify_takes_a_minimum_length_of_any_size() -> None:
     assert run.sampling.min_new_tokens <= run.max_new_tokens
 
 
-RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12", "resamples=100"]
+RUN = ["run", "target=t5-mini", "task=ende-mini", "limit=3", "max_new_tokens=12"]
 
 
 @pytest.mark.parametrize(

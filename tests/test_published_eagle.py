@@ -142,6 +142,21 @@ def test_greedy_texts_are_the_targets_own(case: str, tmp_path: Path) -> None:
     assert sum(a_pass.drafted for a_pass in chain.passes) > 10 and any(a_pass.parents for a_pass in branched.passes)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_each_tensor_taken_away_is_refused(case: str, tmp_path: Path) -> None:
+    """t2d may be missing, for it repeats what d2t says, and d2t, where the draft vocabulary is all of the target's."""
+    _, (told, state), _, file = CASES[case]
+    own = target_of(case)
+    repeated = {"t2d"} | ({"d2t"} if told.get("draft_vocab_size") == told.get("vocab_size") else set())
+    for taken in state.keys() - repeated:
+        published.write(tmp_path, told, {name: part for name, part in state.items() if name != taken}, file)
+        with pytest.raises(UserError) as refused:
+            read(tmp_path, own)
+        leaf = taken.removeprefix("fusion_").rpartition("layers.0.")[2].removeprefix("midlayer.")
+        assert leaf.removeprefix("transformer.") in str(refused.value), (taken, refused.value)
+        assert "\n" not in str(refused.value)
+
+
 def changed(case: str, told: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Any:
     """A checkpoint with other fields, and other tensors; None takes one out."""
     own, state = CASES[case][1]
@@ -171,6 +186,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "fewer taps": (changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": [1, 2]}), "fc.weight of"),
     "no d2t": (changed(THREE, tensors={"d2t": None}), "draft_vocab_size=24: d2t is missing"),
+    "no d2t, and no word on it": (
+        changed(THREE, {"draft_vocab_size": None, "architectures": ["LlamaForCausalLMEagle3"]}, {"d2t": None}),
+        "has no tensor d2t, though its t2d leaves out",
+    ),
+    "no word on the bias": (changed(ONE, {"bias": None}), "bias=None: there is no fc.bias"),
+    "a bias that the config denies": (changed(ONE, tensors={"fc.bias": torch.zeros(32)}), "has a tensor fc.bias"),
     "d2t past the end": (changed(THREE, tensors={"d2t": torch.full((24,), 60)}), "d2t of"),
     "t2d of others": (changed(THREE, tensors={"t2d": torch.ones(64, dtype=torch.bool)}), "names tokens that t2d does"),
     "t2d of another length": (changed(THREE, tensors={"t2d": torch.ones(70)}), "t2d of"),
@@ -226,7 +247,7 @@ def test_a_run_reads_the_folder(
     argv = [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}",
         f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
-        "resamples=100", f"draft.path={folder}",
+        f"draft.path={folder}",
     ]  # fmt: skip
     assert main([*argv, f"draft={layout}", "tree=dynamic"]) == 0
     summary = newest(tmp_path / "results")["summary"]

@@ -124,7 +124,7 @@ def test_a_run_reads_the_folder(folders: dict[str, Path], tmp_path: Path) -> Non
     argv = [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}", "gamma=3",
         f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
-        "resamples=100", "draft=hydra", f"draft.path={folder}", "batch=2",
+        "draft=hydra", f"draft.path={folder}", "batch=2",
     ]  # fmt: skip
     assert main(argv) == 0
     summary = newest(tmp_path / "results")["summary"]

@@ -90,7 +90,7 @@ def test_a_failure_of_a_metric_costs_no_measurement(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("specbench.experiment.record.quality_difference", fails)
     with pytest.warns(UserWarning, match="task.metric=bleu: the completions are not scored: the library's own fault"):
-        ran = specbench.run(draft="random", gamma=1, limit=1, max_new_tokens=2, resamples=100, results=str(tmp_path))
+        ran = specbench.run(draft="random", gamma=1, limit=1, max_new_tokens=2, results=str(tmp_path))
     assert ran.record["summary"]["quality_metric"] is None and len(ran.record["prompts"]) == 1
 
 
@@ -106,10 +106,9 @@ def test_keys_without_effect_and_references_without_a_metric_are_named(
         f"task={rows}",
         "task.reference_field=reference",
         "max_new_tokens=2",
-        "resamples=100",
         f"results={tmp_path}",
     ]
-    assert main(["run", *words, "max_new_tokens=2", "resamples=100", "sampling.top_p=.9"]) == 0
+    assert main(["run", *words, "max_new_tokens=2", "sampling.top_p=.9"]) == 0
     said = " ".join(capfd.readouterr().err.split())
     assert "sampling.top_p=0.9: changes nothing at sampling.temperature=0" in said
     assert "the references are not scored: task.metric is not set" in said

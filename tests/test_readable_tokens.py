@@ -79,7 +79,7 @@ def test_a_tokenizer_longer_than_the_model(tmp_path: Path, capfd: pytest.Capture
     """A token added for padding is none that the model knows: texts without it are decoded, one with it is refused."""
     folder = changed(tmp_path / "model", "gpt-nano", "tokenizer.json", lambda content: with_token(content, 4000))
     rows = tmp_path / "rows.jsonl"
-    keys = ["draft=lookup", f"task={rows}", "max_new_tokens=4", "warmup=0", "resamples=100", "dtype=float32"]
+    keys = ["draft=lookup", f"task={rows}", "max_new_tokens=4", "warmup=0", "dtype=float32"]
     argv = ["run", f"target.path={folder}", *keys, "device=cpu", f"results={tmp_path}"]
     rows.write_text('{"prompt": "The minister said"}\n')
     assert main(argv) == 0, capfd.readouterr().err

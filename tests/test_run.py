@@ -28,7 +28,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
             verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
             f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}",
             f"draft.cache_dir={tmp_path / 'cache'}", "dtype=float32", "device=cpu", "max_new_tokens=12",
-            "resamples=100", "warmup=1", "engine=eager", *overrides,
+            "warmup=1", "engine=eager", *overrides,
         ]  # fmt: skip
         return called(argv, tmp_path, capfd)
 

@@ -38,7 +38,7 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         code = main([
             verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
             f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-            "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", *overrides,
+            "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", *overrides,
         ])  # fmt: skip
         return code, capfd.readouterr().err, newest(tmp_path)
 
@@ -80,7 +80,7 @@ def test_heads_that_ship_run_on_the_fastest_engine(
 ) -> None:
     code = main([
         "run", f"target={target}", f"draft={draft}", f"engine={fastest_on_a_cpu()}", "dtype=float32", "device=cpu",
-        "limit=1", "max_new_tokens=12", "gamma=3", "resamples=100", f"results={tmp_path}",
+        "limit=1", "max_new_tokens=12", "gamma=3", f"results={tmp_path}",
     ])  # fmt: skip
     record = newest(tmp_path)
     assert code == 0 and record is not None, capfd.readouterr().err
@@ -99,7 +99,7 @@ FOR_GPT = {
 def test_a_sampled_run_proves_its_texts(draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = main([
         "run", "target=gpt-mini", f"draft={draft}", *FOR_GPT[draft], "sampling.temperature=1", "dtype=float32",
-        "device=cpu", "engine=eager", "limit=5", "max_new_tokens=24", "gamma=3", "resamples=100",
+        "device=cpu", "engine=eager", "limit=5", "max_new_tokens=24", "gamma=3",
         f"results={tmp_path}",
     ])  # fmt: skip
     record = newest(tmp_path)
@@ -118,7 +118,7 @@ def test_a_router_of_a_copy_and_heads_follows_the_target(
     code = main([
         "run", "target=gpt-mini", "draft=router", "draft@draft.first=suffix", f"draft@draft.second={second}",
         "draft.least_match=1", "dtype=float32", "device=cpu", "limit=1", "max_new_tokens=24", "gamma=3",
-        "resamples=100", f"results={tmp_path}",
+        f"results={tmp_path}",
     ])  # fmt: skip
     record = newest(tmp_path)
     assert code == 0 and record is not None, capfd.readouterr().err

@@ -19,7 +19,7 @@ def test_a_trained_pair_on_captions(shared: Path, tmp_path: Path, gamma: int) ->
         [
             "run", f"target.path={models / 't5-13m'}", f"draft.path={models / 't5-2m'}", "task=ende",
             f"task.path={rows}",
-            f"gamma={gamma}", "limit=8", "dtype=float32", "threads=1", f"results={tmp_path}", "resamples=100",
+            f"gamma={gamma}", "limit=8", "dtype=float32", "threads=1", f"results={tmp_path}",
         ]
     )  # fmt: skip
     assert code == 0

@@ -30,7 +30,7 @@ def run(folder: Path, *overrides: str, verb: str = "run") -> tuple[int, dict[str
         f"results={folder}",
         "dtype=float32",
         "device=cpu",
-        "resamples=100", "engine=eager", "warmup=1",
+        "engine=eager", "warmup=1",
     ]  # fmt: skip
     code = main([*argv, *overrides])
     files = list(store.runs_folder(folder).glob("*.json"))

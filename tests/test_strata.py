@@ -63,7 +63,7 @@ def test_the_table_of_real_runs(folders: dict[str, Path], tmp_path: Path, capfd:
     rows = tmp_path / "rows.jsonl"
     made = [{"prompt": "the old dog", "category": "animals"}, {"prompt": "a house", "category": "things"}]
     rows.write_text("".join(json.dumps(row) + "\n" for row in made))
-    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=20", "resamples=100", "warmup=0"]
+    keys = ["dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=20", "warmup=0"]
     results = f"results={tmp_path}"
     assert main(["results", "--by", "category", results]) == 0
     said = capfd.readouterr().out

@@ -31,7 +31,7 @@ def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
     """The command line of a small run or sweep, with more keys after it."""
     keys = [
         f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "limit=1",
-        "dtype=float32", "device=cpu", "threads=1", "max_new_tokens=4", "resamples=100", "warmup=0", "engine=eager",
+        "dtype=float32", "device=cpu", "threads=1", "max_new_tokens=4", "warmup=0", "engine=eager",
         f"results='{tmp_path}'",
     ]  # fmt: skip
     return lambda verb, *more: [verb, *keys, *more]

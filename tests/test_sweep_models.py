@@ -59,7 +59,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
 def command(folders: Folders, results: Path, verb: str, *keys: str) -> list[str]:
     common = (
         "task=ende", f"task.path={folders['rows']}", "limit=2", "dtype=float32", "device=cpu", "threads=1",
-        "max_new_tokens=6", "resamples=100", "warmup=1", f"results={results}",
+        "max_new_tokens=6", "warmup=1", f"results={results}",
     )  # fmt: skip
     return [verb, *common, *keys]
 

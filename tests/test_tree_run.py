@@ -18,7 +18,7 @@ def run(folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[s
         argv = [
             "run", f"target.path={folders['gpt2']}", draft or f"draft.path={folders['gpt2-draft']}", "task=ende",
             f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}",
-            "dtype=float32", "device=cpu", "max_new_tokens=12", "resamples=100", *overrides,
+            "dtype=float32", "device=cpu", "max_new_tokens=12", *overrides,
         ]  # fmt: skip
         return called(argv, tmp_path, capfd)
 

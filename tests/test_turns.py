@@ -95,7 +95,7 @@ def test_a_run_by_turn(chat_model, tmp_path, capsys):  # noqa: F811
     messages = [{"role": role, "content": text} for role, text in talk]
     rows.write_text((json.dumps({"messages": messages}) + "\n") * 2)
     words = [f"target={chat_model}", "draft=random", f"task={rows}", "task.each_turn=true", "engine=eager"]
-    more = ["dtype=float32", "max_new_tokens=6", "resamples=100", "warmup=0", f"results={tmp_path}"]
+    more = ["dtype=float32", "max_new_tokens=6", "warmup=0", f"results={tmp_path}"]
     assert main(["run", *words, *more]) == 0
     capsys.readouterr()
     assert main(["results", "--by", "turn", f"--results={tmp_path}", "--format=json"]) == 0

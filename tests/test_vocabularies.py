@@ -439,7 +439,7 @@ def small(pairs: dict[str, Path], results: Path, target: str, draft: str, *overr
     return main([
         verb, f"target.path={pairs[target]}", f"draft.path={pairs[draft]}", "task=prompts", f"results={results}",
         f"task.path={pairs['rows']}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=16",
-        "resamples=100", *overrides,
+        *overrides,
     ])  # fmt: skip
 
 

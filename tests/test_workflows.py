@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from actions import Job, Runner, applies, evaluate
+from actions import Job, Runner, applies, evaluate, filled
 from sweeps import finished_prompts
 
 from specbench.cli import main
@@ -52,6 +52,34 @@ def test_who_may_use_a_gpu(github: dict[str, Any], runs: bool) -> None:
     assert own == {("gpu-sweep", "sweep")}
     assert GPU["sweep"]["needs"] == "matrix" and "if" not in GPU["sweep"]
     assert set(WORKFLOWS["gpu-sweep"][True]) == {"workflow_dispatch", "schedule", "pull_request_target"}
+
+
+def test_a_pull_requests_code_runs_on_no_machine_that_is_kept() -> None:
+    """A home that lasts holds kernels, weights and history of later runs of main."""
+
+    def labels(event: dict[str, Any]) -> set[str]:
+        return {filled(one, {"github": event, "matrix": {"gpu": "h100"}}) for one in GPU["sweep"]["runs-on"]}
+
+    pulled, own = labels(labelled("gpu sweep", "OWNER/specbench")), labels(HERE | {"event_name": "schedule"})
+    assert pulled == {"self-hosted", "gpu", "h100", "ephemeral"} and own == {"self-hosted", "gpu", "h100", "kept"}
+    heads = [job for job, of in GPU.items() for step in of["steps"] if "pull_request" in str(step.get("with"))]
+    assert heads == ["sweep"]  # and no other job checks out what a pull request changed
+
+
+def test_no_job_that_can_write_reads_a_cache() -> None:
+    for workflow in WORKFLOWS.values():
+        for of in workflow["jobs"].values():
+            if "write" in of.get("permissions", workflow["permissions"]).values():
+                assert "cache" not in str(of["steps"])
+
+
+def test_what_ci_installs_by_version_has_one_version() -> None:
+    for file in FOLDER.rglob("*.yml"):
+        assert not re.findall(r"install [^\n]*(?:==[\d.]*\*|[<>~]=)", file.read_text(encoding="utf-8")), file
+
+
+def test_a_public_summary_names_no_process() -> None:
+    assert "process_name" not in (FOLDER / "actions" / "sweep-check" / "machine.sh").read_text(encoding="utf-8")
 
 
 def test_no_job_that_runs_a_pull_requests_code_can_write() -> None:
@@ -284,6 +312,8 @@ def test_a_row_that_fell_opens_one_issue(machine: Callable[..., Runner], tmp_pat
     assert "+20.0%" not in said.split("Measured at")[0]  # what is better is no reason for an issue
     (tmp_path / "open").write_text("12")
     twin(runner)
+    # A stranger's issue of this title is not commented.
+    assert "--app github-actions" in (tmp_path / "gh.log").read_text()
     assert "issue comment 12 --body-file" in (tmp_path / "gh.log").read_text()
     assert (tmp_path / "gh.log").read_text().count("issue create") == 1
 

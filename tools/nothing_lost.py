@@ -31,7 +31,7 @@ MADE = (
     "target=t5-mini accept=block sampling.temperature=1",
     "target=t5-mini draft=bigram batch=3",
 )
-SHORT = "limit=3 warmup=0 dtype=float32 max_new_tokens=16 resamples=100"
+SHORT = "limit=3 warmup=0 dtype=float32 max_new_tokens=16"
 VERBS = (
     "run",
     "sweep",

@@ -179,7 +179,7 @@ def child(kind: str, seed: int, limit: int, temperature: float) -> None:
     plant = Plant(kind, seed) if kind in PLANTS else None
     keys: dict[str, Any] = {
         "target": "t5-mini", "draft": "t5-nano", "gamma": 3, "limit": limit, "sampling": {"temperature": temperature},
-        "resamples": 100, "quiet": True,
+        "quiet": True,
     }  # fmt: skip
     row: Row
     with tempfile.TemporaryDirectory() as results:

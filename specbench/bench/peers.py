@@ -4,7 +4,6 @@ Each runs in a process of its own: two thread pools in one process wait for each
 """
 
 import ctypes
-import json
 import multiprocessing
 import tempfile
 import time
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
+from specbench.engine.weights.files import read_config
 from specbench.engine.weights.pretrained import tokenizer_in
 from specbench.errors import UserError, first_line
 
@@ -44,7 +44,7 @@ def convert(folder: str, file: str, dtype: str) -> None:
     gguf: Any = import_module("gguf")
     if not Path(folder).is_dir():
         folder = snapshot_download(folder)
-    config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder, {}, "peers=llama.cpp")
     kind, rope = config["model_type"], config.get("rope_parameters") or config.get("rope_scaling") or {}
     if kind not in KINDS:
         raise ValueError(f"model_type={kind}: must be of {', '.join(KINDS)}")

@@ -11,11 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from specbench import border
 from specbench.analysis.acceptance.agreement import Agreement, Chances
 from specbench.analysis.acceptance.ranks import Ranks
 from specbench.analysis.acceptance.signs import Signs
+from specbench.border import Unreadable
+from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import note_finished, unwritable
 
@@ -29,9 +32,9 @@ class KeptAgreements:
         self.seconds = 0.0
         self.found: dict[str, dict[int, Agreement]] = {draft: {} for draft in drafts}
         for draft, file in files.items():
-            for entry in _entries(file):
-                self.found[draft][entry["index"]] = agreement_of(entry["agreement"])
-                self.seconds += entry["seconds"]
+            for index, seconds, agreement in _entries(file):
+                self.found[draft][index] = agreement
+                self.seconds += seconds
                 note_finished()
 
     def without(self, index: int) -> list[str]:
@@ -71,27 +74,71 @@ def kept_file(results: str | Path, draft: str, key: str) -> Path:
     return Path(results) / "alpha" / "unfinished" / f"{file_name(draft, f'-{key}')}.jsonl"
 
 
-def _entries(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of `file`; what a kill left of the last line is cut off."""
+class _Chances(TypedDict):
+    beta: list[float]
+    ratio: list[float]
+
+
+class _Ranks(TypedDict):
+    accepted: dict[str, list[float]]
+    given: dict[str, list[list[float]]]
+    of_children: dict[str, list[float]]
+    places: int
+    ahead: list[dict[str, object]]  # of this type each
+
+
+class _Signs(TypedDict):
+    named: list[int | None]
+    sums: dict[str, float]
+
+
+class _Agreement(TypedDict):
+    beta: list[float]
+    ratio: list[float]
+    silent: list[bool]
+    under: dict[str, list[float]]
+    total_variation: dict[str, list[float]]
+    ahead: list[dict[str, object]]  # of this type each
+    stops_at_end: bool
+    others: dict[str, _Chances]
+    ranks: dict[str, object] | None
+    signs: NotRequired[_Signs]  # an older version's lines have none
+    shared: list[float]
+    matched: list[float]
+
+
+class _Entry(TypedDict):
+    index: int
+    seconds: float
+    agreement: dict[str, object]
+
+
+def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
+    """Index, seconds and agreement of each whole line of `file`; from the first on that is none, it is cut off.
+
+    Raises UserError for a link, whose target would be cut.
+    """
+    if file.is_symlink():
+        raise UserError(f"{file}: is a link, which is not followed; remove it")
     if not file.is_file():
         return
     whole = 0
     with open(file, "rb") as opened:
-        for line in opened:
+        for line in iter(lambda: opened.readline(border.LONGEST_LINE), b""):
             try:
-                entry = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                entry = None
-            if not isinstance(entry, dict):
+                entry: _Entry = border.parse(line if line.endswith(b"\n") else b"", _Entry, finite=False)
+                agreement = agreement_of(entry["agreement"])
+            except (Unreadable, TypeError):  # TypeError: a field that this version does not have
                 break
             whole += len(line)
-            yield entry
+            yield entry["index"], entry["seconds"], agreement
     if whole < file.stat().st_size:
         os.truncate(file, whole)
 
 
 def agreement_of(row: Mapping[str, Any]) -> Agreement:
-    """The agreement that `asdict` made `row` of."""
+    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, where it made none of it."""
+    border.check(row, _Agreement, finite=False)
     others = {name: Chances(**chances) for name, chances in row["others"].items()}
     ranks = None if row["ranks"] is None else _ranks_of(row["ranks"])
     signs = Signs(**row.get("signs", {}))  # an older version's lines have none
@@ -100,4 +147,5 @@ def agreement_of(row: Mapping[str, Any]) -> Agreement:
 
 
 def _ranks_of(row: Mapping[str, Any]) -> Ranks:
+    border.check(row, _Ranks, finite=False)
     return Ranks(**{**row, "ahead": [_ranks_of(one) for one in row["ahead"]]})

@@ -25,7 +25,7 @@ from specbench.choose.skips import with_skips
 from specbench.choose.starts import of_starts, time_starts
 from specbench.choose.timed_passes import predictions, round_record, timed
 from specbench.config.model import name_of
-from specbench.config.schema import task_label
+from specbench.config.schema import RunConfig, task_label
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.engine.experts import Experts
 from specbench.environment import environment, hardware
@@ -334,6 +334,7 @@ def _id(configs: Sequence[ChooseConfig], engine: list[str]) -> str:
     ids = [identify(as_run(config, first.gammas[0])) for config in configs]
     batches = sorted(set(first.batches))
     more = [*engine, *([batches] if batches != [1] else []), *([first.memory] if first.memory else [])]
+    more += [first.resamples] if first.resamples != RunConfig.resamples else []
     digest = json_digest([ids, first.tokens, first.gammas, first.rounds, *more])
     return file_name(f"{name_of(first.target)}-{first.task.name}", f"-T{first.sampling.temperature:g}-{digest}")
 

@@ -14,7 +14,6 @@ from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
-from specbench.compose.words import parsed
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import (
     UNUSED,
@@ -24,7 +23,6 @@ from specbench.config.verbs import (
     check_beam,
     check_bench,
     refused,
-    require_used,
 )
 from specbench.errors import UserError
 from specbench.escaping import file_name
@@ -85,9 +83,6 @@ def main(argv: list[str]) -> int:
 def _launch(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
     unused = refused(verb) if verb in UNUSED else ()
     command = read(argv, schema, lambda: usage(verb, about, schema, unused=unused))
-    if issubclass(schema, BenchConfig):
-        for override in filter(None, map(parsed, command.overrides)):
-            require_used(verb, schema, override.key_or_group, override.value())
     for words in each_context(command.argv):
         launch_one(partial(job, command.form), schema, words, verb)
     return 0

@@ -173,7 +173,10 @@ def main(argv: list[str], verb: str = "run") -> int:
     """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`."""
     about, options = (ABOUT + SWEEP, LAUNCHERS) if verb == "sweep" else (ABOUT, DRY_RUN)
     command = read(
-        argv, RunConfig, lambda: usage(verb, about, RunConfig, groups=PICKED, options=options), alone=("dry-run",)
+        argv,
+        RunConfig,
+        lambda: usage(verb, about, RunConfig, groups=PICKED, options=options, words=argv),
+        alone=("dry-run",),
     )
     if verb == "sweep" or "--multirun" in command.switches or _several_contexts(command.overrides):
         return sweep(command)

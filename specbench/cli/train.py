@@ -16,6 +16,7 @@ from specbench.errors import UserError
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_places import require_made, with_places
 from specbench.train.recipe_schema import Recipe
+from specbench.train.unused import require_used
 
 KINDS = ("seq2seq", "lm")  # values of a recipe's `task`
 ABOUT = """
@@ -58,11 +59,12 @@ def _as_key(word: str) -> str:
 
 
 def only_needs(form: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> None:
-    """Print what a training needs. Raises UserError for a recipe that cannot be trained."""
+    """Print what a training needs. Raises UserError for a recipe that cannot be trained, or a key without use."""
     from specbench.choose.needs import of_training
     from specbench.train.fitting import fitted_to_target
 
     fitted = check(fitted_to_target(with_places(recipe, own), given))
+    require_used(fitted, given)
     require_made(fitted)
     show(form, of_training(fitted))
 
@@ -75,11 +77,15 @@ def job(chosen: str, given: set[str], own: Sequence[Path], recipe: Recipe) -> No
         given: the keys that the command line sets.
         own: folders with choices of the user's.
         recipe: the recipe.
+
+    Raises:
+        UserError: it cannot be trained, or does not read a key that is given.
     """
     from specbench.train.fitting import fitted_to_target
     from specbench.train.next_command import next_command
     from specbench.train.recipe import train
 
     fitted = fitted_to_target(with_places(recipe, own), given)
+    require_used(check(fitted), given)
     print(f"wrote {train(fitted, chosen)}; to measure it:", file=sys.stderr)
     print(next_command(fitted))

@@ -1,33 +1,53 @@
 """`specbench VERB --help`: what the verb does, its choices, and each key with its default and help.
 
-The help of a key stands beside the key, in the dataclass that types it. The keys of a run are in groups; long lists of
-names are left to `specbench list`.
+The help of a key stands beside the key, in the dataclass that types it. Of a run the keys that most runs set come
+first, then all others in groups; those of one kind of draft and of one rule are left to `draft=NAME --help` and
+`accept=NAME --help`, and long lists of names to `specbench list`.
 """
 
+import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from specbench.compose.suggestions import no_such_choice
 from specbench.compose.unnamed import store_extensions
-from specbench.config.catalogue import choice_names
-from specbench.config.keys import Key, keys_of
+from specbench.config.catalogue import choice_names, held
+from specbench.config.draft import DraftConfig
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.keys import Key, keys_of, require
+from specbench.config.model import ModelConfig
+from specbench.config.own_choices import read_choice
 from specbench.config.paths import conf_dir
+from specbench.config.rules import RULE_OF, RULES, rule_names
 from specbench.config.schema import RunConfig
+from specbench.errors import UserError
+from specbench.methods.model.config import ModelDraftConfig
 
 WIDTH = 118
 INDENT = 28  # where help begins
 FEW_NAMES = 10  # choices that are listed here; `specbench list` has longer lists
 MODEL_PLACES = "OWNER/NAME[@REVISION] of the hub, ./FOLDER, or "
 PLACES = {"target": MODEL_PLACES, "draft": MODEL_PLACES, "task": "./FILE of prompts, OWNER/NAME of the hub, or "}
+# What most runs set; of a group its choices alone.
+COMMON = (
+    "target", "draft", "task", "gamma", "sampling.temperature", "limit", "max_new_tokens", "dtype", "device", "engine",
+    "threads", "batch", "accept", "tree", "runs", "seed", "results", "experiment",
+)  # fmt: skip
+REST = "without draft= and accept=, --help lists all other options"
+OTHERS = "all others; those of one draft or one rule: draft=NAME --help, accept=NAME --help"
 # The keys of a run, by what they describe: each key, or the part of the config that it is in.
 PARTS = {
     "model": ("target", "dtype", "device", "engine", "numerics", "threads"),
     "draft": ("draft",),
     "decoding": ("gamma", "batch", "max_new_tokens", "seed", "sampling", "accept", "tree", "simulate"),
     "task": ("task", "context", "limit", "until"),
-    "output": ("results", "force", "warmup", "reuse", "runs", "resamples", "experiment"),
+    "output": ("results", "force", "warmup", "reuse", "runs", "experiment"),
 }
 HYDRA = {
     "--cfg job": "show the whole config instead of running it",
@@ -44,6 +64,7 @@ def usage(
     groups: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     unused: Collection[str] = (),
+    words: Sequence[str] = (),
 ) -> str:
     """The help of a verb that takes `key=value`.
 
@@ -55,31 +76,89 @@ def usage(
         groups: the folders of conf/ whose choices are listed.
         options: options with their help.
         unused: keys that the verb does not accept.
+        words: the command line. Where it picks drafts or rules of a run, the help is of their options alone.
+
+    Raises:
+        UserError: there is no such draft or rule.
     """
-    sections = _run_sections(groups) if schema is RunConfig else _own_sections(verb, schema, groups, unused)
+    if schema is RunConfig and (chosen := list(_chosen_sections(words))):
+        return "\n\n".join([f"usage: specbench {verb} {line}", *chosen, REST])
+    sections = _run_sections(verb, groups) if schema is RunConfig else _own_sections(verb, schema, groups, unused)
     option_rows = "\n".join(_row(name, about_it) for name, about_it in {**(options or {}), **HYDRA}.items())
     return "\n\n".join([f"usage: specbench {verb} {line}", about.strip(), *sections, option_rows])
 
 
-def _run_sections(groups: Sequence[str]) -> list[str]:
-    """A section for each of PARTS: its choices with their defaults, then its keys."""
+def _run_sections(verb: str, groups: Sequence[str]) -> list[str]:
+    """What most runs set, then a section for each of PARTS with all other keys."""
     by_part: dict[str, list[Key]] = {}
+    common: dict[str, Key] = {}
     for key in keys_of(RunConfig):
-        by_part.setdefault(key.name.partition(".")[0], []).append(key)
+        part, _, name = key.name.partition(".")
+        if key.verbs and verb not in key.verbs:
+            continue
+        if key.name in COMMON:
+            common[key.name] = key
+        elif not (part == "draft" and _is_of_a_kind(name)) and not (part == "accept" and name in RULE_OF):
+            by_part.setdefault(part, []).append(key)
     choices, targets = _choices(groups), by_part["target"]
-    sections = []
+    rows = [choices.pop(name) if name in choices else _key_row(common.pop(name)) for name in COMMON]
+    sections = ["\n".join(["common options:", *rows]), f"{OTHERS}\n{'-' * len(OTHERS)}"]
     for title, names in PARTS.items():
-        rows = [choices.pop(name) for name in names if name in choices]
-        for name in names:
-            rows += _key_rows(name, by_part.pop(name, []), targets)
+        rows = [row for name in names for row in _key_rows(name, by_part.pop(name, []), targets)]
         sections.append("\n".join([f"{title}:", *rows]))
-    assert not by_part and not choices, (by_part, choices)
+    assert not by_part and not choices and not common, (by_part, choices, common)
     return sections
+
+
+def _is_of_a_kind(name: str) -> bool:
+    """Whether a key of a draft is one that not every draft, or model, has."""
+    return name not in {one.name for one in (*fields(DraftConfig), *fields(ModelConfig))}
+
+
+def _chosen_sections(words: Sequence[str]) -> Iterator[str]:
+    """A section for each draft and each rule that `words` pick, with its options."""
+    folders = [Path(after) for word, after in pairwise(words) if word == "--config-dir"]
+    for word, after in pairwise([*words, ""]):
+        key, equals, value = word.partition("=")
+        names = re.findall(r"[^\s,\[\]]+", value if equals else after if word.startswith("--") else "")
+        for name in names:
+            if key.lstrip("-") in ("draft", "draft.kind"):
+                yield _options(f"draft={name}", _draft_rows(name if key.endswith("kind") else _kind_of(name, folders)))
+            elif key.lstrip("-") == "accept":
+                yield _options(f"accept={name}", _rule_rows(name))
+
+
+def _options(choice: str, rows: Sequence[str]) -> str:
+    return "\n".join([f"options of {choice}:", *rows]) if rows else f"{choice} has no options of its own"
+
+
+def _kind_of(draft: str, folders: Sequence[Path]) -> str:
+    """The kind of the draft that is picked by this name, or place."""
+    for folder in [*folders, conf_dir()]:
+        if (file := folder / "draft" / f"{draft}.yaml").is_file():
+            content = read_choice(file, "draft") if folder in folders else yaml.safe_load(file.read_text("utf-8"))
+            return str(content.get("kind", ModelDraftConfig.kind))
+    if draft in DRAFT_KINDS or draft in held("draft") or "/" in draft:
+        return draft if draft in DRAFT_KINDS else ModelDraftConfig.kind
+    raise UserError(no_such_choice("draft", draft, choice_names("draft")))
+
+
+def _draft_rows(kind: str) -> list[str]:
+    require(kind in DRAFT_KINDS, "draft.kind", kind, " | ".join(DRAFT_KINDS))
+    config = DRAFT_KINDS[kind]
+    own = [_key_row(key) for key in keys_of(config, "draft.") if _is_of_a_kind(key.name.removeprefix("draft."))]
+    return [*([_row("draft.*", "the options of target")] if issubclass(config, ModelConfig) else []), *own]
+
+
+def _rule_rows(rule: str) -> list[str]:
+    require(rule in rule_names(), "accept", rule, " | ".join(rule_names()))
+    return [_key_row(key) for key in keys_of(RULES[rule], "accept.")] if rule in RULES else []
 
 
 def _own_sections(verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str]) -> list[str]:
     """Choices, the verb's own keys, plain ones first, then those of each part, and the names of keys of a run."""
-    of_run = {key.name: key.about for key in keys_of(RunConfig)} if "target" in schema.__dataclass_fields__ else {}
+    in_run = (key for key in keys_of(RunConfig) if not key.verbs or "run" in key.verbs)
+    of_run = {key.name: key.about for key in in_run} if "target" in schema.__dataclass_fields__ else {}
     sections: dict[str, list[Key]] = {"": []}
     also: dict[str, None] = {}
     for key in keys_of(schema):
@@ -104,7 +183,11 @@ def _key_rows(section: str, keys: Sequence[Key], targets: Sequence[Key]) -> list
         shared = {key.name.removeprefix("target."): key.about for key in targets}
         keys = [key for key in keys if shared.get(key.name.removeprefix("draft.")) != key.about]
         rows.append(_row("draft.*", "the options of target, and:"))
-    return [*rows, *(_row(f"{key.name}={key.default}", key.about) for key in keys)]
+    return [*rows, *map(_key_row, keys)]
+
+
+def _key_row(key: Key) -> str:
+    return _row(f"{key.name}={key.default}", key.about)
 
 
 def _choices(groups: Sequence[str]) -> dict[str, str]:

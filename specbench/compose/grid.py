@@ -26,10 +26,9 @@ from specbench.compose.hydra_app import composing, launch_composed, store_schema
 from specbench.compose.hydra_errors import one_line
 from specbench.compose.to_schema import Composed, to_schema
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
-from specbench.compose.words import listed_values, parsed, value_of
+from specbench.compose.words import check_used, listed_values, parsed, value_of
 from specbench.config.rules import RULE_OF
 from specbench.config.tree import KEYS_OF
-from specbench.config.verbs import require_used
 from specbench.errors import UserError
 
 T = TypeVar("T", bound=Composed)
@@ -82,8 +81,7 @@ def combined(
     argv: Sequence[str], schema: type[Composed], verb: str, defaults: Lists | None = None
 ) -> tuple[Overrides, list[Overrides]]:
     """`split` with the lists of the experiment that `argv` names; UserError for a key that `verb` does not use."""
-    for override in filter(None, map(parsed, argv)):
-        require_used(verb, schema, override.key_or_group, override.value())
+    check_used(argv, schema, verb)
     argv = [*argv, *experiment_lists(argv, schema)]
     store_unnamed(argv)
     return split(argv, defaults or {})

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.compose.hydra_errors import one_line
 from specbench.compose.to_schema import Composed, T, task_overrides, to_schema
 from specbench.compose.unnamed import conf_of_hydra, guard_files, store_unnamed
-from specbench.compose.words import GROUPS, check_overrides, parsed
+from specbench.compose.words import GROUPS, check_overrides, check_used, parsed
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
@@ -64,8 +64,9 @@ def launch(task: Callable[[Job[T]], None], schema: type[T], argv: list[str], ver
     """Call `task` with the job that `argv` asks for, in a sweep with each of them, wherever Hydra's launcher runs it.
 
     A task handles its own errors: Hydra adds lines of its own to errors that reach it. Raises UserError if the
-    overrides in `argv` do not compose.
+    overrides in `argv` do not compose, or the verb does not use one of them.
     """
+    check_used(argv, schema, verb)
     launch_composed(_TaskOfHydra(task, schema), schema, argv, verb)
 
 
@@ -83,6 +84,7 @@ def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: s
     def one(composed: DictConfig) -> None:
         returned.append(task(to_schema(composed, schema)))
 
+    check_used(argv, schema, verb)
     launch_composed(one, schema, argv, verb, raises=True)
     return returned[0] if returned else None
 
@@ -182,6 +184,7 @@ def jobs_of(overrides: Sequence[str], switches: Sequence[str] = (), most: int | 
 
 def composed_config(schema: type[T], words: Sequence[str], verb: str) -> T:
     """The config that the overrides `words` ask for, without a command line. Raises UserError as `launch`."""
+    check_used(words, schema, verb)
     with composing(schema, words, verb):
         return to_schema(hydra.compose(schema.conf_file, overrides=list(words)), schema, words)
 

@@ -1,6 +1,6 @@
 """The grammar of key=value: what a word sets, which values a verb takes, and the order of a sweep's jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -8,6 +8,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
 from specbench.config.keys import keys_of
+from specbench.config.verbs import require_used
 from specbench.errors import UserError
 
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
@@ -37,6 +38,14 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
             raise UserError(several_values(word, override, verb, sweeps))
         if option in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
             raise UserError(f"{option}={value}: is picked by its name; 'specbench list {option}' shows them")
+
+
+def check_used(overrides: Iterable[str], schema: type[Any], verb: str) -> None:
+    """Check that `verb`, whose keys are those of `schema`, uses each key. Raises UserError for one that it ignores."""
+    for word in overrides:
+        if (override := parsed(word)) is not None:
+            value = word.partition("=")[2] if override.is_sweep_override() else override.value()
+            require_used(verb, schema, override.key_or_group, value)
 
 
 def parsed(word: str) -> Override | None:

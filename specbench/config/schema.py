@@ -172,6 +172,7 @@ class SimulateConfig:
 
 
 MEASURES = ("run", "sweep")  # the verbs that read `runs` and `until`
+PREDICTS = ("recommend", "recommend --validate")  # the verbs that read `resamples`
 DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda where there is one"
 THREADS = "CPU threads of torch; unset: torch's own choice"
 DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu | cuda | cuda:N | mps")
@@ -248,7 +249,7 @@ class RunConfig:
         "read what prompts of the task begin with alike (a system prompt, examples, earlier turns) once, alone and "
         "speculatively, and copy its cache; false: read every prompt as a whole",
     )
-    resamples: int = key(2000, "resamples of prompts and rounds, for intervals of predictions", at_least(100))
+    resamples: int = key(2000, "resamples of prompts and rounds, for intervals of predictions", at_least(100), PREDICTS)
     results: str = key("results", "the folder of the records")
     force: bool = key(False, "run even if a record of this config exists")
 

@@ -125,15 +125,21 @@ def check_load(config: LoadConfig) -> None:
 
 # Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
+CATEGORY = {"task.category_field": ""}  # which records of runs alone have
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
+    "alpha": CATEGORY
+    | dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=1,3,5"},
-    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
+    LOAD: CATEGORY
+    | {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": ""}
+    | dict.fromkeys(("tree", *TREE_KEYS), ""),
     VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which checks trees with --verify N"),
     "bench": {"gamma": "gammas=1,3,5", "batch": "batches=4,16, and part g"}
-    | dict.fromkeys(("warmup", "force", "resamples", "seed", "simulate.alpha"), ""),
+    | dict.fromkeys(("warmup", "force", "seed", "simulate.alpha"), "")
+    | CATEGORY,
+    "bench beam": CATEGORY,
 }
 
 
@@ -145,7 +151,7 @@ def refused(verb: str) -> set[str]:
 def require_used(verb: str, schema: type[Any], key: str, value: object) -> None:
     """Check that `verb`, whose keys are those of `schema`, uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(schema) if one.verbs and verb not in one.verbs}
-    if (instead := (others | UNUSED[verb]).get(key)) is not None:
+    if (instead := (others | UNUSED.get(verb, {})).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
         raise UserError(f"{key}={value}: specbench {verb} does not use {key}{advice}")
 
@@ -164,9 +170,14 @@ def require_distinct(names: list[tuple[str, str]]) -> None:
 
 
 def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> RunConfig:
-    """The config of `specbench run` with this draft and batch, and with `gamma` if given; both write one record."""
+    """The config of `specbench run` with this draft and batch, and with `gamma` if given; both write one record.
+
+    Keys that a run does not use are at their defaults, as in any run.
+    """
     values = {one.name: getattr(config, one.name) for one in fields(RunConfig)}
-    return RunConfig(**values | {"batch": batch} | ({} if gamma is None else {"gamma": gamma}))
+    return RunConfig(
+        **values | {"batch": batch, "resamples": RunConfig.resamples} | ({} if gamma is None else {"gamma": gamma})
+    )
 
 
 @dataclass

@@ -119,7 +119,7 @@ def serve(asked: IO[str], answers: IO[str]) -> None:
     answers.write("ready\n")
     answers.flush()
     for line in asked:
-        one = json.loads(line)
+        one = json.loads(line)  # written by `render` of the process that started this one
         try:
             ((text,), _) = render_jinja_template(
                 conversations=[one["messages"]], chat_template=one["template"], add_generation_prompt=True,

@@ -90,7 +90,7 @@ def test_a_decoder_without_a_draft_is_shown_drafts_that_need_nothing(
     target: Path, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["run", f"target={target}", f"task={prompts}", f"results={tmp_path}", "limit=1", "max_new_tokens=4"]
-    argv += ["device=cpu", "dtype=float32", "engine=eager", "resamples=100", "warmup=0", "threads=1"]
+    argv += ["device=cpu", "dtype=float32", "engine=eager", "warmup=0", "threads=1"]
     assert main(argv) == 2
     said = capfd.readouterr().err
     assert "use draft=lookup or draft=early-exit" in said and "unigram" not in said

@@ -15,7 +15,7 @@ from specbench.train.draft_alpha import alpha, engine_of, target_outputs
 
 Capture = pytest.CaptureFixture[str]
 __all__ = ["prompts", "target"]
-RUN = ["device=cpu", "dtype=float32", "engine=eager", "resamples=100", "warmup=0", "threads=1", "max_new_tokens=8"]
+RUN = ["device=cpu", "dtype=float32", "engine=eager", "warmup=0", "threads=1", "max_new_tokens=8"]
 
 
 @pytest.fixture

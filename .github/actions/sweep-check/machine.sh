@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a measurement depends on and no record can change, as Markdown: each GPU with its driver, clocks, limits and
-# throttle reasons, and the processes on it; the processor where there is no GPU. `machine.sh "after the sweep"` names it.
+# throttle reasons, and the memory of each process on it; the processor where there is no GPU. `machine.sh "after the sweep"`
+# names it. The summary is public: what others run on the machine is counted, and not named.
 set -euo pipefail
 echo "### Machine, $1"
 echo '```'
@@ -15,8 +16,8 @@ if command -v nvidia-smi >/dev/null; then
   reasons=$(query index,clocks_event_reasons.active)
   echo "${reasons:-$(query index,clocks_throttle_reasons.active)}"
   nvidia-smi -q -d TEMPERATURE 2>/dev/null | grep -E 'T.Limit|Slowdown|Shutdown|Max Operating' || true
-  echo "processes on the GPUs:"
-  nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv,noheader 2>/dev/null || true
+  echo "processes on the GPUs, by their memory:"
+  nvidia-smi --query-compute-apps=used_memory --format=csv,noheader 2>/dev/null || true
 else
   echo "no NVIDIA GPU"
 fi

@@ -78,7 +78,7 @@ def _read(file: Path, weights: Mapping[str, Tensor], device: torch.device) -> Ca
         digest, _, content = border.read_text(file).partition("\n")
         if not is_own(file) or digest != hashlib.sha256(content.encode()).hexdigest():
             return None
-        document = json.loads(content)
+        document = json.loads(content)  # our own output: the folder is this user's alone, and the digest is right
         return Capture(restored(document["graph"], weights, device), bool(document["masked"]), file)
     except Exception:  # whatever a file leads to that another version wrote
         return None

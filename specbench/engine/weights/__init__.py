@@ -1,20 +1,29 @@
 """From a name in the config to weights in memory, and how many there are before they are loaded (without torch)."""
 
-import json
 import math
 import re
 from pathlib import Path
+from typing import TypedDict
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 
 FP32 = 4  # bytes of a weight in an old .bin
 STATED = re.compile(r"\b(\d+(?:\.\d+)?)([MB]) parameters\b")
 SCALE = {"M": 10**6, "B": 10**9}
+LARGEST_HEADER = 10**8  # bytes, as the safetensors library reads
+
+
+class _Entry(TypedDict):
+    """What a header says of a tensor."""
+
+    shape: list[int]
 
 
 def parameters(model: ModelConfig) -> int | None:
-    """The number of weights of `model`; None where nothing is known.
+    """The number of weights of `model`; None where nothing is known, or a file is damaged, which loading reports.
 
     Counted in the headers of its safetensors, taken from the size of an old `.bin`, or from the note of its choice.
     """
@@ -30,12 +39,20 @@ def parameters(model: ModelConfig) -> int | None:
 def _in_files(folder: Path) -> int | None:
     files = sorted(folder.glob("*.safetensors"))
     if files:
-        return sum(map(_tensors, files))
+        try:
+            return sum(map(_tensors, files))
+        except (Unreadable, OSError):
+            return None
     return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // FP32 or None
 
 
 def _tensors(file: Path) -> int:
     """The numbers in a safetensors file, from its header alone."""
-    with open(file, "rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    with border.open_regular(file) as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > LARGEST_HEADER:
+            raise Unreadable(f"a header of {size} bytes")
+        header = border.parse(opened.read(size), dict[str, dict[str, object]])
+    header.pop("__metadata__", None)
+    border.check(header, dict[str, _Entry])
+    return sum(math.prod(entry["shape"]) for entry in header.values())

@@ -26,6 +26,7 @@ from typing import Any
 
 import yaml
 
+from specbench.config.own_choices import require_plain
 from specbench.errors import UserError
 from specbench.interop.readings.base import LENGTH, MARGINAL, Printed, Reading, together
 from specbench.interop.readings.document import Document, number, whole_number
@@ -221,7 +222,8 @@ def read_profile(document: Document) -> Reading:
 def read_golden(document: Document) -> Reading:
     """The reading of InferenceX' lengths: by model, thinking mode and gamma."""
     try:
-        content = yaml.safe_load("\n".join(document.lines))
+        require_plain(text := "\n".join(document.lines))
+        content = yaml.safe_load(text)
         tables = {
             (model, mode): modes[mode]
             for model, modes in content.items()
@@ -234,7 +236,7 @@ def read_golden(document: Document) -> Reading:
                 name, value = f"{model}, {mode}, {gamma}", float(length)
                 printed.append(Printed(name, value, LENGTH, ends="in"))
                 printed.append(Printed(name, alpha_of(value - 1, int(gamma)), "α by moments", ends="in"))
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"{document.path}: no lengths by model, thinking mode and γ ({error})") from error
     if not printed:
         raise UserError(f"{document.path}: no lengths by model, thinking mode and γ")

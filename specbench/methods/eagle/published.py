@@ -84,6 +84,14 @@ class PublishedEagle:
         """The width of the target that it was made for."""
         return int(self.config.get("target_hidden_size") or self.layer.hidden_size)
 
+    @property
+    def fc_bias(self) -> bool | None:
+        """Whether the config, or the layout, says that the first linear layer has a bias; None where neither does."""
+        if self.kind != "eagle":
+            return False
+        told = self.config.get("fusion_bias", False) if self.is_speculators else self.config.get("bias")
+        return None if told is None else bool(told)
+
     def taps(self, layers: int) -> tuple[int, ...]:
         """After how many of the target's `layers` the states are that it reads; none of EAGLE.
 
@@ -181,6 +189,8 @@ def _require_supported(made: PublishedEagle) -> None:
             made.refuse("layernorms", True, "which of its norms comes before what is fed back is not documented")
         if made.kind != "eagle" and "norm_before_residual" not in config:
             made.refuse("norm_before_residual", None, "speculators reads false, vLLM true: write one into the file")
+    elif made.kind == "eagle" and type(config.get("bias", True)) is not bool:
+        made.refuse("bias", config["bias"], "must be true or false: whether there is fc.bias")
     elif (config.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
         made.refuse("use_aux_hidden_state", False, "EAGLE-3 without states of three depths is not supported")
 
@@ -216,6 +226,7 @@ def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -
     kept = _draft_vocabulary(made, tensors, rows) if taps else None
     if not taps:
         tensors.pop("lm_head.weight", None)  # EAGLE's code never reads it: the target's head is used
+    _require_stated(made, tensors, is_short=kept is not None and kept.tolist() != list(range(rows)))
     _drop_copied_embeddings(tensors, network)
     for name in ("embed_tokens.weight", *(["lm_head.weight"] if taps else [])):
         if name not in tensors and made.layer.hidden_size != width:
@@ -223,9 +234,9 @@ def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -
     config = made.config
     norms = {"joint": config.get("norm_before_fc"), "each": config.get("fc_norm")} if made.is_speculators else {}
     shape = EagleShape(
-        made.layer_shape("layer.self_attn.q_proj.bias" in tensors), taps,
+        made.layer_shape(any(f"layer.self_attn.{name}_proj.bias" in tensors for name in "qkv")), taps,
         vocabulary=None if kept is None else len(kept), own_head="lm_head.weight" in tensors,
-        fc_bias="fc.bias" in tensors,
+        fc_bias=made.fc_bias if made.fc_bias is not None else "fc.bias" in tensors,
         own_embeddings=len(tensors["embed_tokens.weight"]) if "embed_tokens.weight" in tensors else 0,
         state_width=made.state_width, fuse_norm=next((name for name, on in norms.items() if on), "none"),
         norm_before_residual=bool(config.get("norm_before_residual")), norm_output=bool(config.get("norm_output")),
@@ -233,6 +244,26 @@ def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -
     if kept is not None:
         tensors["draft_vocabulary"] = kept
     return shape, tensors
+
+
+def _require_stated(made: PublishedEagle, tensors: Mapping[str, Tensor], is_short: bool) -> None:
+    """Check the tensors that some checkpoints of these layouts have and others have not.
+
+    Which of the two a checkpoint is must not follow from a tensor that was lost. `is_short`: its vocabulary is a part
+    of the target's. Raises UserError for a tensor that this one must have.
+    """
+    must = []
+    if made.kind == "eagle" and not made.is_speculators:  # EAGLE's code loads every tensor, or fails
+        must.append("embed_tokens.weight")
+        if made.fc_bias is None and "fc.bias" not in tensors:
+            made.refuse(
+                "bias", None, "there is no fc.bias; EAGLE's code reads true, vLLM's false: write one into the file"
+            )
+    if made.kind != "eagle" and (is_short or "draft_vocab_size" in made.config):
+        must.append("lm_head.weight")  # with a draft vocabulary comes a head of its own
+    for name in must:
+        if name not in tensors:
+            raise UserError(f"{made.key}: {made.source} has no tensor {name}: it is no checkpoint of draft={made.kind}")
 
 
 Layer = TypeVar("Layer", bound=Eagle)
@@ -272,6 +303,10 @@ def _draft_vocabulary(made: PublishedEagle, tensors: dict[str, Tensor], rows: in
         size = int(made.config.get("draft_vocab_size") or rows)
         if size != rows:
             made.refuse("draft_vocab_size", size, f"d2t is missing, and the target's head has {rows} rows")
+        if is_kept is not None and not bool(is_kept.bool().all()):
+            raise UserError(
+                f"{made.key}: {made.source} has no tensor d2t, though its t2d leaves out tokens of the target"
+            )
         return torch.arange(rows)
     kept = torch.arange(len(further)) + further.cpu()
     fits = int(kept.min()) >= 0 and int(kept.max()) < rows and len(kept.unique()) == len(kept)
