@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
-from specbench.engine.weights.files import read_config
+from specbench.engine.weights.checkpoint import read_config
 from specbench.engine.weights.pretrained import tokenizer_in
 from specbench.errors import UserError, first_line
 

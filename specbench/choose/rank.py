@@ -333,7 +333,7 @@ def _id(configs: Sequence[ChooseConfig], engine: list[str]) -> str:
     first = configs[0]
     ids = [identify(as_run(config, first.gammas[0])) for config in configs]
     batches = sorted(set(first.batches))
-    more = [*engine, *([batches] if batches != [1] else []), *([first.memory] if first.memory else [])]
+    more: list[object] = [*engine, *([batches] if batches != [1] else []), *([first.memory] if first.memory else [])]
     more += [first.resamples] if first.resamples != RunConfig.resamples else []
     digest = json_digest([ids, first.tokens, first.gammas, first.rounds, *more])
     return file_name(f"{name_of(first.target)}-{first.task.name}", f"-T{first.sampling.temperature:g}-{digest}")
