@@ -39,7 +39,7 @@ from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
-from specbench.records.schema import EvidenceRecord
+from specbench.records.prompt_sums import EvidenceRecord
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 from specbench.text.tokenizer import load_tokenizer

@@ -31,11 +31,13 @@ from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig, LoadConfig, check_choose, check_load
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.records.documents import AlphaDocument, LoadDocument, RankedRow, RecommendDocument, ValidateDocument
+from specbench.records.alpha_document import AlphaDocument
+from specbench.records.choosing import LoadDocument, RankedRow, RecommendDocument, ValidateDocument
 from specbench.records.marks import why_unproved
-from specbench.records.schema import RunRecord, Summary
+from specbench.records.numbers import Summary
+from specbench.records.schema import RunRecord
 from specbench.records.store import Result
-from specbench.report.alphas import draw as draw_alphas
+from specbench.report.alpha_tables import draw as draw_alphas
 from specbench.report.ranking import draw as draw_ranking
 from specbench.tasks import check_own_rows
 

@@ -88,7 +88,7 @@ CLOSES = "`'),;:.…"
 PROSE = {"that", "reads", "or", "again", "holds", "knows", "itself", "does"}
 # What the expressions of the package's f-strings stand for in its commands, by the file they are in.
 FILLED = {
-    "cli/compare": {"key": ("gamma",)},
+    "cli/groups": {"key": ("gamma",)},
     "cli/explain": {"100 * within": ("2",)},
     "cli/listing": {"Path(path).name": ("gpt-97m",), "group": GROUPS},
     "cli/options": {"verb": ("list",)},

@@ -14,7 +14,7 @@ from specbench.config.rules import AcceptKeys
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
-from specbench.records.schema import Quality
+from specbench.records.numbers import Quality
 
 EOS = 1
 

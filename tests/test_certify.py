@@ -15,10 +15,9 @@ from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
-from specbench.analysis.proof import (
+from specbench.analysis.proof import Proof, Statistic
+from specbench.analysis.proof.certificate import (
     Certificate,
-    Proof,
-    Statistic,
     greedy_certificate,
     greedy_power,
     sampled_certificate,

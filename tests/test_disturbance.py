@@ -16,9 +16,11 @@ from specbench.api import DisturbedWarning, Run
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.frame import Records, drawing_folder, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import drawing_folder, keep
 from specbench.report import figures, tables
-from specbench.report.summary_text import largest_loss, remarks
+from specbench.report.remarks import remarks
+from specbench.report.summary_text import largest_loss
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

@@ -13,10 +13,11 @@ from records.test_schema import faults
 from specbench.analysis.acceptance.strata import range_of
 from specbench.analysis.profile import profile_of_runs
 from specbench.cli import main
-from specbench.cli.results import json_schema
 from specbench.errors import UserError
 from specbench.records import store
-from specbench.records.documents import PROFILE_VERSION, Profile, write_document
+from specbench.records.documents import write_document
+from specbench.records.json_schema import json_schema
+from specbench.records.profile_document import PROFILE_VERSION, Profile
 
 Capture = pytest.CaptureFixture[str]
 

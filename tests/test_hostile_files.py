@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from made_records import record
 from networks import tokenizer
 
-from specbench.analysis.regression import measurement
+from specbench.analysis.as_measurement import measurement
 from specbench.border import Unreadable
 from specbench.cli import sweep_log
 from specbench.cli.read import main as read_main
@@ -32,9 +32,11 @@ from specbench.files import json_text
 from specbench.interop.certify import read_outputs
 from specbench.interop.serving.completions import Completions
 from specbench.records import store
+from specbench.records.alpha_document import KeptAlphaDocument
 from specbench.records.alphas import betas, find_scored
 from specbench.records.catalog import Catalog
-from specbench.records.documents import KeptAlphaDocument, RecommendDocument, read_document, saved_document
+from specbench.records.choosing import RecommendDocument
+from specbench.records.documents import read_document, saved_document
 from specbench.records.journal import Journal
 from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling

@@ -25,7 +25,8 @@ from specbench.experiment.machine import Machine, Nvml, Smi, memory_speed, reaso
 from specbench.experiment.memory import bytes_held
 from specbench.experiment.meter import Meter, spent, zones
 from specbench.records import store
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 
 Capture = pytest.CaptureFixture[str]
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from tokenized import KINDS, SHOWN, byte_level
 from transformers import PreTrainedTokenizerFast
 
 from specbench.config.model import ModelConfig
-from specbench.report.passes import lines
+from specbench.report.marked_passes import lines
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 

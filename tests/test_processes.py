@@ -13,7 +13,7 @@ from calls import called, refusal, small_run
 from made_records import make
 
 from specbench.analysis.costs.disturbance import disturbance
-from specbench.analysis.processes import merged, of_processes
+from specbench.analysis.several_processes import merged, of_processes
 from specbench.analysis.summary import by_process, speedups, summarise
 from specbench.cli import main
 from specbench.config.schema import RunConfig

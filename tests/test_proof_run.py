@@ -17,7 +17,8 @@ from specbench.records.frame import Records
 from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.report.page import page
 from specbench.report.ranking import draw
-from specbench.report.summary_text import brief, remarks
+from specbench.report.remarks import remarks
+from specbench.report.summary_text import brief
 from specbench.report.summary_text import rows as summary_rows
 from specbench.report.tables.speedups import table2
 

@@ -16,20 +16,11 @@ import scipy.stats
 from kept_records import HERE, heads
 from made_records import make
 
+from specbench.analysis.as_measurement import measurement
+from specbench.analysis.baseline import baseline_of, between_processes, compare_with_baseline
+from specbench.analysis.changepoints import steps
+from specbench.analysis.changes import BETWEEN, FALSE_ALARMS, _normal, _student, adjusted, change
 from specbench.analysis.contradictions import computed_again, contradictions
-from specbench.analysis.regression import (
-    BETWEEN,
-    FALSE_ALARMS,
-    _normal,
-    _student,
-    adjusted,
-    baseline_of,
-    between_processes,
-    change,
-    compare_with_baseline,
-    measurement,
-    steps,
-)
 from specbench.cli import main
 from specbench.compose.hydra_app import config_of_record
 from specbench.config.checks import check

@@ -17,7 +17,7 @@ from specbench.analysis.summary import completed, speedups
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records import store
-from specbench.records.marks import many_loop, why_loops
+from specbench.records.looping import many_loop, why_loops
 from specbench.tasks.rows import read_rows
 
 # Each set of shipped references: its field, and the model that writes such texts.

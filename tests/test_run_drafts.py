@@ -12,7 +12,7 @@ from captured import fastest_on_a_cpu
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
-from specbench.report.summary_text import remarks
+from specbench.report.remarks import remarks
 
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]

@@ -8,7 +8,7 @@ from calls import called, small_run
 from specbench.algorithm import decoding
 from specbench.algorithm.decoding import Passes, WholeInCalls
 from specbench.kernels import is_available
-from specbench.records.marks import IN_C, IN_PYTHON, passes_run
+from specbench.records.passes_run import IN_C, IN_PYTHON, passes_run
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
 

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 from specbench.config.keys import MAX_GAMMA
-from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
+from specbench.records.prediction import GammaRecord, PredictionRow
+from specbench.records.units import AcceptanceByRank
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000

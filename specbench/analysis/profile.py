@@ -10,21 +10,21 @@ import numpy as np
 from specbench.analysis.acceptance.by_position import levels, rank_counts, reached_and_accepted
 from specbench.analysis.acceptance.strata import Range, added_by_range, range_of
 from specbench.errors import UserError
-from specbench.records.documents import (
+from specbench.records.alpha_document import AlphaRow, ScoredText
+from specbench.records.numbers import Summary
+from specbench.records.profile_document import (
     FORMAT,
     PROFILE_VERSION,
-    AlphaRow,
     GammaRange,
     GammaSpeed,
     PositionShare,
     Profile,
     RangeShare,
     RankShare,
-    ScoredText,
     Share,
     TaskProfile,
 )
-from specbench.records.schema import PromptRecord, RunRecord, Summary
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths

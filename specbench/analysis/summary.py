@@ -43,25 +43,22 @@ from specbench.analysis.forecast.theorems import (
     by_rank,
     by_rows,
 )
-from specbench.analysis.processes import of_processes
 from specbench.analysis.proof import UNPROVED, prove
+from specbench.analysis.several_processes import of_processes
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.records.schema import (
-    DECODING_MODES,
+from specbench.records.numbers import (
     Counted,
-    DecodingMode,
     Energy,
     Grown,
     Learnt,
     LenienceRow,
     Measured,
-    PromptRecord,
     Repeated,
-    RunRecord,
     Speedups,
     UnderLenience,
     UnderRule,
 )
+from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
@@ -92,7 +89,7 @@ def summarise(
     target's own completion), and the predictions are made from it.
 
     `level` is that of all intervals of a run that looked at them more than once (`analysis.looks`). Of a run in several
-    processes (`analysis.processes`) the intervals of times cover the differences between these.
+    processes (`analysis.several_processes`) the intervals of times cover the differences between these.
     """
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], groups_of(prompts), level)

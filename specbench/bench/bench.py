@@ -36,7 +36,8 @@ from specbench.files import write_atomically
 from specbench.formatting import interval, markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.records.documents import BeamDocument, BenchDocument, write_document
+from specbench.records.documents import write_document
+from specbench.records.timed_documents import BeamDocument, BenchDocument
 from specbench.sampling import Sampling
 
 

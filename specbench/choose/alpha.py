@@ -22,9 +22,9 @@ from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.core_time import core_times, waited_share
 from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.forecast.grown_trees import counts_of_children
 from specbench.analysis.forecast.hindsight import Option, least_cost
-from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
-from specbench.analysis.forecast.trees import counts_of_children
+from specbench.analysis.forecast.positions import POSITIONS, accepted_by_position
 from specbench.choose.candidates import LoadedCandidate, Scored
 from specbench.choose.kept import KeptAgreements, kept_file
 from specbench.choose.sample import target_sample
@@ -48,7 +48,8 @@ from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import TextDraft
 from specbench.methods.router.config import RouterConfig
-from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, ScoredText, write_document
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, ScoredText
+from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.stats import Interval, IntervalRecord, over_rows, ratio
 from specbench.tasks import Task

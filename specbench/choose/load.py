@@ -1,7 +1,7 @@
 """Goodput under load: turns of our batching are timed, a simulation serves arrivals at each load, real runs check it.
 
 The costs of turns come from closed loops: a fixed number of rows, in which each completion is replaced at once by the
-next request, so that starts, joins and passes are timed as they happen in a server (`analysis.load.fit`). What each
+next request, so that starts, joins and passes are timed as they happen in a server (`turn_costs.fit`). What each
 request emits in its passes comes from the same completions. Half of the rounds run before the real runs and half after
 them; and a closed loop of the same setting right before and after each real run says how fast the machine was then, by
 which the simulation beside it is scaled.
@@ -23,22 +23,11 @@ from specbench.algorithm.batching import Arrivals, Turn, together
 from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
+from specbench.analysis.arrivals import Promise, poisson, quantiles, service
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import already_collected
-from specbench.analysis.load import (
-    Costs,
-    Promise,
-    Request,
-    SeenTurn,
-    Served,
-    fit,
-    poisson,
-    quantiles,
-    seen,
-    served,
-    service,
-    simulate,
-)
+from specbench.analysis.queueing import Request, Served, simulate
+from specbench.analysis.turn_costs import Costs, SeenTurn, fit, seen, served
 from specbench.choose.alpha import prepare
 from specbench.choose.candidates import LoadedCandidate
 from specbench.config.model import name_of
@@ -55,9 +44,10 @@ from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, require_memory, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord, write_document
+from specbench.records.choosing import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord
+from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.report.load import best_at
+from specbench.report.load_tables import best_at
 
 ALONE = "none"
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves

@@ -15,7 +15,7 @@ from specbench.config.verbs import ChooseConfig
 from specbench.experiment.runner import Progress
 from specbench.formatting import duration
 from specbench.methods.cascade.config import CascadeConfig
-from specbench.records.documents import RoundRecord
+from specbench.records.choosing import RoundRecord
 from specbench.records.schema import Row
 
 FEWEST_ROUNDS = 2  # that a ranking is made from

@@ -31,7 +31,8 @@ from specbench.experiment.gamma import choose_gamma
 from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
+from specbench.records.choosing import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument
+from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.stats import IntervalRecord, over_rows, ratio, ratio_of_ratios
 

@@ -37,15 +37,8 @@ from specbench.loading import cost_is_simulated
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
-from specbench.records.documents import (
-    CandidateNames,
-    MemoryOfCandidate,
-    RankedRow,
-    RecommendDocument,
-    Verified,
-    saved_document,
-    write_document,
-)
+from specbench.records.choosing import CandidateNames, MemoryOfCandidate, RankedRow, RecommendDocument, Verified
+from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.text.translation import TranslatedModel

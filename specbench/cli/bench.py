@@ -19,8 +19,8 @@ from specbench.config.verbs import BeamConfig, BenchConfig, beam_run, check_beam
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import require_writable
-from specbench.records.documents import BeamDocument, BeamRecord, BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.timed_documents import BeamDocument, BeamRecord, BenchDocument, BenchRecord
 from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:

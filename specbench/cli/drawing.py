@@ -32,7 +32,8 @@ def tables(argv: list[str]) -> int:
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically
-    from specbench.records.frame import Records, drawing_folder
+    from specbench.records.frame import Records
+    from specbench.records.keeping import drawing_folder
     from specbench.report.console import counted
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
@@ -84,7 +85,8 @@ def figures(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
-    from specbench.records.frame import Records, drawing_folder
+    from specbench.records.frame import Records
+    from specbench.records.keeping import drawing_folder
     from specbench.report.console import counted
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import FIGURES, build
@@ -126,7 +128,7 @@ def report(argv: list[str]) -> int:
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
         from specbench.analysis.summary import resummarised
-        from specbench.records.frame import keep
+        from specbench.records.keeping import keep
 
         copies = keep(records, to_stderr, resummarised, arguments.dirty)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
-from specbench.analysis.forecast.contexts import at_length
+from specbench.analysis.forecast.context_lengths import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
@@ -18,7 +18,7 @@ from specbench.formatting import span
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
 from specbench.report.console import plain_table, wide_console
-from specbench.report.contexts import beyond_run
+from specbench.report.context_tables import beyond_run
 from specbench.stats import Interval
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     from rich.text import Text
 
     from specbench.report.explanation import name, needed, sentences
-    from specbench.report.summary_text import headline, remarks
+    from specbench.report.remarks import remarks
+    from specbench.report.summary_text import headline
 
     console = wide_console()
     console.print(headline(record["summary"], record["environment"]["threads"]), markup=True)

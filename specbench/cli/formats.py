@@ -124,7 +124,8 @@ def picture_file(name: str | None) -> Path | None:
 
 def draw_picture(file: Path, draw: Callable[[str], "Drawn"], form: str = "table") -> None:
     """Write the figure that `draw` makes of its name to `file`, and its points beside it; print these files."""
-    from specbench.report.figure import headed, save, styled
+    from specbench.report.figure import save
+    from specbench.report.style import headed, styled
 
     with styled():
         drawn = draw(file.stem)

@@ -19,8 +19,8 @@ from specbench.errors import UserError, closest_first
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES, Span
-from specbench.records.documents import RecommendDocument, ValidateDocument
-from specbench.report.alphas import draw as draw_alphas
+from specbench.records.choosing import RecommendDocument, ValidateDocument
+from specbench.report.alpha_tables import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
 
 ALPHA_ABOUT = """
@@ -213,7 +213,7 @@ def of_contexts(configs: Sequence[ChooseConfig]) -> list[list[ChooseConfig]]:
 
 def compare_contexts(form: str, documents: Sequence[RecommendDocument | ValidateDocument]) -> None:
     """Print the candidates of several contexts, the best of each, and what is forecast of others."""
-    from specbench.report.contexts import draw_documents, rows_of_documents
+    from specbench.report.context_tables import draw_documents, rows_of_documents
 
     rows = rows_of_documents(documents)
     print_rows(form, rows, lambda: draw_documents(rows))
@@ -363,7 +363,7 @@ def main_under_load(command: CommandLine, engine: str | None, engines: list[str]
 
 def load_job(form: str, engines: list[str], picture: Path | None, configs: list[LoadConfig]) -> None:
     """Simulate the loads, print the table, and on request a picture and the settings of other engines."""
-    from specbench.report.load import draw
+    from specbench.report.load_tables import draw
 
     file, record = api.rank_under_load(configs)
     shown = settings_under_load(record, engines)
@@ -376,7 +376,7 @@ def load_job(form: str, engines: list[str], picture: Path | None, configs: list[
         print_settings(shown)
     print(f"record: {file}", file=aside(form))
     if picture is not None:
-        from specbench.report.figures.gammas import goodput
+        from specbench.report.figures.goodput import goodput
 
         draw_picture(picture, partial(goodput, record), form)
 

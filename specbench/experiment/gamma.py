@@ -33,7 +33,7 @@ from specbench.engine.session import Model, Prompt, captured_first
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
 from specbench.loading.model_loader import Say, agree
-from specbench.records.schema import AcceptanceByRank
+from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape, best_size

@@ -24,7 +24,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.costs.core_time import CoreTime, between, core_times
-from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
+from specbench.analysis.forecast.grown_trees import counts_of_children, forecast_passes
 from specbench.analysis.looks import BATCHES
 from specbench.analysis.proof.departures import Difference, difference
 from specbench.analysis.proof.evidence import evidence
@@ -34,7 +34,10 @@ from specbench.errors import MachineError
 from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.machine import machine_of
 from specbench.experiment.meter import meter_of
-from specbench.records.schema import PromptRecord, StateRecord, TraceRecord, TreeForecast, UsedRecord
+from specbench.records.decoded import TraceRecord
+from specbench.records.machine_record import StateRecord
+from specbench.records.prompt_sums import TreeForecast, UsedRecord
+from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
 

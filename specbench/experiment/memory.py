@@ -19,7 +19,8 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.session import Model, innermost
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
-from specbench.records.schema import Memory, PromptRecord
+from specbench.records.numbers import Memory
+from specbench.records.schema import PromptRecord
 
 OF_DRAFTS = ("specbench.methods.", "specbench.algorithm.")  # whose objects lead to a draft's modules and tables
 Array = np.ndarray[Any, Any]

@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import IO
 
-from specbench.analysis.processes import merged
+from specbench.analysis.several_processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
@@ -34,7 +34,8 @@ from specbench.experiment.runner import Progress, execute, finished, reused, wri
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import GammaRecord, Process, RunRecord
+from specbench.records.prediction import GammaRecord
+from specbench.records.schema import Process, RunRecord
 from specbench.records.store import Result
 
 CHILD = "from specbench.experiment.processes import child; child()"

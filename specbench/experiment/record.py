@@ -23,20 +23,8 @@ from specbench.experiment.meter import meter_of
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
-from specbench.records.schema import (
-    DECODING_MODES,
-    SCHEMA_VERSION,
-    FailedRecord,
-    Learnt,
-    Limits,
-    Names,
-    Process,
-    PromptRecord,
-    Quality,
-    RunRecord,
-    Stopped,
-    Summary,
-)
+from specbench.records.numbers import Learnt, Limits, Names, Quality, Stopped, Summary
+from specbench.records.schema import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
 
 
 def make_record(

@@ -38,7 +38,8 @@ from specbench.loading.model_loader import ModelLoader, agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import GammaRecord, PromptRecord, RunRecord
+from specbench.records.prediction import GammaRecord
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.records.store import Result
 
 # Between two prompts turns are answered, and drafts that grow or learn read the completion.

@@ -15,7 +15,8 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof import Certificate, greedy_certificate, prove, sampled_certificate, with_copies
+from specbench.analysis.proof import prove
+from specbench.analysis.proof.certificate import Certificate, greedy_certificate, sampled_certificate, with_copies
 from specbench.analysis.proof.departures import Departure, departures, first_difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of

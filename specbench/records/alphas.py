@@ -11,8 +11,9 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText
 from specbench.records.catalog import Damaged, kept_folder
-from specbench.records.documents import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText, read_document
+from specbench.records.documents import read_document
 from specbench.records.frame import Records, measured
 from specbench.records.schema import Row
 

@@ -25,7 +25,8 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.errors import MachineError, UserError
 from specbench.records.catalog import Damaged
-from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
+from specbench.records.prediction import GammaRecord
+from specbench.records.schema import SCHEMA_VERSION, Process, PromptRecord
 from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -19,15 +19,8 @@ from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
-from specbench.records.schema import (
-    SCHEMA_VERSION,
-    Config,
-    FailedRecord,
-    FrozenConfig,
-    Row,
-    RunRecord,
-    Summary,
-)
+from specbench.records.numbers import Summary
+from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord
 
 RENAMED = {"strayed": "total_variation", "kept": "accept_probability"}  # version 1 to 2
 DROPPED = ("schema", "units", "speedup_explained")

@@ -164,7 +164,8 @@ class Screen:
         `place` precedes it: which of how many it is.
         """
         from specbench.records.marks import prompts_for_proof
-        from specbench.report.summary_text import brief, disturbed, remarks, simulated
+        from specbench.report.remarks import disturbed, remarks, simulated
+        from specbench.report.summary_text import brief
 
         summary = result.record["summary"]
         console = terminal(sys.stderr)
@@ -181,7 +182,8 @@ class Screen:
         """The table of a finished run."""
         from rich.table import Table
 
-        from specbench.report.summary_text import headline, largest_loss, remarks, rows
+        from specbench.report.remarks import remarks
+        from specbench.report.summary_text import headline, largest_loss, rows
 
         console = terminal()
         if not console.is_terminal:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from specbench.analysis.explain import Need, Step, Waterfall, passes_of_texts
-from specbench.records.schema import StepName
+from specbench.records.steps import StepName
 
 TINY = 0.005  # a factor this close to 1 gets no sentence
 LONGER = 4  # times the completions' length: the example printed beside the cost of ends

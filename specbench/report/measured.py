@@ -9,8 +9,9 @@ from specbench.analysis import costs as pass_costs
 from specbench.analysis.distinct import groups_of
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
+from specbench.records.decoded import PassRecord
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
-from specbench.records.schema import PassRecord, RunRecord
+from specbench.records.schema import RunRecord
 from specbench.stats import Interval, over_rows, ratio
 
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]

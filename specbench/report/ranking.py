@@ -4,7 +4,7 @@ from typing import Any
 
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
-from specbench.records.documents import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
+from specbench.records.choosing import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
 from specbench.report.console import plain_table, wide_console
 
 MOST_ROWS = 16

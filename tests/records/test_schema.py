@@ -18,23 +18,17 @@ from specbench.analysis.proof.evidence import Evidence, Sums
 from specbench.bench.beams import BeamRow
 from specbench.bench.bench import Row
 from specbench.cli import main
-from specbench.cli.results import json_schema
 from specbench.config.paths import PACKAGE
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.documents import DOCUMENTS, BeamRecord, BenchRecord, read_document, write_document
-from specbench.records.schema import (
-    SCHEMA_VERSION,  # fmt: skip
-    CostRecord,  # fmt: skip
-    DifferenceRecord,  # fmt: skip
-    EvidenceRecord,  # fmt: skip
-    PassRecord,  # fmt: skip
-    PredictionRow,  # fmt: skip
-    RunRecord,  # fmt: skip
-    SumsRecord,  # fmt: skip
-    TraceRecord,  # fmt: skip
-)
+from specbench.records.decoded import PassRecord, TraceRecord
+from specbench.records.documents import DOCUMENTS, read_document, write_document
+from specbench.records.json_schema import json_schema
+from specbench.records.prediction import CostRecord, PredictionRow
+from specbench.records.prompt_sums import DifferenceRecord, EvidenceRecord, SumsRecord
+from specbench.records.schema import SCHEMA_VERSION, RunRecord
 from specbench.records.store import migrated
+from specbench.records.timed_documents import BeamRecord, BenchRecord
 from specbench.stats import Interval, IntervalRecord
 
 KEPT = PACKAGE.parent / "results" / "kept"

@@ -14,14 +14,15 @@ from specbench import theory
 from specbench.cli import main
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.report import figure
-from specbench.report.figure import FORMATS, MARKERS, Drawn, save, svg, write_index
+from specbench.report import style
+from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
-from specbench.report.figures.parts import survival
-from specbench.report.figures.sample import baseline_calls, speculative_calls
-from specbench.report.figures.waterfall import parts
+from specbench.report.figures.of_parts import survival
+from specbench.report.figures.of_prompts import baseline_calls, speculative_calls
+from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
+from specbench.report.style import MARKERS
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_the_svg_is_sound_and_traceable_and_turns_dark(name: str, drawn: dict[st
     assert root.get("role") == "img"
     assert all(run_id in text for run_id in drawn[name].run_ids)
     colours = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text))
-    assert colours <= set(figure.DARK), "a colour has no dark twin"
+    assert colours <= set(style.DARK), "a colour has no dark twin"
 
 
 def test_a_simulated_record_is_labelled(drawn: dict[str, Drawn]) -> None:
@@ -195,15 +196,15 @@ def _contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("colour", [*figure.SERIES, figure.INK, figure.FAINT])
+@pytest.mark.parametrize("colour", [*style.SERIES, style.INK, style.FAINT])
 def test_lines_and_labels_stand_out_in_print_and_in_the_dark(colour: str) -> None:
-    assert _contrast(colour, figure.PAPER) >= 3
-    assert _contrast(figure.DARK[colour], figure.DARK[figure.PAPER]) >= 3
+    assert _contrast(colour, style.PAPER) >= 3
+    assert _contrast(style.DARK[colour], style.DARK[style.PAPER]) >= 3
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.01, 1.02, 5.0], [0.0, 0.0, 0.0], [3.0, 1.0, 2.0], []])
 def test_labels_are_spread_in_order(values: list[float]) -> None:
-    placed = figure.spread(values, 0.5)
+    placed = style.spread(values, 0.5)
     ranked = sorted(zip(values, placed, strict=True))
     assert all(b[1] - a[1] >= 0.5 - 1e-9 for a, b in pairwise(ranked))
     assert sum(placed) == pytest.approx(sum(values))

@@ -15,7 +15,8 @@ from specbench.analysis.summary import resummarised
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import kept_folder
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 from specbench.report.figures import FIGURES
 from specbench.report.page import _code, page
 from specbench.report.tables import TABLES

@@ -7,7 +7,7 @@ import pytest
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.records.frame import Records
-from specbench.report.passes import lines, typical_prompt
+from specbench.report.marked_passes import lines, typical_prompt
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:

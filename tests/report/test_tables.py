@@ -15,7 +15,8 @@ from specbench import border
 from specbench.cli import main
 from specbench.config.catalogue import held
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, keep, one_sample
+from specbench.records.frame import Records, one_sample
+from specbench.records.keeping import keep
 from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render

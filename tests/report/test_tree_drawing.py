@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specbench.errors import UserError
-from specbench.report.passes import lines, telling_pass, tree_of_pass
+from specbench.report.marked_passes import lines, telling_pass, tree_of_pass
 
 PIECES = {str(token): f" {letter}" for token, letter in enumerate("abcdefgh")}
 # a and b follow the text; c and d follow b; e follows a.

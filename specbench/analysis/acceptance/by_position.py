@@ -13,7 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.records.schema import OfTrees, PassRecord, PositionCounts, PromptRecord
+from specbench.records.decoded import PassRecord
+from specbench.records.numbers import OfTrees, PositionCounts
+from specbench.records.schema import PromptRecord
 from specbench.theory.trees import ROOT, TreeShape
 
 

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.processes import of_processes
-from specbench.records.schema import DECODING_MODES, DecodingMode, PassRecord, PromptRecord, Throughput, TraceRecord
+from specbench.analysis.several_processes import of_processes
+from specbench.records.decoded import PassRecord, TraceRecord
+from specbench.records.numbers import Throughput
+from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord
 from specbench.stats import Interval, over_rows
 
 

@@ -31,7 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from specbench.records.schema import Disturbed, GpuState, PromptRecord, StateRecord
+from specbench.records.machine_record import GpuState, StateRecord
+from specbench.records.numbers import Disturbed
+from specbench.records.schema import PromptRecord
 
 MOST_WAITED = 0.05
 MOST_UNEVEN = 1.5

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.explain.sample import Sample, sample
+from specbench.analysis.explain.totals import Sample, sample
 from specbench.analysis.forecast import expected_by_position, passes_to_come
-from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
+from specbench.records.schema import RunRecord
+from specbench.records.steps import Explanation, StepName, StepRecord
 from specbench.stats import Interval, Jackknife, Scale, grouped
 
 Floats = NDArray[np.float64]

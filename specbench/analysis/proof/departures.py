@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.engine.session import Model, Prompt
-from specbench.records.schema import DifferenceRecord
+from specbench.records.prompt_sums import DifferenceRecord
 from specbench.sampling import NOT_FINITE
 
 MOST_ROWS = 64  # of logits, held at a time

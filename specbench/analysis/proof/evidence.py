@@ -22,7 +22,7 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.analysis.proof.departures import NOISE_FACTOR, read_by_step
 from specbench.engine.session import Model, Prompt
-from specbench.records.schema import EvidenceRecord
+from specbench.records.prompt_sums import EvidenceRecord
 from specbench.sampling import NOT_FINITE, Sampling, standardise
 
 

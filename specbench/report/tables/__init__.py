@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specbench.records.contended import contended
 from specbench.records.frame import Records
-from specbench.records.marks import contended
 from specbench.report.table import Step, Table
 from specbench.report.table import build as make_each
 from specbench.report.tables.acceptance import strata, table3

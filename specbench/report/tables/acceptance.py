@@ -7,7 +7,8 @@ from specbench.analysis.acceptance.strata import strata as divided
 from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, draft_name, interval, interval_of, number
 from specbench.records.alphas import alphas
-from specbench.records.frame import PAIR, Records, choose, remark
+from specbench.records.cells import choose, remark
+from specbench.records.frame import PAIR, Records
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper

@@ -14,7 +14,8 @@ from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
 from specbench.formatting import NONE, draft_name, interval, interval_of, number, share
 from specbench.quality import quality_difference
-from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import PAIR, Records, measured, one_sample
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin

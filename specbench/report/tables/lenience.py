@@ -14,7 +14,8 @@ from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
-from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import MACHINE, Records, measured
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper

@@ -7,7 +7,9 @@ from specbench.config.drafts import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.marks import LOOPING, PASSES_RUN, explained, why_loops
+from specbench.records.looping import LOOPING, why_loops
+from specbench.records.marks import explained
+from specbench.records.passes_run import PASSES_RUN
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 

@@ -12,7 +12,8 @@ import pandas as pd
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.formatting import NONE, interval_of, number
-from specbench.records.frame import MACHINE, PAIR, SIZE_THEN_SPEED, Records, choose, remark, rule_name
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper

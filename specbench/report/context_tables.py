@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from specbench import theory
 from specbench.analysis.costs import draft_cost, verify_cost
-from specbench.analysis.forecast.contexts import AtContext, beyond, said
+from specbench.analysis.forecast.context_lengths import AtContext, beyond, said
 from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
 from specbench.formatting import NONE, interval_of, number, span
 from specbench.records.catalog import Catalog, digest
-from specbench.records.documents import RecommendDocument, ValidateDocument
+from specbench.records.choosing import RecommendDocument, ValidateDocument
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console

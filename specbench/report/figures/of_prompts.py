@@ -9,9 +9,14 @@ from matplotlib.patches import Rectangle
 
 from specbench.analysis.degenerate import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
-from specbench.records.marks import MOST_LOOPING
+from specbench.records.looping import MOST_LOOPING
 from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
-from specbench.report.figure import (
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
+from specbench.report.marked_passes import Line, count, lines, typical_prompt
+from specbench.report.measured import neural
+from specbench.report.paper import paper
+from specbench.report.style import (
     BLUE,
     FAINT,
     GREEN,
@@ -24,13 +29,8 @@ from specbench.report.figure import (
     TINT_RED,
     VERMILLION,
     WIDE,
-    Drawn,
     panels,
 )
-from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
-from specbench.report.measured import neural
-from specbench.report.paper import paper
-from specbench.report.passes import Line, count, lines, typical_prompt
 
 SIZE = 7.6  # points
 STEP = SIZE * 0.602 / 72  # inches a character of DejaVu Sans Mono takes

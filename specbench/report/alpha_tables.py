@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.formatting import NONE, number, span
-from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
 
 OF_CHILDREN = {  # rows of the table, in order

@@ -13,16 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from specbench.errors import MachineError
-from specbench.records.schema import (
-    DECODING_MODES,
-    LoadRecord,
-    PassRecord,
-    ProcessTimes,
-    PromptRecord,
-    TimesRecord,
-    TraceRecord,
-    UsedRecord,
-)
+from specbench.records.decoded import LoadRecord, PassRecord, ProcessTimes, TimesRecord, TraceRecord
+from specbench.records.prompt_sums import UsedRecord
+from specbench.records.schema import DECODING_MODES, PromptRecord
 
 OF_PASS = ("draft_s", "verify_s", "accept_s")
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 from specbench.analysis.degenerate import repeated
 from specbench.errors import UserError
-from specbench.records.schema import PassRecord, PromptRecord, RunRecord
+from specbench.records.decoded import PassRecord
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance

@@ -1,0 +1,67 @@
+"""The decoding of a prompt, pass by pass, with its times; and its times in each of several processes."""
+
+from typing import Annotated, NotRequired, TypedDict
+
+from specbench.records.machine_record import StateRecord
+from specbench.records.units import Seconds
+
+
+class PassRecord(TypedDict):
+    """One run of the target over drafted tokens, and the drafting before it."""
+
+    drafted: int
+    accepted: int
+    emitted: Annotated[int, "accepted + 1, minus the tokens after an end of sequence inside the block"]
+    draft_s: Seconds
+    verify_s: Seconds
+    accept_s: Seconds
+    tokens: Annotated[list[int], "the draft tokens, including rejected tokens"]
+    draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
+    parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"]]
+    path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]
+    experts: NotRequired[
+        Annotated[list[int], "distinct experts that the target read, by layer; in a batch those of all rows"]
+    ]
+    draft_run_s: NotRequired[Annotated[float, "seconds of forward passes while drafting; on a CPU"]]
+    verify_run_s: NotRequired[Annotated[float, "seconds of forward passes while verifying; on a CPU"]]
+    loop_s: NotRequired[Annotated[float, "seconds of the loop around the forward passes; on a CPU"]]
+
+
+class TraceRecord(TypedDict):
+    """The decoding of one prompt, with or without the draft."""
+
+    text: str
+    tokens: list[int]
+    start_s: Annotated[float, "seconds: encoder and prefill, of the draft too"]
+    decode_s: Annotated[float, "seconds: everything after that; in a batch the row's share of each step or pass"]
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
+    passes: Annotated[list[PassRecord], "speculative decoding: the passes of the target"]
+    draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
+    rows: NotRequired[Annotated[list[int], "in a batch: how many rows each step or pass had"]]
+    step_experts: NotRequired[Annotated[list[int], "distinct experts that each step read, summed over layers"]]
+
+
+class LoadRecord(TypedDict):
+    """Times of the process's threads while a prompt was decoded, both ways together."""
+
+    ran_s: Annotated[float, "seconds on a core, summed over threads"]
+    waited_s: Annotated[float, "seconds ready to run without a core, summed over threads"]
+
+
+class TimesRecord(TypedDict):
+    """The times of one decoding in one of several processes."""
+
+    start_s: Seconds
+    decode_s: Seconds
+    draft_start_s: Seconds
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
+    passes_s: Annotated[list[list[float]], "seconds of drafting, verifying and accepting of each pass"]
+
+
+class ProcessTimes(TypedDict):
+    """The times of a prompt in one of several processes; its tokens and passes are the same in all."""
+
+    baseline: TimesRecord
+    speculative: TimesRecord
+    load: LoadRecord | None
+    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after"]]
