@@ -26,7 +26,7 @@ import torch
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.verify import Verification
-from specbench.algorithm.decoding import DecodingSpec, Trace, autoregressive, speculative
+from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.acceptance.agreement import logits_along, total_variation
 from specbench.analysis.proof import prove
@@ -39,6 +39,7 @@ from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.records.decoded import Trace
 from specbench.records.prompt_sums import EvidenceRecord
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows

@@ -86,8 +86,8 @@ def test_a_batch_has_its_own_schedule_and_each_row_its_share(tmp_path: Path, cap
     record = store.read(file)
     record["summary"]["batch"] = 4
     for prompt in record["prompts"]:
-        prompt["baseline"]["rows"] = [4] * len(prompt["baseline"]["steps_s"])
-        prompt["speculative"]["rows"] = [2] * len(prompt["speculative"]["passes"])
+        prompt["baseline"].rows = [4] * len(prompt["baseline"].steps_s)
+        prompt["speculative"].rows = [2] * len(prompt["speculative"].passes)
     (task,) = export(capsys, other, f"results={tmp_path}")["tasks"]
     store.write(tmp_path, record)
     (batched,) = export(capsys, other, f"results={tmp_path}")["tasks"]

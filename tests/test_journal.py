@@ -118,8 +118,8 @@ def comparable(results: Path) -> list[object]:
         record["summary"][key] for key in ("alpha", "alpha_low", "tokens_per_pass", "quality_baseline")
     ]
     for prompt in record["prompts"]:
-        passes = [{k: v for k, v in p.items() if not k.endswith("_s")} for p in prompt["speculative"]["passes"]]
-        kept.append([prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt["beta"], passes])
+        passes = [{k: v for k, v in vars(p).items() if not k.endswith("_s")} for p in prompt["speculative"].passes]
+        kept.append([prompt["baseline"].tokens, prompt["speculative"].tokens, prompt["beta"], passes])
     return kept
 
 

@@ -13,7 +13,7 @@ import pytest
 from calls import refusal
 
 from specbench.algorithm.batching import Arrivals, Turn, together
-from specbench.algorithm.decoding import Decoding, Moment, Pass, Trace
+from specbench.algorithm.decoding import Decoding, Moment
 from specbench.analysis.arrivals import Promise, poisson, quantiles, service
 from specbench.analysis.queueing import Request, Served, simulate
 from specbench.analysis.turn_costs import Costs, fit, seen, served
@@ -21,6 +21,7 @@ from specbench.choose.load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
 from specbench.records.choosing import LoadDocument
+from specbench.records.decoded import Pass, Trace
 from specbench.report.figures.goodput import goodput, where_drafts_stop
 from specbench.report.load_tables import best_at
 

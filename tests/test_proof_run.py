@@ -42,7 +42,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
     code, out, err, record = run(SAMPLED)
     summary = record["summary"]
     assert code == 0 and summary["lossless"], err
-    assert summary["proof_tokens"] == sum(len(p["speculative"]["tokens"]) for p in record["prompts"])
+    assert summary["proof_tokens"] == sum(len(p["speculative"].tokens) for p in record["prompts"])
     assert abs(summary["proof_z"]) < 4 and 6e-5 < summary["proof_p"] <= 1 and summary["proof_power"] > 0
     assert abs(summary["proof_z2"]) < 4 and abs(summary["proof_z_order"]) < 4 and summary["proof_outside"] == 0
     shown = " ".join(out.split())

@@ -75,8 +75,8 @@ def planted(results: Path, looping: int, prompts: int = 20) -> str:
     record = store.read(store.record_file(results, run_id))
     for prompt in record["prompts"][:looping]:
         for way in ("baseline", "speculative"):
-            prompt[way]["tokens"] = [5] * len(prompt[way]["tokens"])  # type: ignore[literal-required]
-        prompt["speculative"]["decode_s"] /= 2
+            prompt[way].tokens = [5] * len(prompt[way].tokens)  # type: ignore[literal-required]
+        prompt["speculative"].decode_s /= 2
     for name in [name for name in record["summary"] if name in ("looping", "repeated", "compression", "copied")]:
         del record["summary"][name]  # type: ignore[misc]
     store.write(results, record)

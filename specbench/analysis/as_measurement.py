@@ -87,8 +87,8 @@ def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, F
 
 
 def _emitted(prompt: PromptRecord) -> list[int]:
-    passes = prompt["speculative"]["passes"]
-    return [sum(one["emitted"] for one in passes), len(passes)]
+    passes = prompt["speculative"].passes
+    return [sum(one.emitted for one in passes), len(passes)]
 
 
 def _ratio(columns: Sequence[Sequence[float]], powers: Sequence[int]) -> tuple[float, Floats]:

@@ -104,9 +104,7 @@ def degenerate(prompts: Sequence[PromptRecord], speed: Speed | None) -> Degenera
     prompts; None: the run has no speedup.
     """
     alone = [prompt["baseline"] for prompt in prompts]
-    scored = [
-        repetition(one["tokens"], one["text"], prompt["prompt"]) for one, prompt in zip(alone, prompts, strict=True)
-    ]
+    scored = [repetition(one.tokens, one.text, prompt["prompt"]) for one, prompt in zip(alone, prompts, strict=True)]
     looping = [any(map(loops, _texts(prompt))) for prompt in prompts]
     found: Degenerate = {
         "looping": fmean(looping),
@@ -125,4 +123,4 @@ def degenerate(prompts: Sequence[PromptRecord], speed: Speed | None) -> Degenera
 
 def _texts(prompt: PromptRecord) -> set[tuple[int, ...]]:
     """The completions of a prompt that differ, in tokens."""
-    return {tuple(prompt[way]["tokens"]) for way in DECODING_MODES}
+    return {tuple(prompt[way].tokens) for way in DECODING_MODES}

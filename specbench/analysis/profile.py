@@ -53,7 +53,7 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
                 speeds.setdefault((summary.get("batch") or 1, lengths), []).append(speed)
     found: list[GammaRange] = []
     for (batch, (first, last)), each in sorted(speeds.items()):
-        best = max(each, key=lambda one: one["speedup"]["value"])["gamma"]
+        best = max(each, key=lambda one: one["speedup"].value)["gamma"]
         ordered = sorted(each, key=lambda one: one["gamma"])
         found.append({"first": first, "last": last, "batch": batch, "best": best, "gammas": ordered})
     return found, missing
@@ -69,7 +69,7 @@ def _speeds(record: RunRecord, gamma: int) -> dict[Range, GammaSpeed]:
         if base and ours:
             speedup = over_rows(rows, ratio_of_ratios)
             made[lengths] = {
-                "gamma": gamma, "speedup": speedup.to_json(), "tokens": int(ours), "run_id": record["run_id"],
+                "gamma": gamma, "speedup": speedup, "tokens": int(ours), "run_id": record["run_id"],
             }  # fmt: skip
     return made
 
@@ -108,7 +108,7 @@ def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText])
         ],
         "by_rank": [
             {
-                "rank": rank, "children": children, "value": one["value"], "low": one["low"], "high": one["high"],
+                "rank": rank, "children": children, "value": one.value, "low": one.low, "high": one.high,
                 "prompts": row["prompts"], "tokens": row["tokens"],
             }
             for children, ranks in row.get("acceptance_by_rank", {}).items()
@@ -159,9 +159,9 @@ def _task(records: Sequence[RunRecord]) -> TaskProfile:
 
 
 def _by_position(prompts: Sequence[PromptRecord]) -> list[PositionShare]:
-    longest = max(levels(one) for prompt in prompts for one in prompt["speculative"]["passes"])
+    longest = max(levels(one) for prompt in prompts for one in prompt["speculative"].passes)
     counts = np.array([
-        sum((reached_and_accepted(one, longest) for one in prompt["speculative"]["passes"]), np.zeros((longest, 2)))
+        sum((reached_and_accepted(one, longest) for one in prompt["speculative"].passes), np.zeros((longest, 2)))
         for prompt in prompts
     ])  # fmt: skip
     found: list[PositionShare] = []
@@ -174,7 +174,7 @@ def _by_position(prompts: Sequence[PromptRecord]) -> list[PositionShare]:
 
 def _by_rank(prompts: Sequence[PromptRecord]) -> list[RankShare]:
     """Of runs whose proposals are trees."""
-    ranks = zip_longest(*(rank_counts(prompt["speculative"]["passes"]) for prompt in prompts))
+    ranks = zip_longest(*(rank_counts(prompt["speculative"].passes) for prompt in prompts))
     return [
         {"rank": rank, "children": None, **_share([one for one in sums if one is not None])}
         for rank, sums in enumerate(ranks, 1)
@@ -194,4 +194,10 @@ def _by_range(prompts: Sequence[tuple[int, Sequence[float]]]) -> list[RangeShare
 def _share(sums: Sequence[tuple[float, float]]) -> Share:
     """A ratio of totals over prompts, with its interval."""
     found = over_rows(sums, ratio, scale="probability")
-    return {**found.to_json(), "prompts": len(sums), "tokens": int(sum(count for _, count in sums))}
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "prompts": len(sums),
+        "tokens": int(sum(count for _, count in sums)),
+    }

@@ -51,7 +51,7 @@ from specbench.methods.router.config import RouterConfig
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound, ScoredSetting, ScoredText
 from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.stats import Interval, IntervalRecord, over_rows, ratio
+from specbench.stats import Interval, over_rows, ratio
 from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 
@@ -302,7 +302,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                name: _mean(config, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
+                name: _mean(config, [(sum(a.under[name]), len(a.beta)) for a in texts])
                 for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
@@ -345,20 +345,20 @@ def _bounded(name: str, one: Interval) -> AlphaRow:
     return cast(AlphaRow, {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high})
 
 
-def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
+def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[Interval]:
     """The acceptance at each position that any proposal reaches, with its interval."""
     counts = np.array([accepted_by_position(text) for text in texts])  # [completions, positions, 2]
     reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
-    return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
+    return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]) for place in reached]
 
 
 def _each(
     config: ChooseConfig, texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
-) -> dict[str, list[IntervalRecord]]:
+) -> dict[str, list[Interval]]:
     """The mean of each sum over `texts`, with its interval."""
     return {
         name: [
-            _mean(config, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
+            _mean(config, [(total, count) for total, count in zip(column, counts, strict=True)])
             for column in zip(*(text[name] for text in texts), strict=True)
         ]
         for name in texts[0]

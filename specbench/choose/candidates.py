@@ -21,7 +21,6 @@ import numpy as np
 
 from specbench.algorithm.acceptance.base import Children, TokenRule
 from specbench.algorithm.draft import Stores
-from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
@@ -40,6 +39,7 @@ from specbench.experiment.memory import bytes_by_part, total
 from specbench.formatting import size
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.records.choosing import CandidateNames, OfContext
+from specbench.records.prediction import DraftingPlan
 from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from specbench import border
 from specbench.algorithm.batching import Arrivals, Turn, together
-from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
+from specbench.algorithm.decoding import Decoding, DecodingSpec, autoregress, speculate
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.arrivals import Promise, poisson, quantiles, service
@@ -45,6 +45,7 @@ from specbench.experiment.runner import Progress, require_memory, translated_err
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.choosing import LoadDocument, LoadRow, LoadSpan, ServedRow, ServiceRecord
+from specbench.records.decoded import Trace
 from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.report.load_tables import best_at

@@ -109,7 +109,7 @@ def _verified(
     """A prediction beside the measured speedup; `signs` that other work disturbed it leave it without an error."""
     return {
         "draft": names["draft"], "accept": names["accept"], "lossy": names["lossy"], "candidate": names["candidate"],
-        "gamma": one.gamma, "run_id": None, "reused": False, "estimated": one.estimated.to_json(),
+        "gamma": one.gamma, "run_id": None, "reused": False, "estimated": one.estimated,
         "measured": measured, "measured_low": low, "measured_high": high,
         "off": one.estimated.value / measured - 1 if measured and not signs else None, "disturbed_by": signs,
         "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
@@ -201,7 +201,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
     memory = {(name, batch): _memory(one, batch) for name, one in candidates.items() for batch in tables}
     rows: list[RankedRow] = [
-        {**one.to_json(), **candidates[one.draft].names(), "batch": batch, **memory[one.draft, batch]}
+        {**one.as_row(), **candidates[one.draft].names(), "batch": batch, **memory[one.draft, batch]}
         for batch, ranked in tables.items()
         for one in ranked.ranked
     ]

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from specbench.analysis.paired import PairedRecord
+from specbench.analysis.paired import Compared, Paired
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.cli.regression import add_regression, check_regression, require_regression
 from specbench.errors import UserError
 from specbench.formatting import span
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import RunRecord
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> int:
     if len(arguments.runs) != 2:
         raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE, or --history")
     from specbench.analysis.costs.disturbance import disturbance
+    from specbench.analysis.costs.slow import differ, slow
     from specbench.analysis.paired import compare, shared
 
     catalog = Catalog(arguments.results)
@@ -49,16 +51,18 @@ def main(argv: list[str]) -> int:
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
-    paired = compare(pairs).to_json()
+    paired = compare(pairs)
     others = differing(first, second)
     runs = [(_ran(one), "; ".join(disturbance(one["prompts"], one["summary"]).signs)) for one in (first, second)]
-    rows = [
-        {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
-         "b": ids[1], "prompts": paired["prompts"]}
-        for key, _, none, *_ in LINES
-    ]  # fmt: skip
-    document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
-    print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others), document=document)
+    rows = []
+    for key, _, none, *_ in LINES:
+        one: Compared = getattr(paired, key)
+        of_pair = {"a": ids[0], "b": ids[1], "prompts": paired.prompts}
+        rows.append({"measure": key, **to_json(one), "higher": verdict(one.low, one.high, none), **of_pair})
+    shares = slow(first["prompts"]), slow(second["prompts"])
+    uneven = differ(*shares)
+    document = {"a": ids[0], "b": ids[1], "differ_in": others, "uneven": uneven, **to_json(paired)}
+    print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others, uneven), document=document)
     return 0
 
 
@@ -97,27 +101,29 @@ def _ran(record: RunRecord) -> str:
     return f"{engine}, {summary['dtype']} on {summary['device']}"
 
 
-def _draw(ids: list[str], runs: list[tuple[str, str]], paired: PairedRecord, others: Differing) -> None:
+def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: Differing, uneven: list[str]) -> None:
     """Print the comparison of A and B; `runs` says of each where it ran, and the signs that it was disturbed."""
     from specbench.stats import FEW_PROMPTS
 
     console = wide_console()
     for name, run_id, (where, _) in zip("AB", ids, runs, strict=True):
         console.print(f"{name}  {run_id}  ({where})")
-    console.print(f"{paired['prompts']} prompts in both")
+    console.print(f"{paired.prompts} prompts in both")
     for name, (_, signs) in zip("AB", runs, strict=True):
         if signs:
             console.print(f"{name} ran on a contended machine, so its times are unreliable: {signs}")
+    for line in uneven:
+        console.print(f"{line}: a part of the difference in times is the machine's")
     table = plain_table(("", "value", "95%", "higher", "could show", ""), left=("", "higher"))
     for key, title, none, unit, remark in LINES:
-        one = paired[key]
+        one: Compared = getattr(paired, key)
         form, between = ("+.3f", " to ") if none == 0 else (".3f", "–")
-        interval, value = span(one["low"], one["high"], form, between), f"{one['value']:{form}}{unit}"
-        higher, least = verdict(one["low"], one["high"], none), _least(one["detectable"], none)
+        interval, value = span(one.low, one.high, form, between), f"{one.value:{form}}{unit}"
+        higher, least = verdict(one.low, one.high, none), _least(one.detectable, none)
         table.add_row(title, value, interval, higher, least, remark)
     console.print(table)
     console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
     for name, (left, right) in others.items():
         console.print(f"they differ in {name} too: {left} and {right}")
-    if paired["prompts"] < FEW_PROMPTS:
-        console.print(f"{paired['prompts']} prompts only: the intervals are rough")
+    if paired.prompts < FEW_PROMPTS:
+        console.print(f"{paired.prompts} prompts only: the intervals are rough")

@@ -28,6 +28,9 @@ def tables(argv: list[str]) -> int:
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
     )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
+    parser.add_argument(
+        "--all", action="store_true", help="every row; by default a text has 20 beside the paper's, CSV all"
+    )
     parser.add_argument("--score", action="store_true", help="every number of the paper's tables, ours, and a verdict")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
@@ -38,6 +41,7 @@ def tables(argv: list[str]) -> int:
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
     from specbench.report.tables import TABLES, build, usual
+    from specbench.report.tables.shorter import MOST_OTHERS
 
     forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
@@ -49,7 +53,8 @@ def tables(argv: list[str]) -> int:
         shown = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]
     else:
         with counted(len(arguments.names or usual(records)), "tables") as step:
-            shown = build(arguments.names, records, step)
+            most = None if arguments.all or "json" in forms else MOST_OTHERS
+            shown = build(arguments.names, records, step, most)
         if not arguments.names and [table.name for table in shown] == ["runs"]:
             to_stderr(f"the paper's tables with these runs in them: specbench tables {' '.join(TABLES)}")
     if forms == ["json"] and folder is None:  # one document, however many tables

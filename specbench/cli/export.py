@@ -7,6 +7,7 @@ from specbench.cli.formats import as_json
 from specbench.cli.options import Options, to_stderr
 from specbench.errors import UserError
 from specbench.files import write_atomically
+from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
 from specbench.records.profile_document import Profile
 
@@ -61,7 +62,7 @@ def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object
     from specbench.interop.readings.forced import written
 
     catalog = Catalog(results)
-    records = [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))]
+    records = [to_json(catalog.whole(run_id)) for run_id in dict.fromkeys(map(catalog.find, names))]
     for record in records:
         if record["summary"]["simulated"]:
             to_stderr(f"simulated, acceptance was drawn at a given α or weights are random: {record['run_id']}")

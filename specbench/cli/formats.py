@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell, printable
+from specbench.recorded import is_recorded, to_json
 
 if TYPE_CHECKING:
     from specbench.interop.serving.settings import EngineSettings
@@ -61,6 +62,8 @@ def as_json(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """`value` for JSON: numbers of numpy and pandas as Python's, and null for a number that is not finite."""
+    kind: Any = type(value)
+    value = to_json(value) if is_recorded(kind) else value
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -72,7 +72,7 @@ def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
             }
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
-                entry["against_best"] = compare(pairs).to_json()
+                entry["against_best"] = compare(pairs)
             rows.append({name: plain(value) for name, value in entry.items()})
         common = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
         made.append({"group": {name: plain(value) for name, value in common.items() if value == value}, "rows": rows})

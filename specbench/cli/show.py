@@ -94,15 +94,15 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     from specbench.report.marked_passes import telling_pass, tree_of_pass
 
     prompt = record["prompts"][number]
-    passes = len(prompt["speculative"]["passes"])
+    passes = len(prompt["speculative"].passes)
     if chosen is not None and not 1 <= chosen <= passes:
         raise UserError(f"--tree {chosen}: this prompt has passes 1 to {passes}")
     shown = telling_pass(prompt) if chosen is None else chosen - 1
     if shown is None:
         return
     console = terminal(soft_wrap=False)
-    a_pass = prompt["speculative"]["passes"][shown]
-    said = f"the tree of pass {shown + 1}: {a_pass['drafted']} nodes, {a_pass['accepted']} accepted"
+    a_pass = prompt["speculative"].passes[shown]
+    said = f"the tree of pass {shown + 1}: {a_pass.drafted} nodes, {a_pass.accepted} accepted"
     console.print(Text(f"\n     {said}", "bold"), soft_wrap=True)
     for twig in tree_of_pass(record, prompt, shown):
         style = STYLES.get(twig.kind, "dim")

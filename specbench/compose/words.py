@@ -9,7 +9,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
-from specbench.config.draft import REMOVED
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
@@ -97,8 +96,6 @@ ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 def no_such_key(key: str, schema: type[Any]) -> str:
     """That `schema` has no `key`, and the keys it has whose names come close."""
-    if key.startswith("draft.") and (instead := REMOVED.get(key.rpartition(".")[2])) is not None:
-        return f"{key}: this option was removed; {instead}"
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}

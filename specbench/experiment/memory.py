@@ -29,8 +29,8 @@ Storages = dict[int, int]  # bytes by address
 
 def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
     """The columns of a record: bytes by part, their ratio, and the most that was held while prompts were decoded."""
-    pass_tokens = max((one["drafted"] + 1 for p in prompts for one in p["speculative"]["passes"]), default=1)
-    written = max(len(prompt[way]["tokens"]) for prompt in prompts for way in ("baseline", "speculative"))
+    pass_tokens = max((one.drafted + 1 for p in prompts for one in p["speculative"].passes), default=1)
+    written = max(len(prompt[way].tokens) for prompt in prompts for way in ("baseline", "speculative"))
     found = bytes_by_part(parts, written + pass_tokens)
     baseline, both = total(found, "target"), total(found)
     source = "tensors"

@@ -34,7 +34,7 @@ from specbench.experiment.runner import Progress, execute, finished, reused, wri
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.prediction import GammaRecord
+from specbench.records.prediction import DraftingPlan
 from specbench.records.schema import Process, RunRecord
 from specbench.records.store import Result
 
@@ -100,7 +100,7 @@ def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) ->
 
 
 def _measured(
-    config: RunConfig, plan: GammaRecord | None, run_id: str, number: int, runs: int, progress: Progress
+    config: RunConfig, plan: DraftingPlan | None, run_id: str, number: int, runs: int, progress: Progress
 ) -> RunRecord:
     """The record of one process, which is started unless it is there from before an interruption.
 

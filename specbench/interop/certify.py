@@ -370,7 +370,7 @@ def _sampled(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str
             rows.append(row)
     found.rows[:] = rows
     proof = prove(cast(list[PromptRecord], [
-        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling).to_json()} for row in rows
+        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling)} for row in rows
     ]))  # fmt: skip
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show

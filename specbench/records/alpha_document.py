@@ -5,7 +5,7 @@ from typing import Annotated, NotRequired, TypedDict
 from specbench.records.numbers import Vocabularies
 from specbench.records.schema import Config, Document, FrozenConfig
 from specbench.records.units import Probability, Seconds
-from specbench.stats import IntervalRecord
+from specbench.stats import Interval
 
 
 class AlphaRow(Vocabularies):
@@ -27,7 +27,7 @@ class AlphaRow(Vocabularies):
     alpha: Annotated[float, "probability: the mean of beta (Corollary 3.6)"]
     alpha_low: Probability | None
     alpha_high: Probability | None
-    lenient: Annotated[dict[str, IntervalRecord], "by lenience: alpha(l) of appendix A.5"]
+    lenient: Annotated[dict[str, Interval], "by lenience: alpha(l) of appendix A.5"]
     dtype: str
     device: str
     hardware: str
@@ -48,7 +48,7 @@ class AlphaRow(Vocabularies):
     silent: NotRequired[Annotated[float, "share of the tokens at which the draft proposes nothing; alpha counts them"]]
     alpha_by_position: NotRequired[
         Annotated[
-            list[IntervalRecord],
+            list[Interval],
             "probability under Algorithm 1 that token 1, 2, ... of a proposal is accepted where those before it were; "
             "a proposal begins at each token where the draft has something to propose",
         ]
@@ -62,13 +62,13 @@ class AlphaRow(Vocabularies):
     ]
     acceptance_by_rank: NotRequired[
         Annotated[
-            dict[str, list[IntervalRecord]],
+            dict[str, list[Interval]],
             "of a draft that grows trees, by tree.children: the probability that child 1, 2, ... is the accepted one",
         ]
     ]
     acceptance_of_children: NotRequired[
         Annotated[
-            dict[str, list[IntervalRecord]],
+            dict[str, list[Interval]],
             "by rule, and by the bound on all rules: the probability that one of 1, 2, ... children is accepted",
         ]
     ]
@@ -152,7 +152,7 @@ class KeptAlphaRow(TypedDict):
     alpha: float
     alpha_low: Probability | None
     alpha_high: Probability | None
-    lenient: NotRequired[dict[str, IntervalRecord]]
+    lenient: NotRequired[dict[str, Interval]]
     dtype: NotRequired[str]
     hardware: str
     simulated: NotRequired[bool]

@@ -6,7 +6,7 @@ from specbench.records.alpha_document import AlphaRow
 from specbench.records.prediction import PredictionRow
 from specbench.records.schema import Config, Document, Row
 from specbench.records.units import Seconds
-from specbench.stats import IntervalRecord
+from specbench.stats import Interval
 
 
 class CandidateNames(TypedDict):
@@ -47,7 +47,7 @@ class Verified(CandidateNames):
     tree: NotRequired[Annotated[str | None, "the tree that was drafted; null or absent for chains"]]
     run_id: Annotated[str | None, "null of another engine, which leaves no record of a run"]
     reused: bool
-    estimated: IntervalRecord
+    estimated: Interval
     measured: float | None
     measured_low: float | None
     measured_high: float | None
@@ -207,9 +207,9 @@ class LoadDocument(OfTarget):
 class ErrorRow(CandidateRow):
     """Estimated and measured speedup of one candidate and gamma."""
 
-    measured: IntervalRecord
-    error: Annotated[IntervalRecord, "estimated over measured, less 1"]
-    alpha_decoded: Annotated[IntervalRecord | None, "accepted over tested tokens, where that estimates alpha"]
+    measured: Interval
+    error: Annotated[Interval, "estimated over measured, less 1"]
+    alpha_decoded: Annotated[Interval | None, "accepted over tested tokens, where that estimates alpha"]
     lossless: bool
 
 
@@ -218,9 +218,9 @@ class PolicyRow(TypedDict):
 
     candidate: str
     gamma: int | str
-    measured: IntervalRecord
+    measured: Interval
     best: int
-    against_best: IntervalRecord
+    against_best: Interval
     lossless: bool
 
 

@@ -1,13 +1,16 @@
 """The decoding of a prompt, pass by pass, with its times; and its times in each of several processes."""
 
+from dataclasses import dataclass, field
 from typing import Annotated, NotRequired, TypedDict
 
+from specbench.recorded import OMITTED
 from specbench.records.machine_record import StateRecord
 from specbench.records.units import Seconds
 
 
-class PassRecord(TypedDict):
-    """One run of the target over drafted tokens, and the drafting before it."""
+@dataclass
+class Pass:
+    """One target pass of speculative decoding, and the drafting before it."""
 
     drafted: int
     accepted: int
@@ -15,30 +18,37 @@ class PassRecord(TypedDict):
     draft_s: Seconds
     verify_s: Seconds
     accept_s: Seconds
-    tokens: Annotated[list[int], "the draft tokens, including rejected tokens"]
-    draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
-    parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"]]
-    path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]
-    experts: NotRequired[
-        Annotated[list[int], "distinct experts that the target read, by layer; in a batch those of all rows"]
-    ]
-    draft_run_s: NotRequired[Annotated[float, "seconds of forward passes while drafting; on a CPU"]]
-    verify_run_s: NotRequired[Annotated[float, "seconds of forward passes while verifying; on a CPU"]]
-    loop_s: NotRequired[Annotated[float, "seconds of the loop around the forward passes; on a CPU"]]
+    tokens: Annotated[list[int], "the draft tokens, including rejected tokens"] = field(default_factory=list)
+    draft_operations: Annotated[float | None, "arithmetic operations, where the draft counts them"] = None
+    parents: Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"] = None
+    path: Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"] = None
+    experts: Annotated[
+        list[int] | None, "distinct experts that the target read, by layer; in a batch those of all rows", OMITTED
+    ] = None
+    # The pass, in other parts; None on a device that works while the host goes on.
+    draft_run_s: Annotated[float | None, "seconds of forward passes while drafting; on a CPU", OMITTED] = None
+    verify_run_s: Annotated[float | None, "seconds of forward passes while verifying; on a CPU", OMITTED] = None
+    loop_s: Annotated[float | None, "seconds of the loop around the forward passes; on a CPU", OMITTED] = None
 
 
-class TraceRecord(TypedDict):
+@dataclass
+class Trace:
     """The decoding of one prompt, with or without the draft."""
 
-    text: str
+    text: str = field(default="", kw_only=True)
     tokens: list[int]
     start_s: Annotated[float, "seconds: encoder and prefill, of the draft too"]
     decode_s: Annotated[float, "seconds: everything after that; in a batch the row's share of each step or pass"]
-    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
-    passes: Annotated[list[PassRecord], "speculative decoding: the passes of the target"]
-    draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
-    rows: NotRequired[Annotated[list[int], "in a batch: how many rows each step or pass had"]]
-    step_experts: NotRequired[Annotated[list[int], "distinct experts that each step read, summed over layers"]]
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"] = field(default_factory=list)
+    passes: Annotated[list[Pass], "speculative decoding: the passes of the target"] = field(default_factory=list)
+    draft_start_s: Annotated[float, "seconds: the draft's part of start_s"] = 0.0
+    rows: Annotated[list[int] | None, "in a batch: how many rows each step or pass had", OMITTED] = None
+    passes_run: Annotated[str | None, "speculative decoding: in C, verified in C, in Python", OMITTED] = field(
+        default=None, compare=False
+    )
+    step_experts: Annotated[list[int] | None, "distinct experts that each step read, summed over layers", OMITTED] = (
+        None
+    )
 
 
 class LoadRecord(TypedDict):

@@ -12,11 +12,12 @@ from typing import Any
 from specbench import border
 from specbench.border import Unreadable
 from specbench.files import json_text, write_atomically
+from specbench.recorded import from_json
 from specbench.records.alpha_document import AlphaDocument
 from specbench.records.catalog import Damaged
 from specbench.records.choosing import LoadDocument, RecommendDocument, ValidateDocument
 from specbench.records.schema import SCHEMA_VERSION, Row
-from specbench.records.store import migrated
+from specbench.records.store import of_this_version
 from specbench.records.timed_documents import BeamDocument, BenchDocument
 
 DOCUMENTS: dict[str, type] = {
@@ -35,13 +36,13 @@ def write_document(file: Path, document: Mapping[str, object], indent: int | Non
 
 
 def read_document(file: Path, kind: Any = Row) -> Any:
-    """The content of a file, in the format of this version, with what the type `kind` requires of it.
+    """The content of a file, with what the type `kind` requires of it.
 
     Raises Unreadable if it is damaged, or of another type.
     """
-    document = migrated(border.parse(border.read_bytes(file), Row))
+    document = of_this_version(border.parse(border.read_bytes(file), Row))
     border.check(document, kind)
-    return document
+    return from_json(kind, document)
 
 
 def saved_document(file: Path, kind: Any) -> Any:

@@ -138,6 +138,7 @@ def _row(head: Head) -> Row:
     passes = passes_run(head.row, head.config)
     runs = head.config.get("runs", 1)
     own = {"own_weights": own_weights(head.config), "falls": _falls(head), "passes_run": passes, "runs": runs}
+    own["passes_guessed"] = "passes_run" not in head.summary
     return head.row | own | (digests if head.config else dict.fromkeys(digests, head.run_id))
 
 

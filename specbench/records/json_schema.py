@@ -11,9 +11,10 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
     is_typeddict,
 )
+
+from specbench.recorded import hints_of, is_recorded, required_of
 
 Schema = dict[str, object]
 PLAIN: dict[object, str] = {
@@ -22,7 +23,10 @@ PLAIN: dict[object, str] = {
 
 
 def json_schema(record: type) -> Schema:
-    """The schema of a TypedDict. Docstrings are descriptions of objects, strings in `Annotated` those of keys."""
+    """The schema of a TypedDict or a recorded dataclass.
+
+    Docstrings are descriptions of objects, strings in `Annotated` those of keys.
+    """
     definitions: dict[str, Schema] = {}
     schema = _reference(record, definitions)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
@@ -37,25 +41,27 @@ def _reference(record: type, definitions: dict[str, Schema]) -> Schema:
 
 
 def _object(record: Any, definitions: dict[str, Schema]) -> Schema:
-    hints = get_type_hints(record, include_extras=True)
+    hints, required = hints_of(record), required_of(record)
     return {
         "type": "object",
         "description": " ".join((record.__doc__ or "").split()),
         "properties": {key: _schema(hint, definitions) for key, hint in hints.items()},
-        "required": [key for key in hints if key in record.__required_keys__],
+        "required": [key for key in hints if key in required],
     }
 
 
 def _schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
     if hint in PLAIN:
         return {"type": PLAIN[hint]}
-    if is_typeddict(hint):
+    if is_typeddict(hint) or is_recorded(hint):
         return _reference(hint, definitions)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (NotRequired, Required):
         return _schema(arguments[0], definitions)
     if origin is Annotated:
-        return _schema(arguments[0], definitions) | {"description": ", ".join(map(str, arguments[1:]))}
+        return _schema(arguments[0], definitions) | {
+            "description": ", ".join(one for one in arguments[1:] if isinstance(one, str))
+        }
     if origin in (Union, types.UnionType):
         return {"anyOf": [_schema(one, definitions) for one in arguments]}
     if origin is Literal:

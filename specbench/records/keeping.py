@@ -15,12 +15,13 @@ from typing import Any
 from specbench.border import Unreadable
 from specbench.environment import CHANGES
 from specbench.files import with_floats, write_atomically
+from specbench.recorded import from_json
 from specbench.records import store
 from specbench.records.alpha_document import KeptAlphaDocument
 from specbench.records.catalog import kept_folder
 from specbench.records.documents import read_document, write_document
 from specbench.records.frame import Records
-from specbench.records.schema import Config, RunRecord
+from specbench.records.schema import Config, PromptRecord, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 DIRTY = "it comes from code with uncommitted changes; commit them and run it again, or give --dirty"
@@ -117,7 +118,7 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None], dirty:
 
 def rounded(record: RunRecord) -> RunRecord:
     """A record whose raw prompts have times to the microsecond."""
-    return {**record, "prompts": with_floats(record["prompts"], _shortened)}
+    return {**record, "prompts": from_json(list[PromptRecord], with_floats(record["prompts"], _shortened))}
 
 
 def compact(record: RunRecord) -> bytes:

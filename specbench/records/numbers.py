@@ -166,6 +166,21 @@ class Disturbed(TypedDict, total=False):
     unevenness: Annotated[float | None, "90th percentile of the ratio of neighbouring steps"]
 
 
+class Slow(TypedDict, total=False):
+    """Steps and passes of more than 1.3 medians of their kind (`analysis.costs.slow`); absent in older records."""
+
+    slow_steps: Annotated[float, "share of the steps of the target alone"]
+    slow_passes: Annotated[float, "share of the passes; a kind is those that drafted as many tokens"]
+
+
+class Loop(TypedDict, total=False):
+    """Where the passes ran; absent in older records, whose config decides (`records.passes_run`)."""
+
+    passes_run: Annotated[
+        str, "in C: whole, by the engine in one call; verified in C: the drafting in Python; in Python"
+    ]
+
+
 class Throughput(TypedDict, total=False):
     """Throughput at this batch, and the latency of one row; without encoder and prefill."""
 
@@ -257,6 +272,8 @@ class Measured(
     Learnt,
     Proved,
     Disturbed,
+    Slow,
+    Loop,
     Energy,
     Degenerate,
     UnderRule,

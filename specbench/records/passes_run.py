@@ -1,23 +1,38 @@
 """Where the passes of a run went on: in one call of the engine, or in Python after each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.records.schema import Row
+from specbench.records.numbers import Loop
+from specbench.records.schema import PromptRecord, Row
 
-IN_C, IN_PYTHON = "in C", "in Python"
+IN_C, VERIFIED_IN_C, IN_PYTHON = "in C", "verified in C", "in Python"
 
 
 PASSES_RUN = (
-    "passes: in C, the engine runs whole passes in one call; in Python, each pass returns to Python, which may take as "
-    "long as steps of a small model. A ranking across the two compares loops, not drafts or rules"
+    "passes: in C, the engine runs whole passes in one call; verified in C, each pass returns to Python to draft; in "
+    "Python, each pass returns to Python, which may take as long as steps of a small model. A ranking across them "
+    "compares loops, not drafts or rules"
 )
+GUESSED = "where passes ran is guessed from the config in {} of {} records, which are older than this column"
 OF_ONE_MODEL = ("model", "quantised")  # kinds of draft whose tokens a model of their own chooses one by one
 BY_ARGMAX = ("block", "match", "onehot", "typical")  # rules that are Algorithm 1 at T = 0
 
 
+def loop_of(prompts: Sequence[PromptRecord]) -> Loop:
+    """Where the passes of prompts ran, as each trace says; nothing of older records."""
+    found = list(dict.fromkeys(prompt["speculative"].passes_run for prompt in prompts))
+    return {"passes_run": ", ".join(one for one in found if one is not None)} if found and None not in found else {}
+
+
 def passes_run(row: Row, config: Mapping[str, Any]) -> str:
-    """Where the passes of a record ran (docs/engines.md#captured-steps), from its config: records do not say it.
+    """Where the passes of a record ran (docs/engines.md#captured-steps): as it says, or guessed if it is older."""
+    said = row.get("passes_run")
+    return said if isinstance(said, str) else _guess(row, config)
+
+
+def _guess(row: Row, config: Mapping[str, Any]) -> str:
+    """Where the passes of an older record ran, by its config.
 
     `native` runs whole passes in one call for a draft model of its own at a constant gamma, one prompt at a time, by
     Algorithm 1's rule (or any that is the argmax at T = 0), without a tree, a confidence, a window, min-p or processed

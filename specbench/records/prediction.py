@@ -1,19 +1,27 @@
 """A predicted speedup, the costs that it is made from, and the gamma that was chosen by it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
+from specbench.recorded import OMITTED
 from specbench.records.units import AcceptanceByRank
-from specbench.stats import IntervalRecord
+from specbench.stats import Interval
 
 
-class CostRecord(TypedDict):
-    """The costs of passes, in target steps."""
+@dataclass(frozen=True)
+class Cost:
+    """Costs in target steps of passes that draft all gamma tokens and do not begin a completion."""
 
-    c: float
-    verify_cost: float
-    overhead: float
+    c: Annotated[float, "of drafting one token"]
+    verify_cost: Annotated[float, "v: of verifying gamma + 1 positions"]
+    overhead: Annotated[float, "of accepting"]
     passes: Annotated[int, "how many were timed"]
     first: Annotated[float, "cost of the first pass of a completion"]
+
+    def of_pass(self, gamma: float) -> float:
+        """The cost of a pass that drafts so many tokens."""
+        return gamma * self.c + self.verify_cost + self.overhead
 
 
 class PredictionRow(TypedDict):
@@ -21,8 +29,8 @@ class PredictionRow(TypedDict):
 
     draft: str
     gamma: Annotated[int, "of a tree: its levels"]
-    alpha: IntervalRecord
-    cost: CostRecord
+    alpha: Interval
+    cost: Cost
     tree: NotRequired[Annotated[str | None, "the tree that is drafted; null or absent for chains"]]
     nodes: NotRequired[Annotated[int | None, "of the tree, including the root"]]
     acceptance: NotRequired[
@@ -35,21 +43,30 @@ class PredictionRow(TypedDict):
     steps_per_pass: Annotated[float, "mean cost of a pass, in target steps"]
     predicted: Annotated[float, "speedup by Theorem 3.8"]
     calibrated: Annotated[float, "speedup with the cost of the passes in place of 1"]
-    estimated: Annotated[IntervalRecord, "speedup from the passes that the completions need"]
+    estimated: Annotated[Interval, "speedup from the passes that the completions need"]
 
 
-class GammaRecord(TypedDict):
-    """The choice that `gamma=` was resolved to."""
+@dataclass(frozen=True)
+class DraftingPlan:
+    """The choice that `gamma=` of a config was resolved to: a resumed run uses the same, and a reader sees why."""
 
-    requested: int | str
-    gamma: int | None
-    most: NotRequired[int]
-    alpha: NotRequired[float]
-    prices: NotRequired[dict[str, float]]
-    probe: NotRequired[list[PredictionRow]]
-    acceptance: NotRequired[
-        Annotated[AcceptanceByRank, "by rank of the child: from which the tree's shape was computed"]
+    requested: Annotated[
+        int | str, "as shown in tables: the number or policy of the config, and when the draft ends a proposal earlier"
     ]
-    size: NotRequired[Annotated[int, "chosen for the tree, including the root"]]
-    verify: NotRequired[Annotated[dict[str, float], "v(n): cost of verifying n tokens, in target steps"]]
-    level: NotRequired[Annotated[float, "cost of drafting a level of the tree, in target steps"]]
+    gamma: Annotated[int | None, "the constant number; null where it changes from pass to pass"]
+    most: Annotated[
+        int | None,
+        "the most tokens of a pass where the draft ends proposals by its confidence; or the most levels of its trees",
+        OMITTED,
+    ] = None
+    alpha: Annotated[float | None, "of an adaptive policy: the initial estimate", OMITTED] = None
+    prices: Annotated[
+        Mapping[int, float] | None, "of an adaptive policy: the initial cost of a pass, by gamma", OMITTED
+    ] = None
+    probe: Annotated[list[PredictionRow] | None, "a row for each gamma that was tried, best first", OMITTED] = None
+    acceptance: Annotated[
+        AcceptanceByRank | None, "by rank of the child: from which the tree's shape was computed", OMITTED
+    ] = None
+    size: Annotated[int | None, "chosen for the tree, including the root", OMITTED] = None
+    level: Annotated[float | None, "cost of drafting a level of the tree, in target steps", OMITTED] = None
+    verify: Annotated[Mapping[int, float] | None, "v(n): cost of verifying n tokens, in target steps", OMITTED] = None

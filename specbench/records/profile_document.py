@@ -6,15 +6,18 @@ speedups by gamma, which were measured on the machine that it names.
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from specbench.stats import IntervalRecord
+from specbench.stats import Interval
 
 FORMAT: Literal["specbench-profile"] = "specbench-profile"
 PROFILE_VERSION: Literal[1] = 1
 
 
-class Share(IntervalRecord):
+class Share(TypedDict):
     """A share of tokens with its 95% interval over prompts."""
 
+    value: float
+    low: float | None
+    high: float | None
     prompts: int
     tokens: Annotated[int, "that it is a share of"]
 
@@ -43,7 +46,7 @@ class GammaSpeed(TypedDict):
     """The speedup of one gamma in a range of contexts."""
 
     gamma: int
-    speedup: IntervalRecord
+    speedup: Interval
     tokens: int
     run_id: str
 

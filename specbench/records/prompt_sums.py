@@ -1,17 +1,21 @@
 """What a record holds of a prompt beside its decodings: sums along them, rounding, learning, memory and energy."""
 
+from dataclasses import dataclass, field
 from typing import Annotated, NotRequired, TypedDict
 
+from specbench.recorded import LATER
 
-class DifferenceRecord(TypedDict):
+
+@dataclass(frozen=True)
+class Difference:
     """The token that decides whether rounding explains how two completions differ that should be equal (T = 0)."""
 
-    position: int
+    position: Annotated[int, "its index in the generated tokens"]
     margin: Annotated[float, "logits of the target's best token above the emitted one; older: above its second best"]
     noise: Annotated[float, "difference in logits between two ways of computing the row"]
-    is_rounding: bool
-    departures: NotRequired[Annotated[int, "tokens that are not the target's best; older records lack it"]]
-    misplaced_end: NotRequired[Annotated[bool, "the completion ends too early, or continues after its end"]]
+    is_rounding: Annotated[bool, "whether rounding explains it: never a misplaced end"]
+    departures: Annotated[int, "tokens that are not the target's best, up to this place if it is a fault", LATER] = 0
+    misplaced_end: Annotated[bool, "the completion ends too early, or continues after its end", LATER] = False
 
 
 class RuleSums(TypedDict):
@@ -21,24 +25,31 @@ class RuleSums(TypedDict):
     total_variation: NotRequired[Annotated[float, "of a lossy rule"]]
 
 
-class SumsRecord(TypedDict):
-    """Of one score along a text: its values, its variances given the tokens so far, and its third moments."""
+@dataclass
+class Sums:
+    """Sums of one score along a text: its values, its variances given the tokens so far, and its third moments."""
 
-    sum: float
-    variance: float
-    third: float
+    sum: float = 0.0
+    variance: float = 0.0
+    third: float = 0.0
+
+    def add(self, value: float, variance: float, third: float) -> None:
+        self.sum += value
+        self.variance += variance
+        self.third += third
 
 
-class EvidenceRecord(TypedDict):
+@dataclass
+class Evidence:
     """Sums of the proof over a sampled completion (`analysis.proof.evidence`)."""
 
-    tokens: int
-    likelihood: SumsRecord
-    draft: SumsRecord
-    echo: SumsRecord
-    order: SumsRecord
-    deviation: Annotated[float, "the sum of E|log p + H|"]
-    outside: Annotated[int, "tokens to which p gives no probability"]
+    tokens: int = 0
+    likelihood: Sums = field(default_factory=Sums)
+    draft: Sums = field(default_factory=Sums)
+    echo: Sums = field(default_factory=Sums)
+    order: Sums = field(default_factory=Sums)
+    deviation: Annotated[float, "the sum of E|log p + H|"] = 0.0
+    outside: Annotated[int, "tokens to which p gives no probability"] = 0
 
 
 class TreeForecast(TypedDict):

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
-from specbench.records.decoded import LoadRecord, ProcessTimes, TraceRecord
+from specbench.records.decoded import LoadRecord, ProcessTimes, Trace
 from specbench.records.machine_record import MachineRecord, StateRecord
 from specbench.records.numbers import FailedSummary, Summary
-from specbench.records.prediction import GammaRecord
+from specbench.records.prediction import DraftingPlan
 from specbench.records.prompt_sums import (
-    DifferenceRecord,
-    EvidenceRecord,
+    Difference,
+    Evidence,
     OnlineRecord,
     RuleSums,
     TreeForecast,
@@ -64,16 +64,16 @@ class PromptRecord(TypedDict):
     prompt: str
     reference: str | None
     prompt_tokens: int
-    baseline: TraceRecord
-    speculative: TraceRecord
-    difference: DifferenceRecord | None
+    baseline: Trace
+    speculative: Trace
+    difference: Difference | None
     beta: Annotated[
         list[float], "probability of acceptance at each token of the baseline's completion (Definition 3.1)"
     ]
     lenient: NotRequired[Annotated[dict[str, float], "by lenience: the sum of beta under it"]]
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]
-    proof: NotRequired[EvidenceRecord]
+    proof: NotRequired[Evidence]
     tree: NotRequired[TreeForecast]
     load: NotRequired[Annotated[LoadRecord | None, "null if the system does not report it"]]
     thinking: NotRequired[Annotated[bool, "whether the chat template leaves the prompt inside thinking"]]
@@ -98,7 +98,7 @@ class Process(TypedDict):
     """A process that worked on the run: more than one after an interruption, or with runs=N."""
 
     started: str
-    gamma: GammaRecord
+    gamma: DraftingPlan
     after_prompts: int
     run: NotRequired[Annotated[int, "with runs=N: which of the N it is, from 1"]]
 
@@ -110,7 +110,7 @@ class RunRecord(TypedDict):
     run_id: str
     summary: Summary
     config: Config
-    gamma: GammaRecord
+    gamma: DraftingPlan
     environment: Environment
     machine: NotRequired[MachineRecord]
     processes: list[Process]

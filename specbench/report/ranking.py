@@ -60,10 +60,10 @@ def _ranking(rows: list[RankedRow]) -> Any:
             mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
             table.add_row(
                 "→" if leads else "", *([str(batch)] if several else []), row["candidate"], _gamma(row),
-                number(row["alpha"]["value"], 3), number(cost["c"], 3), number(cost["verify_cost"]),
-                number(cost["overhead"], 3), number(row["tokens_per_pass"]),
+                number(row["alpha"].value, 3), number(cost.c, 3), number(cost.verify_cost),
+                number(cost.overhead, 3), number(row["tokens_per_pass"]),
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
-                number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
+                number(estimated.value), span(estimated.low, estimated.high, ".2f"),
                 *([_memory(row)] if weighed else []),
                 style="bold" if leads else None,
             )  # fmt: skip
@@ -81,7 +81,7 @@ def _measured(runs: list[Verified]) -> Any:
     table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
     for run in runs:
         table.add_row(
-            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"]["value"]),
+            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"].value),
             number(run["measured"]), span(run["measured_low"], run["measured_high"], ".2f"), _error(run),
             _evidence(run),
         )  # fmt: skip
@@ -131,12 +131,13 @@ def _prediction_errors(record: ValidateDocument) -> str:
         [
             (
                 row["candidate"], row["gamma"], number(row["tokens_per_pass"]), number(row["predicted"]),
-                interval(**row["estimated"]), _speed(row), percentage(**row["error"]) if row["lossless"] else "none",
+                interval(**vars(row["estimated"])), _speed(row),
+                percentage(**vars(row["error"])) if row["lossless"] else "none",
             )
             for row in record["rows"]
         ],
     )  # fmt: skip
-    known = [abs(row["error"]["value"]) for row in record["rows"] if row["lossless"]]
+    known = [abs(row["error"].value) for row in record["rows"] if row["lossless"]]
     largest = f"The largest error is {100 * max(known):.1f}%." if known else "No candidate was lossless."
     return "\n\n".join(["## Prediction errors", table, largest])
 
@@ -144,7 +145,7 @@ def _prediction_errors(record: ValidateDocument) -> str:
 def _policies(record: ValidateDocument) -> str:
     cells = []
     for row in record["policies"]:
-        against = "the best" if row["gamma"] == row["best"] else percentage(**row["against_best"], less=1)
+        against = "the best" if row["gamma"] == row["best"] else percentage(**vars(row["against_best"]), less=1)
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
     return "\n\n".join(["## γ by a policy", table])
@@ -155,7 +156,12 @@ def _cost_of_alpha(record: ValidateDocument) -> str:
     table = markdown_table(
         ("draft", "α by teacher forcing", "γ", "α by decoding"),
         [
-            (row["candidate"], interval(**row["alpha"], digits=3), row["gamma"], interval(**decoded, digits=3))
+            (
+                row["candidate"],
+                interval(**vars(row["alpha"]), digits=3),
+                row["gamma"],
+                interval(**vars(decoded), digits=3),
+            )
             for row in record["rows"]
             if (decoded := row["alpha_decoded"]) is not None
         ],
@@ -170,4 +176,4 @@ def _cost_of_alpha(record: ValidateDocument) -> str:
 
 def _speed(row: ErrorRow | PolicyRow) -> str:
     """The measured speedup; 'not lossless' if rounding does not explain how the completions differ."""
-    return interval(**row["measured"]) if row["lossless"] else "not lossless"
+    return interval(**vars(row["measured"])) if row["lossless"] else "not lossless"

@@ -1,5 +1,6 @@
 """What a run's summary does not say by its numbers: warnings and remarks, a sentence each."""
 
+from specbench.analysis.costs.slow import OVER, UNUSUAL
 from specbench.formatting import number
 from specbench.records.looping import why_loops
 from specbench.records.marks import WEAKEST, prompts_for_proof
@@ -57,6 +58,8 @@ def remarks(s: Summary) -> list[str]:
             f"v = {cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass "
             "over several, whose kernels are faster"
         )
+    if (slow := uneven(s)) is not None:
+        lines.append(slow)
     if (loops := why_loops(dict(s))) is not None:
         lines.append(
             f"LOOPS: {loops}. Any draft looks good on repeated text (docs/run.md); sampling.repetition_penalty=1.2 or "
@@ -86,6 +89,17 @@ def remarks(s: Summary) -> list[str]:
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"only {s['prompts']} prompts: the intervals are rough")
     return lines
+
+
+def uneven(s: Summary) -> str | None:
+    """That many steps or passes took much longer than the usual one; None where few did, or nothing says it."""
+    passes, steps = s.get("slow_passes", 0.0), s.get("slow_steps", 0.0)
+    if max(passes, steps) < UNUSUAL or s.get("disturbed"):
+        return None
+    return (
+        f"uneven: {passes:.0%} of the passes took more than {OVER:g} times their median, and {steps:.0%} of the "
+        "target's own steps; the speedup of another process may differ by more than the interval says: runs=3 measures that"
+    )
 
 
 def _looked(s: Summary) -> str:

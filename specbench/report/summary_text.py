@@ -243,6 +243,7 @@ def _energy(s: Summary) -> list[tuple[str, str, str]]:
 
 
 def cost_of_verifying(s: Summary) -> str:
+    """v with its interval; the same text in the table and in remarks."""
     return interval_of(s, "verify_cost", digits=3)
 
 

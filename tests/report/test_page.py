@@ -137,8 +137,7 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
     whole = after.whole(after.paper_runs["run_id"].iloc[0])
     assert "platform" not in whole["environment"]
     assert (
-        whole["prompts"][0]["speculative"]["tokens"]
-        == before.whole(whole["run_id"])["prompts"][0]["speculative"]["tokens"]
+        whole["prompts"][0]["speculative"].tokens == before.whole(whole["run_id"])["prompts"][0]["speculative"].tokens
     )
 
 

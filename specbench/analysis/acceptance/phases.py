@@ -25,7 +25,7 @@ def phases_of(record: RunRecord) -> Callable[[PromptRecord], Phases] | None:
 
     def found(prompt: PromptRecord) -> Phases:
         inside = prompt.get("thinking", False)
-        both = (prompt[way]["tokens"] for way in ("baseline", "speculative"))
+        both = (prompt[way].tokens for way in ("baseline", "speculative"))
         return Phases(*(labels([pieces[str(token)] for token in one], opens, closes, inside) for one in both))
 
     return found

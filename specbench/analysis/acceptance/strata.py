@@ -74,8 +74,8 @@ def strata(
             continue
         alone, ours = prompt["baseline"], prompt["speculative"]
         added = Added(
-            sum(prompt["beta"]), len(prompt["beta"]), sum(one["emitted"] for one in ours["passes"]),
-            len(ours["passes"]), alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
+            sum(prompt["beta"]), len(prompt["beta"]), sum(one.emitted for one in ours.passes),
+            len(ours.passes), alone.decode_s, len(alone.tokens), ours.decode_s, len(ours.tokens),
         )  # fmt: skip
         if by == "category":
             rows[0, prompt.get("category", NO_CATEGORY)].append((group, added))
@@ -120,8 +120,8 @@ def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callab
     for number, (seconds, rows) in enumerate(zip(seconds_of(alone), rows_of(alone), strict=True)):
         add(of_alone(number), Added(alone_s=seconds / rows, alone_tokens=1))
     number = 0
-    for one, seconds, rows in zip(ours["passes"], seconds_of(ours), rows_of(ours), strict=True):
-        emitted = one["emitted"]
+    for one, seconds, rows in zip(ours.passes, seconds_of(ours), rows_of(ours), strict=True):
+        emitted = one.emitted
         add(of_ours(number), Added(emitted=emitted, passes=1, ours_s=seconds / rows, ours_tokens=emitted))
         number += emitted
     return found

@@ -12,7 +12,7 @@ machine that was busier at one time than at another.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import numpy as np
@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench import theory
 from specbench.analysis.acceptance.agreement import Agreement
-from specbench.analysis.costs.costs import Cost, Costs, Prices
+from specbench.analysis.costs.costs import Costs, Prices
 from specbench.analysis.costs.probe import Key, Round
 from specbench.analysis.forecast import Walked, tokens_by_position, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
-from specbench.records.prediction import PredictionRow
+from specbench.records.prediction import Cost, PredictionRow
 from specbench.records.units import AcceptanceByRank
 from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 
@@ -70,8 +70,9 @@ class Prediction:
     nodes: int | None = None  # of the tree, with the sequence's last token
     acceptance: AcceptanceByRank | None = None  # by rank of the child
 
-    def to_json(self) -> PredictionRow:
-        return cast(PredictionRow, asdict(self))
+    def as_row(self) -> PredictionRow:
+        """A row of a ranking, to which a candidate adds its names."""
+        return cast(PredictionRow, {one.name: getattr(self, one.name) for one in fields(self)})
 
 
 class Predictions:

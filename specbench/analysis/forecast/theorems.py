@@ -50,12 +50,12 @@ def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> Asked:
     """
     counts, rooms = np.zeros((gamma, 2), np.int64), [0] * (gamma + 1)
     for prompt in prompts:
-        left = len(prompt["speculative"]["tokens"])
-        for a_pass in prompt["speculative"]["passes"]:
+        left = len(prompt["speculative"].tokens)
+        for a_pass in prompt["speculative"].passes:
             asked = min(gamma, left - 1)
             counts[:asked] += reached_and_accepted(a_pass, asked, asked)
             rooms[asked] += 1
-            left -= a_pass["emitted"]
+            left -= a_pass.emitted
     return Asked([float(accepted / reached) if reached else 0.0 for reached, accepted in counts], rooms)
 
 

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from specbench.records.numbers import Proved
-from specbench.records.prompt_sums import SumsRecord
+from specbench.records.prompt_sums import Sums
 from specbench.records.schema import PromptRecord
 
 LIMIT = 4.0
@@ -119,18 +119,18 @@ def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
     read = [prompt["proof"] for prompt in prompts if prompt.get("proof") is not None]
     if len(read) < len(prompts) or not read:
         return None
-    tokens = sum(one["tokens"] for one in read)
-    tests = {name: _test([one[name] for one in read]) for name in SCORES}
-    variance = sum(one["likelihood"]["variance"] for one in read)
+    tokens = sum(one.tokens for one in read)
+    tests = {name: _test([getattr(one, name) for one in read]) for name in SCORES}
+    variance = sum(one.likelihood.variance for one in read)
     power = None
     if tests["likelihood"] is not None:
-        power = (LIMIT + QUANTILE) / math.sqrt(variance) * sum(one["deviation"] for one in read) / (2 * tokens)
-    return Proof(tokens, **tests, power=power, outside=sum(one["outside"] for one in read))
+        power = (LIMIT + QUANTILE) / math.sqrt(variance) * sum(one.deviation for one in read) / (2 * tokens)
+    return Proof(tokens, **tests, power=power, outside=sum(one.outside for one in read))
 
 
-def _test(sums: Sequence[SumsRecord]) -> Statistic | None:
-    total, variance = sum(one["sum"] for one in sums), sum(one["variance"] for one in sums)
-    third = sum(one["third"] for one in sums)
+def _test(sums: Sequence[Sums]) -> Statistic | None:
+    total, variance = sum(one.sum for one in sums), sum(one.variance for one in sums)
+    third = sum(one.third for one in sums)
     if variance <= ALMOST_NOTHING:
         return None
     z, skewness = total / math.sqrt(variance), third / variance**1.5

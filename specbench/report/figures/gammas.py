@@ -226,9 +226,9 @@ def _rows(record: RecommendDocument) -> pd.DataFrame:
     for row in record["rows"]:
         proof: Verified | Row = proofs.get((row["candidate"], row["gamma"]), {})
         rows.append({
-            "draft": row["candidate"], "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
-            "predicted": row["predicted"], "estimated": row["estimated"]["value"],
-            "estimated_low": row["estimated"]["low"], "estimated_high": row["estimated"]["high"],
+            "draft": row["candidate"], "gamma": row["gamma"], "alpha": row["alpha"].value, "c": row["cost"].c,
+            "predicted": row["predicted"], "estimated": row["estimated"].value,
+            "estimated_low": row["estimated"].low, "estimated_high": row["estimated"].high,
             "measured": proof.get("measured"), "measured_low": proof.get("measured_low"),
             "measured_high": proof.get("measured_high"), "run_id": proof.get("run_id"),
         })  # fmt: skip

@@ -84,7 +84,7 @@ def survival(record: RunRecord) -> list[Row]:
     columns = np.array(
         [
             sum(
-                (np.array(reached_and_accepted(a_pass, gamma)) for a_pass in prompt["speculative"]["passes"]),
+                (np.array(reached_and_accepted(a_pass, gamma)) for a_pass in prompt["speculative"].passes),
                 np.zeros((gamma, 2)),
             )
             for prompt in record["prompts"]

@@ -97,7 +97,7 @@ def _choose(records: Records) -> "pd.Series[Any] | None":
 
 def _sound(record: RunRecord) -> bool:
     """Whether few completions loop."""
-    looping = [loops(prompt["baseline"]["tokens"]) for prompt in record["prompts"]]
+    looping = [loops(prompt["baseline"].tokens) for prompt in record["prompts"]]
     return sum(looping) <= MOST_LOOPING * len(looping)
 
 
@@ -173,7 +173,7 @@ def figure5(records: Records) -> Drawn:
          "run_id": whole["run_id"]}
         for name, whole, calls in tracks for call in calls
     ]  # fmt: skip
-    tokens = len(wholes[0]["prompts"][index]["baseline"]["tokens"])
+    tokens = len(wholes[0]["prompts"][index]["baseline"].tokens)
     notes = [
         f"Prompt {index + 1}, {tokens} tokens by the target alone: among the longest tenth of the completions, the "
         "prompt whose speedup is closest to the run's; times as recorded",
@@ -189,11 +189,11 @@ def _typical(record: RunRecord, among: int) -> int:
     prompts = record["prompts"][:among]
 
     def seconds(way: DecodingMode, some: list[PromptRecord]) -> float:
-        spent: float = sum(p[way]["start_s"] + p[way]["decode_s"] for p in some)
-        return spent / sum(len(p[way]["tokens"]) for p in some)
+        spent: float = sum(p[way].start_s + p[way].decode_s for p in some)
+        return spent / sum(len(p[way].tokens) for p in some)
 
     whole = seconds("baseline", prompts) / seconds("speculative", prompts)
-    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"]["tokens"]))
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"].tokens))
     return min(
         order[: 1 + len(order) // 10],
         key=lambda i: abs(seconds("baseline", [prompts[i]]) / seconds("speculative", [prompts[i]]) - whole),
@@ -203,26 +203,26 @@ def _typical(record: RunRecord, among: int) -> int:
 def speculative_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of a speculative decoding, in order."""
     ours = prompt["speculative"]
-    draft_start = ours.get("draft_start_s", 0.0)
-    calls = [Call("M_p encoder", 0.0, ours["start_s"] - draft_start)]
+    draft_start = ours.draft_start_s
+    calls = [Call("M_p encoder", 0.0, ours.start_s - draft_start)]
     if draft_start:
-        calls.append(Call("M_q encoder", ours["start_s"] - draft_start, draft_start))
-    now = ours["start_s"]
-    for a_pass in ours["passes"]:
-        count = a_pass["drafted"]
-        calls += [Call("M_q", now + i * a_pass["draft_s"] / count, a_pass["draft_s"] / count) for i in range(count)]
-        now += a_pass["draft_s"]
-        calls.append(Call("M_p", now, a_pass["verify_s"]))
-        now += a_pass["verify_s"] + a_pass["accept_s"]
+        calls.append(Call("M_q encoder", ours.start_s - draft_start, draft_start))
+    now = ours.start_s
+    for a_pass in ours.passes:
+        count = a_pass.drafted
+        calls += [Call("M_q", now + i * a_pass.draft_s / count, a_pass.draft_s / count) for i in range(count)]
+        now += a_pass.draft_s
+        calls.append(Call("M_p", now, a_pass.verify_s))
+        now += a_pass.verify_s + a_pass.accept_s
     return calls
 
 
 def baseline_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of standard decoding."""
     alone = prompt["baseline"]
-    calls = [Call("M_p encoder", 0.0, alone["start_s"])]
-    now = alone["start_s"]
-    for step_s in alone["steps_s"]:
+    calls = [Call("M_p encoder", 0.0, alone.start_s)]
+    now = alone.start_s
+    for step_s in alone.steps_s:
         calls.append(Call("M_p", now, step_s))
         now += step_s
     return calls

@@ -83,19 +83,19 @@ def cost(records: Records) -> Drawn:
 def parts(record: RunRecord) -> Row:
     """Return the mean time of a pass by part, in mean steps of the target alone; `host` is the rest of the pass."""
     alone = [prompt["baseline"] for prompt in record["prompts"]]
-    step_s = sum(trace["decode_s"] for trace in alone) / sum(len(trace["tokens"]) for trace in alone)
+    step_s = sum(trace.decode_s for trace in alone) / sum(len(trace.tokens) for trace in alone)
     passes = passes_of(record)
     spent: dict[str, float] = {
-        "draft": sum(p["draft_s"] for p in passes),
-        "verify": sum(p["verify_s"] for p in passes),
-        "accept": sum(p["accept_s"] for p in passes),
+        "draft": sum(p.draft_s for p in passes),
+        "verify": sum(p.verify_s for p in passes),
+        "accept": sum(p.accept_s for p in passes),
     }
-    whole = sum(prompt["speculative"]["decode_s"] for prompt in record["prompts"])
+    whole = sum(prompt["speculative"].decode_s for prompt in record["prompts"])
     spent["host"] = max(0.0, whole - sum(spent.values()))
     summary = record["summary"]
     return {"draft_name": summary["draft"], "temperature": summary["temperature"], "gamma": summary["gamma"]} | {
         part: seconds / len(passes) / step_s for part, seconds in spent.items()
-    } | {"tokens_per_pass": sum(p["emitted"] for p in passes) / len(passes), "run_id": record["run_id"]}  # fmt: skip
+    } | {"tokens_per_pass": sum(p.emitted for p in passes) / len(passes), "run_id": record["run_id"]}  # fmt: skip
 
 
 def _choose(frame: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def _points(records: Records, row: Row) -> list[Row]:
     who = {key: row[key] for key in (*WHO, "run_id")}
     tree, found = row["tree"], list[Row]()
     if pd.notna(tree) and "auto" in str(tree):
-        curve = records.whole(row["run_id"])["gamma"].get("verify", {})
+        curve = records.whole(row["run_id"])["gamma"].verify or {}
         found = [who | {"of": "probe", "n": int(size), "v": cost} for size, cost in curve.items()]
     if pd.notna(row["verify_cost"]):  # of the mean pass, which near the end of a completion drafts fewer than γ
         found.append(who | {"of": "run", "n": round(row["drafted_per_pass"]) + 1, "v": row["verify_cost"]})

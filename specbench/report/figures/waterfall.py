@@ -71,11 +71,11 @@ def _rows(found: Waterfall) -> list[Row]:
     rows: list[Row] = [{"step": "ideal", "before": 0.0, "after": found.ideal, "total": True}]
     before = found.ideal
     for step in found.steps:
-        if step.name == "start":
+        if step.step == "start":
             rows.append(_reached("measured", found.measured.value, found.measured.low, found.measured.high))
         factor = step.factor
         rows.append({
-            "step": step_name(step.name, found), "before": before, "after": step.speedup, "total": False,
+            "step": step_name(step.step, found), "before": before, "after": step.speedup, "total": False,
             "factor": factor.value, "factor_low": factor.low, "factor_high": factor.high, "ms": step.ms.value,
         })  # fmt: skip
         before = step.speedup
@@ -89,8 +89,8 @@ def _six(found: Waterfall) -> list[Row]:
     before, bars = found.ideal, dict[str, Row]()
     rows: list[Row] = [{"step": "γ + 1 tokens a pass", "before": 0.0, "after": found.ideal, "total": True}]
     for step in found.steps:
-        if step.name != "start":
-            bar = bars.setdefault(names.get(step.name, "verification"), {"total": False, "factor": 1.0, "ms": 0.0})
+        if step.step != "start":
+            bar = bars.setdefault(names.get(step.step, "verification"), {"total": False, "factor": 1.0, "ms": 0.0})
             bar["factor"] *= step.factor.value
             bar["ms"] += step.ms.value
     for said in ("rejections", "completions end", "drafting", "verification"):
