@@ -40,7 +40,7 @@ from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.decoded import Trace
-from specbench.records.prompt_sums import EvidenceRecord
+from specbench.records.prompt_sums import Evidence
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 from specbench.text.tokenizer import load_tokenizer
@@ -263,7 +263,7 @@ def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Se
     return sorted(needed)[enough - 1] if len(needed) >= enough else None
 
 
-def fails_after(records: Sequence[EvidenceRecord], order: Sequence[int]) -> int | None:
+def fails_after(records: Sequence[Evidence], order: Sequence[int]) -> int | None:
     """After how many texts the proof fails for the first time."""
     together: Any = deepcopy(records[order[0]])
     for count, index in enumerate(order, 1):

@@ -20,12 +20,14 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from specbench.alone import one_at_a_time
 from specbench.compose.grid import as_text, compose_grid
 from specbench.compose.hydra_app import composed_config
+from specbench.compose.words import GROUPS
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig, LoadConfig, check_choose, check_load
@@ -357,18 +359,25 @@ def overrides(keys: Mapping[str, Key], before: str = "") -> list[str]:
         if isinstance(value, Mapping):
             words += overrides(value, f"{before}{name}.")
         else:
-            words.append(f"{before}{name}={_spelt(value)}")
+            words.append(f"{before}{name}={_spelt(f'{before}{name}', value)}")
     return words
 
 
-def _spelt(value: Any) -> str:
+def _spelt(key: str, value: Any) -> str:
+    """`value` of `key` as the command line spells it. Raises UserError if it can be no value of a key."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
+    if isinstance(value, bool) and key not in GROUPS:
         return str(value).lower()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{','.join(map(_spelt, value))}]"
-    return as_text(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return f"[{','.join(_spelt(key, one) for one in value)}]"
+    if isinstance(value, Real) and key in GROUPS:
+        raise UserError(f"{key}={value}: is picked by its name, which is text; 'specbench list {key}' shows them")
+    if isinstance(value, str | Path | Real):
+        return as_text(value)
+    raise UserError(
+        f"{key}: a {type(value).__name__} is no value; give text, a number, True or False, None, a list or a dict"
+    )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from specbench.errors import UserError
+
 CHANGES = "+changes"  # after a commit from which tracked files differ
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "hydra-core", "numpy", "sacrebleu", "rouge_score")
 
@@ -46,6 +48,13 @@ def environment() -> Environment:
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
     }
+
+
+def require_cpus(threads: int | None) -> None:
+    """Check that each of `threads` has a CPU. Raises UserError if not: threads that wait slow down the others."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is not None and threads > cpus:
+        raise UserError(f"threads={threads}: must be at most {cpus}, the CPUs that this process may use")
 
 
 def hardware(surroundings: Environment, device: str) -> str:

@@ -53,6 +53,30 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
     return file
 
 
+_finished = [False]  # whether this process has finished work that the same command takes up again
+
+
+def note_finished(finished: bool = True) -> None:
+    """Note that work is on the disk which the same command takes up again; False: a command begins."""
+    _finished[0] = finished
+
+
+def kept() -> str:
+    """'; finished work is kept' for the last line of a command that ends early; '' if nothing is finished."""
+    return "; finished work is kept" if _finished[0] else ""
+
+
+def again() -> str:
+    """The same, with what to do."""
+    return f"{kept()}{':' if kept() else ';'} run the same command again"
+
+
+def unwritable(file: str | Path, error: OSError) -> MachineError:
+    """That `file` of a results folder cannot be written, and what becomes of the work."""
+    what = f"{again()}, or" if kept() else ";"
+    return MachineError(f"{file}: cannot be written ({error.strerror}){what} set results=FOLDER elsewhere")
+
+
 def user_cache() -> Path:
     """The folder for files that can be made again; it need not exist.
 

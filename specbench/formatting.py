@@ -62,8 +62,10 @@ def span(low: float | None, high: float | None, form: str = ".3f", between: str 
     return f"{low:{form}}{between}{high:{form}}"
 
 
-def size(number: float) -> str:
-    """Bytes in three digits: '1.24 GB' (of 10^9)."""
+def size(number: float | None) -> str:
+    """Bytes in three digits: '1.24 GB' (of 10^9); '?' where they are not known."""
+    if number is None:
+        return "?"
     power = min(4, int(math.log10(max(number, 1)) // 3))
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 

@@ -31,13 +31,13 @@ def damaged(value: Any, draw: random.Random) -> Any:
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         *before, last = draw.choice(_places(made)) or (None,)
         if last is None:
-            return draw.choice(VALUES)
+            return copy.deepcopy(draw.choice(VALUES))
         inner = made
         for key in before:
             inner = inner[key]
         change = draw.random()
         if change < 0.75:
-            inner[last] = draw.choice(VALUES)
+            inner[last] = copy.deepcopy(draw.choice(VALUES))  # a later fault may change it
         elif change < 0.9 or isinstance(inner, list):
             del inner[last]
         else:

@@ -1,25 +1,6 @@
 /* The kernels against plain loops, for sizes that fill no vector and no tile; built with a sanitizer. Exit code 1: a
-   difference, which is printed. Compiled with -DKERNELS='"path of kernels.c"'. */
-#include KERNELS
-#include <stdio.h>
-#include <stdlib.h>
-
-static int failed = 0;
-static float noise(void) { return (float)(rand() % 2001 - 1000) / 1000; }
-static float *floats(int64_t count, int64_t s) {
-    float *made = malloc(count * sizeof(float)); /* exactly as long as it is: reading past it is an error */
-    for (int64_t i = 0; i < count; i++) made[i] = rounded(noise(), s);
-    return made;
-}
-static void *weights_of(const float *v, int64_t count, int64_t s) {
-    void *made = malloc(count * (s ? 2 : 4));
-    if (s) shorten_all(v, made, count); else memcpy(made, v, count * sizeof(float));
-    return made;
-}
-static void compare(const char *what, float found, float wanted, float near, int64_t a, int64_t b) {
-    if (fabsf(found - wanted) <= near * (1 + fabsf(wanted))) return;
-    if (failed++ < 10) printf("%s [%ld, %ld]: %g, not %g\n", what, (long)a, (long)b, found, wanted);
-}
+   difference, which is printed. */
+#include "native_check.h"
 
 static float by_libm(float v, int64_t kind) {
     double u = 0.79788456080286536 * (v + 0.044715 * v * v * (double)v);

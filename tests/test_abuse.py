@@ -57,6 +57,14 @@ def test_a_long_prompt_is_cut() -> None:
         assert len(cut.source or cut.prefix) == 8
 
 
+def test_nothing_is_said_to_be_kept_where_nothing_was(tmp_path: Path, capfd: Capture) -> None:
+    """A results folder that cannot be made: no prompt was decoded, so that no work is finished."""
+    (tmp_path / "file").write_text("")
+    assert main(["run", "dtype=float32", "draft=unigram", "limit=1", f"results={tmp_path / 'file' / 'r'}"]) == 1
+    err = capfd.readouterr().err.splitlines()[-1]
+    assert "cannot be written" in err and err.endswith("; set results=FOLDER elsewhere") and "kept" not in err
+
+
 @pytest.mark.full
 def test_a_disk_that_fills_up_in_the_middle_loses_nothing(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture

@@ -157,3 +157,21 @@ def test_a_forked_child_computes_or_says_why_not(threads: int, said: str) -> Non
         [sys.executable, "-c", FORKED, str(threads)], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.startswith(said) and done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"draft": 5}, "draft=5: is picked by its name, which is text; 'specbench list draft' shows them"),
+        ({"target": True}, "target=True: is picked by its name, which is text"),
+        ({"draft": ["bigram", 5]}, "draft=5: is picked by its name"),
+        ({"draft": b"bigram"}, "draft: a bytes is no value; give text, a number"),
+        ({"gamma": object()}, "gamma: a object is no value"),
+        ({"sampling": {"temperature": {1, 2}}}, "sampling.temperature: a set is no value"),
+    ],
+)
+def test_a_value_of_another_type_is_named(keys: dict[str, Any], said: str) -> None:
+    """Bytes were read as a list of numbers, and an object as its address."""
+    with pytest.raises(UserError) as raised:
+        api.alpha(**keys)
+    assert str(raised.value).startswith(said)

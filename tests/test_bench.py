@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from networks import network
+from test_prompts import network as long_network
 from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.analysis.costs.core_time import CoreTime
@@ -121,7 +122,13 @@ def test_report(tmp_path: Path) -> None:
     assert "- dtype: float32" in as_text.read_text() and "environment" not in as_text.read_text()
 
 
-@pytest.mark.parametrize("word", ["sampling.temperature=1", "sampling.top_k=5", "tree=sequoia"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "sampling.temperature=1", "sampling.top_k=5", "tree=sequoia", "gamma=3", "batch=1", "warmup=1", "force=true",
+        "seed=1", "runs=2", "until=2%", "resamples=100", "simulate.alpha=.5",
+    ],
+)  # fmt: skip
 def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", word]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -182,10 +189,29 @@ def test_long_prompts_are_timed_up_to_their_first_token_beside_transformers() ->
     own = Bench(target, UniformDraft(64, cpu), prompts, [3], 6, torch.float32, cpu, 1, parts="i")
     rows = bench(own, lambda _: None)
     lengths = [length for length in PROMPT_LENGTHS if length <= made.config.max_position_embeddings]
-    assert [row.what for row in rows] == [f"a prompt of {length} tokens" for length in lengths] != []
-    for row, length in zip(rows, lengths, strict=True):
+    read, stepped = rows[: len(lengths)], rows[len(lengths) :]
+    assert [row.what for row in read] == [f"a prompt of {length} tokens" for length in lengths] != []
+    assert [row.what for row in stepped] == [f"a step after {length} tokens" for length in lengths[: len(stepped)]]
+    for row, length in zip(read, lengths, strict=True):
         assert row.unit == "ms" and row.ours and row.more["prefill_per_s"] == pytest.approx(1000 * length / row.ours)
         assert row.note.startswith("same tokens in 2 of 2 completions")
+
+
+def test_steps_after_long_contexts_stand_beside_their_roofline() -> None:
+    made = long_network("llama", torch.float32)
+    target = with_engine("native", made, 64, ENDS)
+    cpu, prompts = torch.device("cpu"), [Prompt((), tuple(range(2, 60)))]
+    own = Bench(target, UniformDraft(64, cpu), prompts, [3], 6, torch.float32, cpu, 1, parts="i")
+    rows = [row for row in bench(own, lambda _: None) if row.what.startswith("a step")]
+    assert [row.more["context"] for row in rows] == list(PROMPT_LENGTHS)
+    config, numbers = made.config, target.program.cache_dtype.itemsize
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * numbers
+    for row, length in zip(rows, PROMPT_LENGTHS, strict=True):
+        assert row.more["cache_bytes"] == token * length
+        assert row.ours and row.theirs and row.theirs > 0 and row.note.count("v(") == 3
+        assert all(row.more[f"verify_cost_{count}"] > 0 and row.more[f"roofline_{count}"] >= 1 for count in (2, 4, 8))
+    floors = [row.theirs for row in rows]
+    assert floors == sorted(floors) and floors[-1] > floors[0]  # the cache is read, too
 
 
 def test_an_encoder_has_no_long_prompts(setup: Bench) -> None:

@@ -388,3 +388,21 @@ def test_copies_do_not_hide_tokens_that_are_not_the_targets() -> None:
     assert with_copies(right, 0, 20) == right
     assert with_copies(right, 4, 20).verdict == "not independent" and with_copies(right, 4, 20).exit_code == 2
     assert with_copies(wrong, 4, 20).verdict == "not the target's" and "copies" in with_copies(wrong, 4, 20).reason
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["draft=lookup"], "draft=lookup: specbench certify does not use draft at T=0"),
+        (["task=lm-mini"], "task=lm-mini: specbench certify does not use task at T=0"),
+        (["seed=1"], "seed=1: specbench certify does not use seed at T=0"),
+        (["sampling.temperature=1", "noise=.1"], "noise=0.1: specbench certify does not use noise at T>0"),
+        (
+            ["sampling.temperature=1", "draft=gpt-nano", "task=lm-mini"],
+            "task=lm-mini: specbench certify does not use task",
+        ),
+    ],
+)
+def test_a_key_that_the_test_ignores_is_refused(words: list[str], said: str, capfd: Capture) -> None:
+    """At T=0 a draft was loaded, and nothing was done with it."""
+    assert refusal(["certify", "o.jsonl", "target=gpt-mini", *words], capfd).startswith(f"specbench: {said}")

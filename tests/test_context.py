@@ -19,7 +19,8 @@ from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.buffers import CACHED_BYTES, MOST_STACKED, Buffers
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import Lookups, NativeModel
+from specbench.engine.native.lookups import Lookups
+from specbench.engine.native.model import NativeModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.experiment.build import resolve

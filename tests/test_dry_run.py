@@ -7,12 +7,11 @@ import pytest
 
 from specbench.choose.needs import COMPARED, most_similar
 from specbench.cli import main
-from specbench.cli.run import size
 from specbench.config.catalogue import choice_names, held
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.weights import parameters
-from specbench.formatting import duration
+from specbench.formatting import duration, size
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]

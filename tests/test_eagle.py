@@ -15,6 +15,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.cache_names import cache_of
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
@@ -180,7 +181,7 @@ def plain(draft: EagleDraft, target: EagerModel, prompt: Prompt, tokens: list[in
         features = columns[:, width:] if eagle.shape.taps else columns[:, :width]
         source = None
         if prompt.source:
-            last = output.past_key_values.cross_attention_cache.layers[-1]
+            last = cache_of(output).cross_attention_cache.layers[-1]
             source = Source(last.keys, last.values)
         count = len(tokens) - 1
         distance = torch.arange(count)[:, None] - torch.arange(count)

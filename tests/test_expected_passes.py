@@ -125,9 +125,7 @@ def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> 
     most = 12
     found, decoded = along_and_decoded(ToyModel, gamma, most, 1500)
     right, wrong = (
-        over_rows(
-            [(len(getattr(a, way)), walk(getattr(a, way), gamma, most).passes.sum()) for a in found], ratio, 400, 0
-        )
+        over_rows([(len(getattr(a, way)), walk(getattr(a, way), gamma, most).passes.sum()) for a in found], ratio)
         for way in ("ratio", "beta")
     )
     assert within_4_errors(right, decoded)

@@ -19,7 +19,7 @@ from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import expert_modules
-from specbench.engine.native.segments import NativeExperts
+from specbench.engine.native.experts import NativeExperts
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.theory import Roofline

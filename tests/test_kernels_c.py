@@ -1,15 +1,21 @@
 """The C kernels under a sanitizer, against plain loops, for each width of vectors that this machine has."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specbench.kernels import FLAGS, SOURCE
+from specbench import kernels
+from specbench.errors import MachineError
+from specbench.kernels import FLAGS, SOURCE, NotCompiled, library
+from specbench.kernels.structures import Op, layout, layout_of
 
 CHECK = Path(__file__).parent / "native_check.c"
+PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
 WITHOUT_NATIVE = [flag for flag in FLAGS if flag not in ("-march=native", "-shared", "-fPIC")]
@@ -20,16 +26,8 @@ NEEDS = dict(zip(WIDTHS, ("sse2", "avx2", "avx512bw", "avx512_bf16", "amx_bf16")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
 
-def compiled(march: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        str(COMPILER),
-        *WITHOUT_NATIVE,
-        f"-march={march}",
-        "-Wno-psabi",
-        f'-DKERNELS="{SOURCE}"',
-        str(CHECK),
-        *more,
-    ]
+def compiled(march: str, *more: str, check: Path = CHECK, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    command = [str(COMPILER), *WITHOUT_NATIVE, f"-march={march}", "-Wno-psabi", f'-DKERNELS="{source}"', str(check)]
     return subprocess.run([*command, *more], capture_output=True, text=True, timeout=200)
 
 
@@ -43,7 +41,7 @@ def is_x86() -> bool:
 def test_kernels_compile_without_a_warning_for(march: str) -> None:
     if not is_x86():
         pytest.skip("not an x86 processor")
-    done = compiled(march, "-Wall", "-Wno-unused-function", "-c", "-o", "/dev/null")
+    done = compiled(march, "-Wall", "-c", "-o", "/dev/null")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -58,3 +56,134 @@ def test_kernels_are_right_and_touch_no_other_memory(march: str, tmp_path: Path)
     assert ran.returncode == 0, ran.stdout + ran.stderr[:2000]
     tiles = "( and tiles)?" if march == "sapphirerapids" else ""  # where the system permits them
     assert re.fullmatch(rf"passed: vectors of {WIDTHS[march]} bytes{tiles}, 0 differences\n", ran.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in SOURCE.parent.glob("*.[ch]")))
+def test_a_change_of_any_file_makes_another_library(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = kernels._digest([str(COMPILER)])
+    for file in SOURCE.parent.glob("*.[ch]"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(kernels, "SOURCE", tmp_path / SOURCE.name)
+    assert kernels._digest([str(COMPILER)]) == before
+    with open(tmp_path / name, "a") as opened:
+        opened.write("/* changed */\n")
+    assert kernels._digest([str(COMPILER)]) != before
+
+
+@pytest.mark.parametrize("kind", ["alpha", "speed", "lossy"])
+def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("power", Path(__file__).parent.parent / "tools" / "power.py")
+    assert spec is not None and spec.loader is not None
+    power: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(power)
+    plant = object.__new__(power.Plant)
+    plant.kind = kind
+    monkeypatch.setattr(kernels, "SOURCE", SOURCE)  # which it replaces
+    monkeypatch.setattr(power.tempfile, "mkdtemp", lambda: str(tmp_path))
+    plant._in_c(3)
+    assert tmp_path / SOURCE.name == kernels.SOURCE
+    command = [str(COMPILER), *FLAGS, "-Wno-psabi", "-fsyntax-only", "-Wno-pragmas", str(kernels.SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def copied(folder: Path, name: str, before: str, after: str) -> Path:
+    """A copy of the kernels in which one place of one file is another."""
+    (sources := folder / "sources").mkdir()
+    for file in SOURCE.parent.glob("*.[ch]"):
+        shutil.copy(file, sources)
+    text = (sources / name).read_text()
+    assert text.count(before) == 1
+    (sources / name).write_text(text.replace(before, after))
+    return sources / SOURCE.name
+
+
+@pytest.fixture
+def torchs_openmp() -> Any:
+    """A machine where the kernels are loaded, and their library forgotten after the test."""
+    try:
+        library()
+    except NotCompiled as reason:
+        pytest.skip(str(reason))
+    yield
+    kernels.found.cache_clear()
+
+
+def test_structures_and_operations_lie_as_the_kernels_have_them(torchs_openmp: Any) -> None:
+    found = layout_of(library())
+    assert found == layout() and found["SPREAD"] == len(Op) - 1 and found["Instruction.width"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "differs"),
+    [
+        (
+            "instructions.h",
+            "int64_t op, width,",
+            "int64_t op, added, width,",
+            "Instruction is 328 in kernels.c and 320",
+        ),
+        ("instructions.h", "int64_t op, width,", "int64_t width, op,", "Instruction.op is 8 in kernels.c and 0"),
+        ("instructions.h", "DO(LOAD) DO(STORE)", "DO(STORE) DO(LOAD)", "LOAD is 2 in kernels.c and 1"),
+        ("instructions.h", "DO(SPREAD)", "DO(SPREAD) DO(MORE)", "MORE is 21 in kernels.c and missing"),
+    ],
+    ids=["a field more", "two fields in turn", "two operations in turn", "an operation more"],
+)
+def test_a_structure_or_an_operation_that_differs_is_one_error_at_load(
+    name: str, before: str, after: str, differs: str, torchs_openmp: Any, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(kernels, "SOURCE", copied(tmp_path, name, before, after))
+    monkeypatch.setattr(kernels, "FLAGS", ("-O0", "-fopenmp", "-fPIC", "-shared"))  # compiled in a tenth of the time
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.found.cache_clear()
+    with pytest.raises(MachineError, match=f"{differs} in structures.py: install specbench again"):
+        library()
+
+
+SANITIZERS = {"memory": SANITIZED, "threads": ("-O1", "-g", "-fsanitize=thread")}
+
+
+def ran_with(sanitizer: str, folder: Path, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    """The check of steps, passes and experts, built with a sanitizer; skipped where the compiler has none."""
+    flags, program = SANITIZERS[sanitizer], folder / "check"
+    (folder / "none.c").write_text("int main(void) { return 0; }")
+    tried = subprocess.run([str(COMPILER), *flags, str(folder / "none.c"), "-o", str(program)], capture_output=True)
+    if tried.returncode or subprocess.run([program], capture_output=True).returncode:
+        pytest.skip(f"{COMPILER} has no sanitizer of {sanitizer} that runs here")
+    done = compiled("native", *flags, "-o", str(program), "-lm", "-lpthread", check=PASSES_CHECK, source=source)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_rollouts_passes_and_experts_are_right_on_several_threads(sanitizer: str, tmp_path: Path) -> None:
+    ran = ran_with(sanitizer, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "passed: up to 4 threads, 0 differences\n"), ran.stderr[:2000]
+
+
+PLANTED = {
+    "a barrier that orders no memory": ("threads", "step.h", "1, __ATOMIC_ACQ_REL)", "1, __ATOMIC_RELAXED)"),
+    "experts that do not wait for their rows": (
+        "threads", "experts.h", "row, width * sizeof(float));\n        }\n        wait_for_all(&barrier, threads);",
+        "row, width * sizeof(float));\n        }",
+    ),
+    "a verdict that copies a token too many": (
+        "memory", "passes.h", "drafted, count * sizeof(int64_t));", "drafted, (count + 2) * sizeof(int64_t));",
+    ),
+    "a rejected token that is accepted": (
+        "memory", "rows.h", "if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;",
+        "if (!(uniforms[accepted] * (q ? q[at] : 1) < 2 * p[at])) break;",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Path) -> None:
+    sanitizer, name, before, after = PLANTED[fault]
+    source = copied(tmp_path, name, before, after)
+    assert ran_with(sanitizer, tmp_path, source).returncode != 0

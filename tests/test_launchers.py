@@ -61,12 +61,12 @@ def test_every_launcher_does_all_jobs_and_tells_of_the_failed_one(
         need(launcher)
     argv = [
         "sweep", f"hydra/launcher={launcher}", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}",
-        "task=ende", f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "threads=1",
-        "max_new_tokens=8", "resamples=100", "gamma=1,99,3",
+        "task=ende", f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "threads=1",
+        "device=cpu,cuda:9", "max_new_tokens=8", "gamma=1,3",
     ]  # fmt: skip
     assert main(argv) == 2
     err = capfd.readouterr().err
-    assert "2 of 3 runs done" in err and "failed: gamma=99: must be from 1 to 64" in err
+    assert "2 of 4 runs done" in err and "failed: device=cuda:9: this machine has " in err
     rows = sorted(Catalog(tmp_path).rows(), key=lambda row: row["gamma"])
     assert [row["gamma"] for row in rows] == [1, 3]
     assert all(row["identical"] == 1.0 for row in rows)

@@ -452,3 +452,12 @@ def test_an_id_that_is_no_file_name_is_refused(run_id: Any, tmp_path: Path) -> N
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="is not the name of a file"):
         store.read(file)
+
+
+@pytest.mark.parametrize("verb", ["run", "alpha", "recommend", "bench", "bench beam", "train"])
+def test_threads_without_a_cpu_are_refused(verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`threads=1000` on two cores was accepted without a word, and each pass waited for threads."""
+    (rows := tmp_path / "rows.jsonl").write_text('{"text": "a b c"}\n')
+    more = ["recipe=gpt-nano", f"data.path=[{rows}]", f"output={tmp_path}"] if verb == "train" else []
+    said = refusal([*verb.split(), "threads=1000", *(more or [f"results={tmp_path}"])], capfd)
+    assert said.startswith("specbench: threads=1000: must be at most ") and "CPUs" in said

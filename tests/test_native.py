@@ -24,15 +24,20 @@ from specbench.engine.capture import cache as capture_cache
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states
-from specbench.engine.native import model as native
-from specbench.engine.native.assemble import laid_out
-from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
+from specbench.engine.native import model as native_model
+from specbench.engine.native import sessions as native_sessions
+from specbench.engine.native.fuse import fused
+from specbench.engine.native.instructions import Instruction, Value, encoded
 from specbench.engine.native.model import NativeModel
-from specbench.engine.native.segments import INPUTS, LoweredPrompt, Part, Step, WholeStep, lines
+from specbench.engine.native.prompts import LoweredPrompt
+from specbench.engine.native.runs import INPUTS, lines
+from specbench.engine.native.weights import laid_out
+from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
 from specbench.kernels import rows as rows_in_c
+from specbench.kernels.structures import Op, Part, Step
 from specbench.methods.eagle import captured as eagle_program
 from specbench.methods.eagle.captured import captured as captured_eagle
 from specbench.methods.model.draft import ModelDraft
@@ -142,7 +147,8 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
     """Where torch is slow a long one in parts. (Which of both reads it is `LoweredPrompt`'s rule, tested below.)"""
     monkeypatch.setattr(LoweredPrompt, "FEWEST", long)
     monkeypatch.setattr(LoweredPrompt, "MOST", long)
-    monkeypatch.setattr(native, "PROMPT_ROWS", long)
+    monkeypatch.setattr(native_model, "PROMPT_ROWS", long)
+    monkeypatch.setattr(native_sessions, "PROMPT_ROWS", long)
     prompt = Prompt(SOURCE if kind == "t5" else (), (0, 7, 9, 12, 30, 8, 21))
     expected = EagerModel(network(kind, seed=3), 40, ENDS).start(prompt).extend([21, 5])
     for slow in (False, True):

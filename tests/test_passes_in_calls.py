@@ -17,7 +17,8 @@ from specbench.algorithm.gamma import Adaptive
 from specbench.engine.capture.static import FIRST_CAPACITY
 from specbench.engine.native.model import NativeModel
 from specbench.engine.native.passes import NativePasses
-from specbench.engine.native.segments import LoweredPrompt, WholeReading
+from specbench.engine.native.prompts import LoweredPrompt
+from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession

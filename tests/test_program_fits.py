@@ -9,8 +9,10 @@ import torch
 from networks import network
 
 from specbench.engine.choice import with_engine
-from specbench.engine.native.instructions import DoesNotFit, Instruction, Op, Value, require_fits
-from specbench.engine.native.segments import WholeStep
+from specbench.engine.native.fits import DoesNotFit, require_fits
+from specbench.engine.native.instructions import Instruction, Value
+from specbench.engine.native.whole import WholeStep
+from specbench.kernels.structures import Op
 
 
 @pytest.fixture(scope="module", params=["t5", "llama"])

@@ -183,6 +183,7 @@ def test_alpha_shows_the_children_of_drafts_that_grow_trees(
         "alpha", f"target.path={folders['t5']}", "task=ende", f"task.path={folders['rows']}",
         f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.path=[{folders['t5-draft']}]",
         "draft=[random]", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100",
+        "--verbose",
     ]) == 0  # fmt: skip
     shown = capfd.readouterr().out
     assert "distinct: optimum" in shown and "replaced: K-SEQ" in shown

@@ -29,7 +29,9 @@ def resampled(prompts: list[Any], count: int, subsets: int = 40) -> tuple[float,
     """Half the width of the intervals of alpha and of the speedup, as a share: the mean over draws of `count`."""
     draw, alphas, speeds = np.random.default_rng(7), [], []
     for _ in range(subsets):
-        some = [prompts[index] for index in draw.integers(len(prompts), size=count)]
+        drawn = draw.integers(len(prompts), size=count)
+        # A prompt that is drawn twice stands for two prompts of the larger record, not for one asked twice.
+        some = [prompts[index] | {"prompt": f"prompt {number}"} for number, index in enumerate(drawn)]
         one = over_rows([(sum(p["beta"]), len(p["beta"])) for p in some], ratio)
         alphas.append(half(one.low, one.high, one.value))
         measured = speedups(some)

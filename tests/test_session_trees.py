@@ -16,6 +16,7 @@ from networks import network
 from torch import Tensor
 
 from specbench.engine.buffers import Buffers
+from specbench.engine.cache_names import NAMES
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
 from specbench.engine.cuda.replayed import StepGraph
@@ -335,7 +336,7 @@ def without_its_mask(forward: Callable[..., Any]) -> Callable[..., Any]:
     """A network that is given a mask by itself, as models do that know no others."""
 
     def own(input_ids: Tensor, **options: Any) -> Any:
-        count = options["past_key_values"].get_seq_length() + input_ids.shape[1]
+        count = next(options[name] for name in NAMES if name in options).get_seq_length() + input_ids.shape[1]
         return forward(input_ids, **options | {"attention_mask": torch.ones(1, 1, input_ids.shape[1], count) > 0})
 
     return own

@@ -19,6 +19,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.cache_names import cache_of
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import fingerprint
@@ -197,7 +198,7 @@ def test_borrowed_layers_compute_what_the_targets_do() -> None:
         read = own(
             input_ids=torch.tensor([prompt.source]), decoder_input_ids=torch.tensor([[0, *TEXT]]), use_cache=True
         )
-        cross = read.past_key_values.cross_attention_cache.layers
+        cross = cache_of(read).cross_attention_cache.layers
         hidden = own(
             input_ids=torch.tensor([prompt.source]), decoder_input_ids=torch.tensor([[0, *TEXT]]),
             output_hidden_states=True,

@@ -9,7 +9,6 @@ import pytest
 from made_records import record
 
 from specbench.cli import main
-from specbench.cli.results import COLUMNS
 from specbench.errors import MachineError
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -59,12 +58,9 @@ def test_no_folder_is_no_record(tmp_path: Path) -> None:
 def test_ten_thousand_records_are_read_and_shown_quickly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = store.runs_folder(tmp_path)
     folder.mkdir(parents=True)
-    numbers = dict.fromkeys(COLUMNS, 0.123456789) | {"target": "t5-large", "draft": "t5-small", "task": "ende"}
-    more = {f"more_{number}": number / 7 for number in range(30)}
+    summary = RECORD["summary"] | {"target": "t5-large"} | {f"more_{number}": number / 7 for number in range(30)}
     for number in range(10_000):
-        head = json.dumps({"schema_version": 2, "run_id": f"run-{number}", "summary": numbers | more, "config": {}})[
-            :-1
-        ]
+        head = json.dumps({"schema_version": 2, "run_id": f"run-{number}", "summary": summary, "config": {}})[:-1]
         (folder / f"{number}.json").write_text(f'{head},\n"prompts": [],\n"complete": true\n}}\n')
     began = time.process_time()
     assert main(["results", "--results", str(tmp_path)]) == 0

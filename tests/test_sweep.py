@@ -14,8 +14,9 @@ import specbench.experiment.runner as runner
 from specbench.cli import main, sweep_log
 from specbench.cli import run as cli_run
 from specbench.cli.run import job
-from specbench.compose.hydra_app import one_line
+from specbench.compose.hydra_app import Job, one_line
 from specbench.config.schema import RunConfig
+from specbench.errors import UserError
 from specbench.experiment.build import Parts
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -56,14 +57,15 @@ def failed(results: Path, gamma: int) -> dict[str, object]:
 def test_every_kind_of_failure_is_the_jobs_own(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    failing(monkeypatch, {2: ZeroDivisionError("no mass\nat all"), 3: torch.OutOfMemoryError("CUDA out of memory")})
-    assert main(argv("sweep", "gamma=1,2,3,4,99")) == 2
+    memory, slip = torch.OutOfMemoryError("CUDA out of memory"), UserError("target: it has no such token")
+    failing(monkeypatch, {2: ZeroDivisionError("no mass\nat all"), 3: memory, 5: slip})
+    assert main(argv("sweep", "gamma=1,2,3,4,5")) == 2
     out, err = capfd.readouterr()
     *_, done, first, second, third, where = err.splitlines()
     assert done == "2 of 5 runs done; 'specbench results' shows all records"
     assert first == "failed: ZeroDivisionError: no mass at all (not expected) (gamma=2)"
     assert second.startswith("failed: device=cpu: out of memory; lower gamma,") and second.endswith(" (gamma=3)")
-    assert third.startswith("failed: gamma=99: must be from 1 to 64, or auto") and third.endswith(" (gamma=99)")
+    assert third == "failed: target: it has no such token (gamma=5)"
     assert "Traceback" not in err and "specbench: ZeroDivisionError: no mass at all (not expected)" in err
     assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1, 4]
     assert out.count("random") == 2 and err.count("(written)") == 2  # the table at the end; a line when each is done
@@ -135,7 +137,7 @@ def test_ctrl_c_stops_all_and_says_what_is_done(
     failing(monkeypatch, {2: KeyboardInterrupt()})
     assert main(argv("sweep", "gamma=1,2,3")) == 130
     assert capfd.readouterr().err.splitlines()[-2:] == [
-        "1 runs done; 'specbench results' shows all records",
+        "1 run done; 'specbench results' shows all records",
         "specbench: interrupted; finished work is kept",
     ]
     assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1]
@@ -152,8 +154,7 @@ def test_a_lost_worker_is_one_line(
     monkeypatch.setattr(cli_run, "launch", killed)
     assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
     assert capfd.readouterr().err == (
-        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; finished work is kept: "
-        "run the same command again\n"
+        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; run the same command again\n"
     )
 
 
@@ -167,6 +168,41 @@ def test_a_wrong_choice_in_a_list_stops_the_sweep_before_it_begins(
     assert not store.runs_folder(tmp_path).exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gamma=1,x"], "gamma=x: must be from 1 to 64, or auto"),
+        (["gamma=1,99,3"], "gamma=99: must be from 1 to 64, or auto"),
+        (["limit=1,0"], "limit=0: must be at least 1"),
+        (["gamma=1,2", "accept=block", "tree=sequoia"], "gamma="),
+        (["gamma=1,x", "hydra/launcher=joblib"], "gamma=x: must be from 1 to 64, or auto"),
+    ],
+)
+def test_every_value_is_checked_before_the_first_job(
+    words: list[str], said: str, argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture
+) -> None:
+    """The job of `gamma=1` ran, and then `gamma=x` was refused."""
+    assert main(argv("sweep", *words)) == 2
+    err = capfd.readouterr().err
+    assert err.startswith(f"specbench: {said}") and err.endswith("(of this sweep no job has run)\n")
+    assert err.count("\n") == 1 and not store.runs_folder(tmp_path).exists()
+
+
+def test_a_value_that_goes_with_some_others_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that grows no trees is measured without them."""
+
+    def check(config: RunConfig) -> None:
+        if config.gamma == 0:
+            raise UserError("gamma=0: no")
+
+    monkeypatch.setattr(cli_run, "check", check)
+    chain, tree = RunConfig(), RunConfig(gamma=0)
+    words = (["draft=a", "tree=none"], ["draft=a", "tree=b"], ["draft=c", "tree=none"], ["draft=c", "tree=b"])
+    cli_run.require_possible([Job(these, tree if these == words[1] else chain) for these in words])
+    with pytest.raises(UserError, match=r"gamma=0: no \(of this sweep no job has run\)"):
+        cli_run.require_possible([Job(these, tree if "tree=b" in these else chain) for these in words])
+
+
 def test_a_launcher_that_is_not_installed_names_its_extra() -> None:
     text = "Could not find 'hydra/launcher/ray'\n\nAvailable options in 'hydra/launcher':\n\tbasic\nConfig search path"
     assert one_line(ValueError(text), RunConfig) == (
@@ -175,9 +211,12 @@ def test_a_launcher_that_is_not_installed_names_its_extra() -> None:
 
 
 @pytest.mark.full
-def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture) -> None:
+def test_any_results_folder_will_do(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
     odd = tmp_path / "it is, (this) [one]"
-    assert main(argv("sweep", "gamma=1,99", f"results='{odd}'")) == 2
+    failing(monkeypatch, {2: UserError("target: it has no such token")})
+    assert main(argv("sweep", "gamma=1,2", f"results='{odd}'")) == 2
     assert "1 of 2 runs done" in capfd.readouterr().err
     assert len(Catalog(odd).rows()) == 1
     assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}

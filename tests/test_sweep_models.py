@@ -170,8 +170,8 @@ def test_a_job_that_fails_leaves_no_model_to_the_next(
         return real(parts, index)
 
     monkeypatch.setattr(runner, "measure_prompt", failing)
-    keys = (f"target.path={folders['t5']}", "draft=random", "gamma=1,2,3,99", "engine=eager")
-    assert main(command(folders, tmp_path, "sweep", *keys)) == 2
+    keys = (f"target.path={folders['t5']}", "draft=random", "gamma=1,2,3", "engine=eager")
+    assert main(command(folders, tmp_path, "sweep", *keys)) == 1
     assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [2, 3]
     assert counted.loaded == ["t5", "t5"]
 

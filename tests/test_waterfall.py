@@ -14,7 +14,7 @@ from made_records import make
 from records.test_schema import faults_of
 
 from specbench import theory
-from specbench.analysis.explain import Waterfall, needs, waterfall
+from specbench.analysis.explain import Waterfall, needs, speedup_with_longer_prompts, waterfall
 from specbench.analysis.forecast import expected_by_position, passes_to_come, walk
 from specbench.analysis.summary import explained
 from specbench.cli import main
@@ -248,3 +248,13 @@ def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.C
 def test_a_run_of_a_batch_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", newest(batch=4).run_id, "--results", str(RESULTS)]) == 2
     assert "one prompt at a time" in capsys.readouterr().err
+
+
+def test_explain_says_what_longer_prompts_do_to_the_speedup() -> None:
+    record = planted(lengths=[20] * 10, start=30.0)
+    for prompt in record["prompts"]:
+        prompt["prompt_tokens"] = 101
+    found = waterfall(record, intervals=False)
+    one, four = (speedup_with_longer_prompts(found.sample.totals, times) for times in (1, 4))
+    assert one == pytest.approx(found.end_to_end.value) and four < one
+    assert f"; {four:.2f}× with prompts of 400 tokens instead of 100" in sentences(found)[-1]

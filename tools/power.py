@@ -14,7 +14,7 @@ Each is compared with the baseline as the command does it. At most one of 50 rep
 be found: exit code 1 otherwise. At T > 0 faults of kind lossy need not be found: the result says how many are, since
 the proof of so few tokens finds larger faults alone. A disturbed run is measured again, as --again does.
 
-Faults are planted here, in the child process, in both loops: in Python's, and in a copy of `kernels.c` that the child
+Faults are planted here, in the child process, in both loops: in Python's, and in a copy of `passes.h` that the child
 compiles, where passes of engine=native run. A plant counts what it changed; a run that recorded passes which no plant
 saw, or in which nothing was changed, ends the tool.
 
@@ -55,7 +55,8 @@ Row = dict[str, Any]
 class Plant:
     """A fault in both loops; counts the passes that it saw, and what it changed."""
 
-    # Where a pass in C is judged, begins and ends.
+    # Where a pass in C is judged, begins and ends, in this file of `specbench/kernels`.
+    FILE = "passes.h"
     JUDGED = "    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));\n"
     BEGINS = "    int64_t pass = 0, asked = 0, count = 0;\n"
     ENDS = "                done->over_s = now_s(), pass++;\n"
@@ -130,7 +131,8 @@ class Plant:
         """The same in a copy of the kernels, which are compiled when the run first needs them."""
         from specbench import kernels
 
-        code = kernels.SOURCE.read_text(encoding="utf-8")
+        files = kernels.sources()
+        code = files[self.FILE]
         counted = (
             f"int64_t planted_passes, planted_changed; static double planted_since;\n"
             f"static uint64_t planted_draw = {seed + 1}; static int64_t planted_rejections;\n"
@@ -163,10 +165,12 @@ class Plant:
             (self.COUNTERS, counted), (self.JUDGED, judged), (self.BEGINS, begins), (self.ENDS, ends)
         ):  # fmt: skip
             if code.count(place) != 1:
-                sys.exit(f"tools/power.py: kernels.c has {code.count(place)} lines {place.strip()!r}: plant anew")
+                sys.exit(f"tools/power.py: {self.FILE} has {code.count(place)} lines {place.strip()!r}: plant anew")
             code = code.replace(place, place + more if place is self.BEGINS else more + place)
-        kernels.SOURCE = Path(tempfile.mkdtemp()) / "kernels.c"
-        kernels.SOURCE.write_text(code, encoding="utf-8")
+        folder = Path(tempfile.mkdtemp())
+        for name, text in (files | {self.FILE: code}).items():
+            (folder / name).write_text(text, encoding="utf-8")
+        kernels.SOURCE = folder / kernels.SOURCE.name
 
 
 def child(kind: str, seed: int, limit: int, temperature: float) -> None:

@@ -24,6 +24,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import TargetRows, next_token, target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of, require_base
 from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
 from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
@@ -93,8 +94,9 @@ class Text:
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Standard decoding: one target step a token; several steps in one call where the engine can."""
     target.get_ready(prompt, spec.max_new_tokens)
-    began = target.now()
+    began, counted = target.now(), PROMPTS.now()
     session = target.start(prompt)
+    of_prompt = counted.to(PROMPTS.now())
     text, choice = Text(prompt, spec.max_new_tokens, target.eos_ids), Choice(spec.sampling, target.vocabulary_size)
     in_calls = target.passes(session, None, PassPlan(0, text.end, choice, choice), text.tokens)
     start_s = target.now() - began
@@ -114,7 +116,10 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
             marks.append((yield OVER))
     steps_s = [after - before for before, after in pairwise(marks)]
     experts = [sum(layers) for layers in counting.counts() if layers is not None] or None
-    return Trace(text.tokens[text.first :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts)
+    return Trace(
+        text.tokens[text.first :], start_s, marks[-1] - marks[0], steps_s, step_experts=experts,
+        prompt_read=of_prompt.read, prompt_copied=of_prompt.copied,
+    )  # fmt: skip
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -283,15 +288,18 @@ class PassLog:
         self.passes: list[DonePass] = []
         self._now, self._experts, self._runs_are_timed = target.now, target.experts, target.device.type == "cpu"
         self._began = self._target_started = self._ready = target.now()
+        self._counted = [PROMPTS.now()]
         self._first: Any = None
 
     def target_started(self) -> None:
         """The target has read the prompt."""
         self._target_started = self._now()
+        self._counted.append(PROMPTS.now())
 
     def ready(self) -> None:
         """The draft has, too."""
         self._ready = self._now()
+        self._counted.append(PROMPTS.now())
 
     def begin(self, mark: Any) -> None:
         """The first pass begins at `mark`."""
@@ -302,12 +310,17 @@ class PassLog:
         for done in self.passes:
             passes.append(self._pass(before, done))
             before = done.over_at
+        of_target, of_draft = (one.to(other) for one, other in pairwise(self._counted))
         return Trace(
             text.tokens[text.first :],
             start_s=self._ready - self._began,
             decode_s=before - self._first,
             passes=passes,
             draft_start_s=self._ready - self._target_started,
+            prompt_read=of_target.read,
+            prompt_copied=of_target.copied,
+            draft_prompt_read=of_draft.read,
+            draft_prompt_copied=of_draft.copied,
         )
 
     def _pass(self, before: Any, done: DonePass) -> Pass:

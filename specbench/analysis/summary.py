@@ -35,6 +35,7 @@ from specbench.analysis.costs.slow import slow
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain import waterfall
+from specbench.analysis.first_token import of_prompts
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
     UNPREDICTED,
@@ -171,6 +172,7 @@ def summarise(
         **grown,
         **learnt(prompts),
         **rates,
+        **of_prompts(prompts, predicted, wrong),
         **trees,
         **proved,
         **disturbed,
@@ -368,12 +370,13 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 
 def completed(record: RunRecord) -> RunRecord:
-    """A record whose summary says how many passes are slow and completions loop, also if it is older than that."""
-    if "slow_passes" not in record["summary"]:
-        record = {**record, "summary": {**record["summary"], **slow(record["prompts"])}}
-    summary = record["summary"]
-    if "looping" in summary:
-        return record
+    """A record whose summary has what its prompts tell of loops, slow passes and first tokens, also if it is older."""
+    summary, prompts = record["summary"], record["prompts"]
     timed = summary["speedup_measured"] is not None
-    speed = speedups if timed else None
-    return {**record, "summary": {**summary, **degenerate(record["prompts"], speed)}}
+    if "looping" not in summary:
+        summary = {**summary, **degenerate(prompts, speedups if timed else None)}
+    if "slow_passes" not in summary:
+        summary = {**summary, **slow(prompts)}
+    if "ttft_s_baseline" not in summary:
+        summary = {**summary, **of_prompts(prompts, summary, not timed)}
+    return {**record, "summary": summary}

@@ -21,6 +21,7 @@ from specbench.bench.parts import (
     TooShort,
     batch_decoders,
     bound,
+    bytes_cached,
     experts_over_tokens,
     groups_of,
     over_lengths,
@@ -313,6 +314,40 @@ def _long_prompts(setup: Bench) -> list[BenchRow]:
         note = row.note if memory is None else f"{row.note}; ours took {memory / 2**20:.0f} MiB beside the weights"
         more = {} if row.ours is None else {"prefill_per_s": 1000 * length / row.ours}
         rows.append(replace(row, unit="ms" if row.unit else "", note=note, more=more))
+    return rows + _over_contexts(setup, several, [one for one in PROMPT_LENGTHS if one + max(VERIFIED) <= longest])
+
+
+VERIFIED = (1, 2, 4, 8)  # tokens of a pass
+IN_A_CONTEXT = 15  # times that each is timed
+
+
+def _over_contexts(setup: Bench, text: Sequence[int], lengths: Sequence[int]) -> list[BenchRow]:
+    """A step, and v of passes over several tokens, after so many tokens of context, with their roofline.
+
+    A run reads the weights and the cache of all tokens before it, at the bandwidth of a copy.
+    """
+    least, weights = roofline(setup.target, setup.dtype), weight_bytes(setup.target, setup.dtype)
+    rows = []
+    for length in lengths:
+        cached = bytes_cached(setup.target, length)
+        bound = replace(least, reading=least.reading * (1 + cached / weights))
+        seconds = over_tokens(setup.target, Prompt((), tuple(text[:length])), VERIFIED, (), IN_A_CONTEXT)
+        costs = {count: seconds[count] / seconds[1] for count in VERIFIED[1:]}
+        more = {"context": float(length), "cache_bytes": float(cached)}
+        more |= {f"verify_cost_{count}": cost for count, cost in costs.items()}
+        more |= {f"roofline_{count}": bound.verify_cost(count) for count in costs}
+        measured = ", ".join(
+            f"v({count}) = {cost:.2f} (roofline {bound.verify_cost(count):.2f})" for count, cost in costs.items()
+        )
+        note = (
+            f"{seconds[1] / bound.of_run(1):.2f} times the floor: {weights / 2**20:.1f} MiB of weights and "
+            f"{cached / 2**20:.1f} MiB of cache; {measured}"
+        )
+        rows.append(
+            BenchRow(
+                "i", f"a step after {length} tokens", 1000 * seconds[1], 1000 * bound.of_run(1), note=note, more=more
+            )
+        )
     return rows
 
 

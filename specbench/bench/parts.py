@@ -21,7 +21,7 @@ from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Session, WrappedModel, captured_first
+from specbench.engine.session import Model, Prompt, Session, WrappedModel, captured_first, innermost
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.decoded import Pass
 from specbench.sampling import Choice, Sampling, standardise
@@ -57,14 +57,28 @@ def experts_over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
     return {count: read / found[1] for count, read in found.items()}
 
 
-def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
-    """Seconds of one run over so many tokens, at the same place of a completion."""
+def over_tokens(
+    model: Model, prompt: Prompt, counts: Sequence[int] = TOKENS, first: Sequence[int] = (5,) * 16,
+    repeats: int = REPEATS,
+) -> dict[int, float]:  # fmt: skip
+    """Seconds of one run over so many tokens, at the same place of a completion: after its `first` tokens."""
     session = model.start(prompt)
-    session.extend([5] * 16)
-    steps = {str(count): stepping(session, count) for count in TOKENS}
+    session.extend(first)
+    steps = {str(count): stepping(session, count) for count in counts}
     captured_first(model, prompt, session.length, steps.values())
-    timed = medians(steps, model.now, REPEATS)
+    timed = medians(steps, model.now, repeats)
     return {int(count): seconds for count, seconds in timed.items()}
+
+
+def bytes_cached(model: Model, tokens: int) -> int:
+    """The bytes of keys and values, or of states, that a decoder-only model caches of so many tokens."""
+    own: Any = innermost(model)
+    if own.recurrence is not None:
+        return int(own.bytes_of_session(tokens))
+    cached = own.steps_of_rows(1) if own.program is None else own.program
+    return int(
+        tokens * cached.cache_dtype.itemsize * sum(heads * channels for heads, channels in cached.shapes["self"])
+    )
 
 
 def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from specbench.analysis.acceptance.agreement import Agreement, Chances
 from specbench.analysis.acceptance.ranks import Ranks
-from specbench.errors import MachineError
 from specbench.escaping import file_name
+from specbench.files import note_finished, unwritable
 
 
 class KeptAgreements:
@@ -31,6 +31,7 @@ class KeptAgreements:
             for entry in _entries(file):
                 self.found[draft][entry["index"]] = agreement_of(entry["agreement"])
                 self.seconds += entry["seconds"]
+                note_finished()
 
     def without(self, index: int) -> list[str]:
         """The drafts whose agreement along this completion is not known."""
@@ -51,10 +52,8 @@ class KeptAgreements:
                     opened.flush()
                     os.fsync(opened.fileno())
             except OSError as error:
-                raise MachineError(
-                    f"{file}: cannot be written ({error.strerror}); finished work is kept: run the same command again, "
-                    "or set results=FOLDER elsewhere"
-                ) from error
+                raise unwritable(file, error) from error
+            note_finished()
         self.seconds += seconds
 
     def remove(self) -> None:

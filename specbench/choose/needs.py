@@ -26,6 +26,7 @@ from specbench.engine.weights.load import shape_of
 from specbench.environment import environment, hardware
 from specbench.errors import MachineError, UserError
 from specbench.formatting import duration, size
+from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
 from specbench.tasks import Task
@@ -97,7 +98,7 @@ def of_run(config: RunConfig) -> Needs:
     elif tokens is not None:
         step, known_from = step_seconds(config, [])
         seconds = None if step is None else config.runs * tokens * step
-    every = "all prompts of the task" if prompts is None else f"{prompts:,} prompts"
+    every = "all prompts of the task" if prompts is None else with_noun(prompts, "prompt")
     work = f"{every} with and without the draft" + ("" if tokens is None else f", up to {tokens:,} tokens")
     return Needs(_models([config]), work, tokens, weights_of(config), seconds, known_from)
 
@@ -116,7 +117,7 @@ def of_alpha(configs: Sequence[ChooseConfig]) -> Needs:
     weights = None if None in counts else BYTES[configs[0].dtype] * sum(count for count in counts if count)
     several = "" if samples == 1 else f"{samples} samples of "
     work = f"the target writes {several}{tokens:,} tokens, along which "
-    work += "1 draft is scored" if drafts == 1 else f"{drafts} drafts are scored"
+    work += f"{with_noun(drafts, 'draft, is')} scored"
     return Needs(models, work, samples * tokens, weights, seconds, known_from)
 
 

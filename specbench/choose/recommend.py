@@ -12,6 +12,7 @@ from statistics import fmean
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.costs.probe import Round
+from specbench.analysis.first_token import Starts
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import alpha_rows, prepare, resolve_all, score
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
@@ -19,6 +20,7 @@ from specbench.choose.needs import lines, of_recommend
 from specbench.choose.passes import of_cascades, predictions, rank_inner_drafts, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
+from specbench.choose.starts import of_starts, time_starts
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig, as_run
@@ -37,7 +39,14 @@ from specbench.loading import cost_is_simulated
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
-from specbench.records.choosing import CandidateNames, MemoryOfCandidate, RankedRow, RecommendDocument, Verified
+from specbench.records.choosing import (
+    CandidateNames,
+    MemoryOfCandidate,
+    RankedRow,
+    RecommendDocument,
+    Verified,
+    WithPrompts,
+)
 from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
@@ -175,6 +184,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         table, rounds = tables[batches[0]], rounds_at[batches[0]]
         if not table.ranked:
             raise UserError(f"gammas={config.gammas}: completions are too short for a full pass; give smaller gammas")
+        starts = time_starts(scored, step_seconds(rounds)) if engines is None and batches == [1] else {}
         cut_short = engines is None and (len(rounds_at) < len(batches) or len(rounds) < config.rounds)
         best = [] if cut_short else table.ranked[: config.verify]
         if engines is not None and best:
@@ -201,7 +211,13 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
     memory = {(name, batch): _memory(one, batch) for name, one in candidates.items() for batch in tables}
     rows: list[RankedRow] = [
-        {**one.as_row(), **candidates[one.draft].names(), "batch": batch, **memory[one.draft, batch]}
+        {
+            **one.as_row(),
+            **candidates[one.draft].names(),
+            "batch": batch,
+            **memory[one.draft, batch],
+            **_of_starts(one, starts),
+        }
         for batch, ranked in tables.items()
         for one in ranked.ranked
     ]
@@ -218,6 +234,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "rows": rows,
         "reasons": [
             *reasons(table),
+            *(of_starts(table.ranked, starts) if starts else []),
             *of_experts(table, rounds, scored),
             *of_simulated_costs(scored.candidates),
             *of_cascades(table, inner_rankings),
@@ -288,6 +305,17 @@ def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
         for part in one.config.draft.levels()
         if isinstance(part, QuantisedConfig) and cost_is_simulated(part, one.parts.engine)
     ]
+
+
+def _of_starts(one: Prediction, starts: Mapping[str, Starts]) -> WithPrompts:
+    """The speedup of whole requests, where reading the prompts was timed."""
+    if one.draft not in starts:
+        return {}
+    found = starts[one.draft]
+    return {
+        "end_to_end": found.end_to_end(one.estimated.value), "prompt_tokens": found.tokens,
+        "target_start_s": found.target_s, "draft_start_s": found.draft_s,
+    }  # fmt: skip
 
 
 def _memory(candidate: LoadedCandidate, batch: int) -> MemoryOfCandidate:

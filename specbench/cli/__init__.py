@@ -68,7 +68,6 @@ GROUPS = {
     "train": {"train": ("specbench.cli.train:main", "train a target or a draft by a recipe")},
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
-LOSES = ("bench", "certify")  # verbs that write nothing before they are done
 
 HELP = """specbench: measure speculative decoding on your models and prompts
 
@@ -86,16 +85,17 @@ RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
+    from specbench.files import kept, note_finished
+
     code = 0
+    note_finished(False)
     try:
         code = _run(argv)
         sys.stdout.flush()
     except BrokenPipeError:  # `| head -1`
         return _unprinted(code)
     except OSError as error:
-        return _unprinted(
-            fail(f"standard output or a file cannot be written ({error.strerror}); finished work is kept", 1)
-        )
+        return _unprinted(fail(f"standard output or a file cannot be written ({error.strerror}){kept()}", 1))
     return code
 
 
@@ -114,6 +114,7 @@ def _run(argv: list[str] | None) -> int:
         return 0
     verb, *rest = argv
     from specbench.errors import MachineError, UserError, closest_first
+    from specbench.files import kept
 
     if verb not in VERBS:
         return fail(f"{verb}: no such command; choose from {', '.join(closest_first(verb, VERBS))}", 2)
@@ -128,7 +129,7 @@ def _run(argv: list[str] | None) -> int:
     except (UserError, MachineError) as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt as end:
-        return fail(str(end) or f"interrupted{'; finished work is kept' if verb not in LOSES else ''}", 130)
+        return fail(str(end) or f"interrupted{kept()}", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in FULL:
             raise  # most likely what `print` raised: a record or journal that cannot be written is a MachineError
@@ -168,4 +169,6 @@ def _plain(message: Warning | str, category: type[Warning], filename: str, linen
 def unexpected(error: Exception) -> int:
     """Print the traceback of an error that is neither a `UserError` nor a `MachineError`; returns its exit code."""
     traceback.print_exception(error)
-    return fail("this is a fault of specbench: please report it with the lines above; finished work is kept", 1)
+    from specbench.files import kept
+
+    return fail(f"this is a fault of specbench: please report it with the lines above{kept()}", 1)

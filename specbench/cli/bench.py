@@ -13,8 +13,18 @@ from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
+from specbench.compose.words import parsed
 from specbench.config.schema import RunConfig
-from specbench.config.verbs import BeamConfig, BenchConfig, beam_run, check_beam, check_bench
+from specbench.config.verbs import (
+    UNUSED,
+    BeamConfig,
+    BenchConfig,
+    beam_run,
+    check_beam,
+    check_bench,
+    refused,
+    require_used,
+)
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import require_writable
@@ -73,7 +83,11 @@ def main(argv: list[str]) -> int:
 
 
 def _launch(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
-    command = read(argv, schema, lambda: usage(verb, about, schema))
+    unused = refused(verb) if verb in UNUSED else ()
+    command = read(argv, schema, lambda: usage(verb, about, schema, unused=unused))
+    if issubclass(schema, BenchConfig):
+        for override in filter(None, map(parsed, command.overrides)):
+            require_used(verb, schema, override.key_or_group, override.value())
     for words in each_context(command.argv):
         launch_one(partial(job, command.form), schema, words, verb)
     return 0

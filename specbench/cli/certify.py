@@ -13,8 +13,9 @@ from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
+from specbench.compose.words import parsed
 from specbench.config.schema import OLD
-from specbench.config.verbs import CertifyConfig, check_certify
+from specbench.config.verbs import CertifyConfig, check_certify, require_used_by_certify
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,23 +38,26 @@ def main(argv: list[str]) -> int:
     command = read(words, CertifyConfig, lambda: usage("certify", ABOUT, CertifyConfig, line=line))
     # A target's usual draft says nothing of the draft that a server used.
     unknown = [] if any(re.match(r"draft(\.kind)?=", word) for word in words) else ["draft=random"]
-    task = partial(job, command.form, files, any(NAMES_TARGET.match(word) for word in command.overrides))
+    task = partial(job, command.form, files, command.overrides)
     return launch_one(task, CertifyConfig, [*command.argv, *unknown], "certify") or 0
 
 
-def job(form: str, files: list[str], names_target: bool, config: CertifyConfig) -> int:
+def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig) -> int:
     """Test the rows of the file that is named, print the verdict, and return its exit code.
 
-    Raises UserError if there is no such file, no target is named, or the rows do not fit it.
+    Raises UserError if there is no such file, `overrides` name no target or a key that is not used, or the rows do not
+    fit the target.
     """
     if len(files) != 1:
         given = f"one file of outputs, not {len(files)} ({', '.join(files)})" if files else "name the file of outputs"
         raise UserError(f"certify: {given}: specbench certify OUTPUTS.jsonl target=NAME")
     file = Path(files[0])
     check_certify(config)
+    values = {word.key_or_group: word.value() for word in map(parsed, overrides) if word is not None}
+    require_used_by_certify(config, values)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
-    if not names_target:  # the default of a run is no claim of any server
+    if not any(NAMES_TARGET.match(word) for word in overrides):  # the default of a run is no claim of any server
         raise UserError(f"target: name the model that the server claims to run: certify {file} target=NAME")
     from specbench.interop.certify import certify
 

@@ -8,6 +8,7 @@ from specbench.cli.options import RUN, options
 from specbench.cli.regression import add_regression, check_regression, require_regression
 from specbench.errors import UserError
 from specbench.formatting import span
+from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -108,7 +109,7 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: D
     console = wide_console()
     for name, run_id, (where, _) in zip("AB", ids, runs, strict=True):
         console.print(f"{name}  {run_id}  ({where})")
-    console.print(f"{paired.prompts} prompts in both")
+    console.print(f"{with_noun(paired.prompts, 'prompt')} in both")
     for name, (_, signs) in zip("AB", runs, strict=True):
         if signs:
             console.print(f"{name} ran on a contended machine, so its times are unreliable: {signs}")
@@ -126,4 +127,4 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: D
     for name, (left, right) in others.items():
         console.print(f"they differ in {name} too: {left} and {right}")
     if paired.prompts < FEW_PROMPTS:
-        console.print(f"{paired.prompts} prompts only: the intervals are rough")
+        console.print(f"{with_noun(paired.prompts, 'prompt')} only: the intervals are rough")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from specbench.cli.formats import as_json, print_rows
 from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 from specbench.errors import UserError
+from specbench.nouns import with_noun
 
 if TYPE_CHECKING:
     from specbench.report.table import Table
@@ -137,7 +138,7 @@ def report(argv: list[str]) -> int:
 
         copies = keep(records, to_stderr, resummarised, arguments.dirty)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
-        print(f"{len(copies)} records in {kept_folder(arguments.results)}")
+        print(f"{with_noun(len(copies), 'record')} in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
     with counted(STEPS, "tables and figures") as step:
         write(records, file, step)

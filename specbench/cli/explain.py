@@ -15,6 +15,7 @@ from specbench.cli.options import RUN, options
 from specbench.config.keys import SHARE, as_share
 from specbench.errors import UserError
 from specbench.formatting import span
+from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
@@ -223,4 +224,6 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
             "from a run of more prompts"
         )
     elif rows and rows[0]["prompts"] < FEW_PROMPTS:
-        console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")
+        console.print(
+            f"{with_noun(rows[0]['prompts'], 'prompt, is')} few: how much prompts differ is itself known roughly"
+        )

@@ -19,6 +19,7 @@ from specbench.errors import UserError, closest_first
 from specbench.files import require_writable, write_atomically
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES, Span
+from specbench.nouns import with_noun
 from specbench.records.choosing import RecommendDocument, ValidateDocument
 from specbench.report.alpha_tables import draw as draw_alphas
 from specbench.report.ranking import draw, markdown
@@ -92,7 +93,7 @@ def score(form: str, configs: list[ChooseConfig], verbose: bool = False) -> None
             + (f"; CONTENDED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
     if (fewest := min(row["prompts"] for row in rows)) < FEW_PROMPTS:
-        console.print(f"only {fewest} prompts: the intervals are rough")
+        console.print(f"only {with_noun(fewest, 'prompt')}: the intervals are rough")
     if not verbose:
         console.print("by position, by rule, trees, bounds and times: the same command with --verbose")
     console.print(f"record: {found.file}")

@@ -9,6 +9,7 @@ from specbench.cli.formats import as_json, aside, print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
+from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
@@ -123,7 +124,7 @@ def main(argv: list[str]) -> int:
         return 0
     if arguments.forget:
         forgotten = Catalog(arguments.results).forget_failed()
-        print(f"{len(forgotten)} records of failed runs removed")
+        print(f"{with_noun(len(forgotten), 'record')} of failed runs removed")
         return 0
     if arguments.again:
         measure_again(arguments.results)
@@ -135,6 +136,8 @@ def main(argv: list[str]) -> int:
 def _chosen(arguments: Namespace) -> Catalog:
     """The records that --by and --group-by split or compare."""
     catalog = Catalog(arguments.results)
+    if arguments.kept and not has_kept(arguments.results):
+        print(none_kept(arguments.results), file=aside(arguments.format))
     return catalog if arguments.kept or arguments.run is not None else catalog.own_first()
 
 
@@ -146,12 +149,27 @@ def _list_records(results: str, kept: bool, form: str) -> None:
     rows = [*mine, *(others if kept else ())]
     if rows or form != "table":
         print_records(form, rows)
-    elif not others:
+    elif not others and not kept:
         print(f"no record in {runs_folder(results)} or {kept_folder(results)}; 'specbench run' makes one")
     else:
         print(f"no record of your own in {runs_folder(results)}; 'specbench run' makes one")
     if others and not kept:
-        print(f"{len(others)} kept records are not shown: specbench results --kept", file=aside(form))
+        print(f"{with_noun(len(others), 'kept record, is')} not shown: specbench results --kept", file=aside(form))
+    if kept and not has_kept(results):
+        print(none_kept(results), file=aside(form))
+
+
+def has_kept(results: str) -> bool:
+    """Whether a folder has kept copies."""
+    return any(kept_folder(results).glob("*.json.gz"))
+
+
+def none_kept(results: str) -> str:
+    """That a folder has no kept copies, and where some are."""
+    return (
+        f"no kept record in {kept_folder(results)}: those that ship lie in results/kept of a clone of the repository; "
+        "from elsewhere: --results CLONE/results"
+    )
 
 
 def measure_again(results: str) -> None:

@@ -23,8 +23,9 @@ from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.files import require_writable
-from specbench.formatting import duration
+from specbench.files import again, note_finished, require_writable
+from specbench.formatting import duration, size
+from specbench.nouns import with_noun
 from specbench.records import store
 from specbench.records.schema import Row
 from specbench.records.store import Result
@@ -138,7 +139,7 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
     """All of it in a few words, and what `experiments/` says of the sweep."""
     left = [one for one in planned if not one.done and not one.error]
     known = [one.seconds for one in left if one.seconds is not None]
-    text = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
+    text = f"{with_noun(len(planned), 'job')}, {sum(one.done for one in planned)} of them done"
     if left:
         most = max((one.weights_bytes for one in left if one.weights_bytes is not None), default=None)
         text += f"; the largest needs {size(most)} for its weights, plus caches"
@@ -147,13 +148,6 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
         )
         text += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
     return [text, *(f"{experiment}: {line}" for line in times_of(experiment))]
-
-
-def size(count: int | None) -> str:
-    """Bytes for a person; '?' where they are not known."""
-    if count is None:
-        return "?"
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 ABOUT = """
@@ -216,12 +210,14 @@ def sweep(command: CommandLine) -> int:
         return show_plan(command)
     results = value_of(command.overrides, "results", "results")
     require_writable(results)
+    launcher = value_of(command.overrides, "hydra/launcher", BASIC)
+    if launcher != BASIC:  # ours announces its jobs itself
+        require_possible(jobs_of(command.overrides, command.switches))
     file = sweep_log.new_file(results)
     sweep_log.begin()
     # Before the user's own keys, which are the last word.
     argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
     try:
-        launcher = value_of(command.overrides, "hydra/launcher", BASIC)
         # Our own launcher's jobs print a line each in this process.
         watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
         with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
@@ -229,12 +225,13 @@ def sweep(command: CommandLine) -> int:
     except UserError:
         raise  # of the sweep as a whole, before the first job
     except BaseException as error:
-        _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
+        _tell(ended := sweep_log.all_of(file), file, command.form, all_launched=False)
+        if ended:
+            note_finished()
         if type(error).__module__.partition(".")[0] not in LOSING_LAUNCHERS:
             raise
         raise MachineError(
-            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
-            "finished work is kept: run the same command again"
+            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}{again()}"
         ) from error
     ended = sweep_log.all_of(file)
     _tell(ended, file, command.form, all_launched=True)
@@ -242,9 +239,30 @@ def sweep(command: CommandLine) -> int:
 
 
 def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None:
-    """Say how many jobs there are, and the memory and time that they need."""
+    """Say how many jobs there are, and the memory and time that they need, once all values are known to be possible."""
+    require_possible(jobs)
     for line in outline(plan(jobs, results), experiment):
         print(line, file=sys.stderr)
+
+
+def require_possible(jobs: Sequence[Job[RunConfig]]) -> None:
+    """Check every value of a sweep before its first job.
+
+    A value that goes with some others is no mistake: the jobs where it does not go fail alone. Raises UserError if no
+    job can have it.
+    """
+    errors: dict[str, str] = {}
+    possible = set[str]()
+    for job in jobs:
+        try:
+            check(job.required())
+        except UserError as error:
+            errors |= {word: str(error) for word in job.overrides if word not in errors}
+        else:
+            possible.update(job.overrides)
+    bad = next((word for word in errors if word not in possible), None)
+    if bad is not None:
+        raise UserError(f"{errors[bad]} (of this sweep no job has run)")
 
 
 def _multirun(command: CommandLine) -> list[str]:
@@ -268,9 +286,9 @@ def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: b
     if done or form != "table":
         print_records(form, [store.read_head(Path(outcome["record"])).row for outcome in done])
     before = sum(outcome["reused"] for outcome in done)
+    runs = f"{len(done)} of {with_noun(len(ended), 'run')}" if all_launched else with_noun(len(done), "run")
     print(
-        f"{len(done)}{f' of {len(ended)}' if all_launched else ''} runs done"
-        f"{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
+        f"{runs} done{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
         file=sys.stderr,
     )
     shared = set.intersection(*(set(outcome["keys"]) for outcome in ended))

@@ -18,6 +18,7 @@ from typing import IO, NotRequired, TypedDict
 from specbench import border
 from specbench.border import Unreadable
 from specbench.errors import MachineError
+from specbench.nouns import with_noun
 
 SECONDS_BETWEEN_LOOKS = 2.0
 VARIABLE = "SPECBENCH_OUTCOMES"  # set by Hydra around each job of a sweep, from the override
@@ -70,7 +71,8 @@ def watching(file: Path, stream: IO[str], every_s: float = SECONDS_BETWEEN_LOOKS
             seen = len(outcomes)
             of = "" if _expected is None else f" of {_expected}"
             failed = sum(outcome["code"] != 0 for outcome in outcomes)
-            print(f"{seen}{of} jobs ended" + (f", {failed} of them failed" if failed else ""), file=stream, flush=True)
+            ended_jobs = f"{seen}{of} jobs" if of else with_noun(seen, "job")
+            print(f"{ended_jobs} ended" + (f", {failed} of them failed" if failed else ""), file=stream, flush=True)
 
     def watch() -> None:
         while not ended.wait(every_s):

@@ -27,7 +27,7 @@ PARTS = {
     "draft": ("draft",),
     "decoding": ("gamma", "batch", "max_new_tokens", "seed", "sampling", "accept", "tree", "simulate"),
     "task": ("task", "context", "limit", "until"),
-    "output": ("results", "force", "warmup", "runs", "resamples", "experiment"),
+    "output": ("results", "force", "warmup", "reuse", "runs", "resamples", "experiment"),
 }
 HYDRA = {
     "--cfg job": "show the whole config instead of running it",

@@ -81,7 +81,7 @@ def combined(
 ) -> tuple[Overrides, list[Overrides]]:
     """`split` with the lists of the experiment that `argv` names; UserError for a key that `verb` does not use."""
     for override in filter(None, map(parsed, argv)):
-        require_used(verb, override.key_or_group, override.value())
+        require_used(verb, schema, override.key_or_group, override.value())
     argv = [*argv, *experiment_lists(argv, schema)]
     store_unnamed(argv)
     return split(argv, defaults or {})

@@ -338,7 +338,8 @@ def _no_name(argv: Sequence[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
     words = [word for word in argv if word.partition("=")[0].partition("@")[0] in GROUPS]
     word = next((word for word in words if (given := parsed(word)) and not isinstance(given.value(), str)), words[0])
-    return f"{word}: is picked by its name; 'specbench list' shows what there is"
+    group = word.partition("=")[0].partition("@")[0]
+    return f"{word}: is picked by its name; 'specbench list {group}' shows them"
 
 
 def _added(config: DictConfig, before: str = "") -> Iterator[str]:

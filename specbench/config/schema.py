@@ -243,6 +243,11 @@ class RunConfig:
     )
     threads: int | None = key(None, THREADS, at_least(1, ", or null"))
     warmup: int = key(2, "prompts decoded before timing starts", at_least(0))
+    reuse: bool = key(
+        True,
+        "read what prompts of the task begin with alike (a system prompt, examples, earlier turns) once, alone and "
+        "speculatively, and copy its cache; false: read every prompt as a whole",
+    )
     resamples: int = key(2000, "resamples of prompts and rounds, for intervals of predictions", at_least(100))
     results: str = key("results", "the folder of the records")
     force: bool = key(False, "run even if a record of this config exists")

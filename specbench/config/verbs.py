@@ -1,12 +1,13 @@
 """The keys of the verbs beside `run`: those of a run that apply, and their own."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from specbench.config.checks import check, require_fixed
-from specbench.config.draft import DraftConfig, TrainedConfig
+from specbench.config.draft import DraftConfig, TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import (
     BYTES,
@@ -125,12 +126,14 @@ def check_load(config: LoadConfig) -> None:
 # Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
+    "alpha": dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=1,3,5"},
-    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
-    VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "force": "", "batch": ""}
+    LOAD: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": ""} | dict.fromkeys(("tree", *TREE_KEYS), ""),
+    VALIDATE: {"gamma": "gammas=1,3,5", "warmup": "", "reuse": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which checks trees with --verify N"),
+    "bench": {"gamma": "gammas=1,3,5", "batch": "batches=4,16, and part g"}
+    | dict.fromkeys(("warmup", "force", "resamples", "seed", "simulate.alpha"), ""),
 }
 
 
@@ -139,9 +142,9 @@ def refused(verb: str) -> set[str]:
     return {*UNUSED[verb], "simulate"}
 
 
-def require_used(verb: str, key: str, value: object) -> None:
-    """Check that `verb` uses `key`. Raises UserError if it would ignore the key."""
-    others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}
+def require_used(verb: str, schema: type[Any], key: str, value: object) -> None:
+    """Check that `verb`, whose keys are those of `schema`, uses `key`. Raises UserError if it would ignore the key."""
+    others = {one.name: "" for one in keys_of(schema) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED[verb]).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
         raise UserError(f"{key}={value}: specbench {verb} does not use {key}{advice}")
@@ -309,6 +312,19 @@ def check_certify(config: CertifyConfig) -> None:
     require(config.target.weights == "trained", "target.weights", config.target.weights, "trained")
     require_fixed(config.draft)
     check(certify_run(config))
+
+
+def require_used_by_certify(config: CertifyConfig, given: Mapping[str, object]) -> None:
+    """Check that a test at this temperature uses each key of `given`. Raises UserError for one that it ignores."""
+    greedy = config.sampling.temperature == 0
+    reasons = {"noise": "" if greedy else "at T>0, where the distribution is tested"}
+    if greedy:
+        reasons |= dict.fromkeys(("draft", "task", "seed"), "at T=0, where each token is the target's best or not")
+    elif not any(isinstance(one, TextDraftConfig) for one in config.draft.levels()):
+        reasons["task"] = f"with draft={config.draft.label()}, which is not fitted on text"
+    for name, value in given.items():
+        if why := reasons.get(name.partition("@")[0].partition(".")[0]):
+            raise UserError(f"{name}={value}: specbench certify does not use {name} {why}; leave it out")
 
 
 def certify_run(config: CertifyConfig) -> RunConfig:

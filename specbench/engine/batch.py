@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel
+from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
@@ -67,16 +68,35 @@ class Batch(Model):
             raise ValueError(f"rows: none of {self.rows} is free")
         session = RowSession(self, row)
         self._sessions[row] = weakref.ref(session)
+        beginnings: Beginnings | None = None if self.model.states_of_prompt else self.model.beginnings
         if prompt.source:
-            require_readable(prompt.source, self.model.readable)
-            states = self._steps.encode(torch.tensor([prompt.source], device=self.device))
-            self._reserve_source(len(prompt.source))
-            self._source_lengths[row] = len(prompt.source)
-            for buffer, state in zip(self._of_source.layers, states, strict=True):
-                buffer[row : row + 1, :, : len(prompt.source)] = state
-        if len(prompt.prefix) > 1:
-            self._read([Read(session, prompt.prefix[:-1])], last_row=not self.model.states_of_prompt)
+            self._read_source(row, prompt.source, beginnings)
+        read_prefix(session, prompt, beginnings, len(prompt.prefix) - 1 - bool(self.model.state_width))
         return session
+
+    def _read_source(self, row: int, source: tuple[int, ...], beginnings: Beginnings | None) -> None:
+        require_readable(source, self.model.readable)
+        states = None if beginnings is None else beginnings.of_source(source)
+        if states is None:
+            states = self._steps.encode(torch.tensor([source], device=self.device))
+            PROMPTS.read += len(source)
+            if beginnings is not None and beginnings.repeats(source):
+                beginnings.keep_source(source, states)
+        else:
+            PROMPTS.copied += len(source)
+        self._reserve_source(len(source))
+        self._source_lengths[row] = len(source)
+        for buffer, state in zip(self._of_source.layers, states, strict=True):
+            buffer[row : row + 1, :, : len(source)] = state
+
+    def read_first(self, session: "RowSession", tokens: Sequence[int]) -> None:
+        """Read the next tokens of a prompt, without their logits."""
+        self._read([Read(session, tokens)], last_row=not self.model.states_of_prompt)
+
+    def row(self, session: "RowSession", slots: int) -> Buffers:
+        """The session's row of the buffers, which have room for so many slots."""
+        self._reserve(slots)
+        return self._own.rows(session.row, session.row + 1)
 
     @torch.inference_mode()
     def extend_many(self, reads: Sequence[Read]) -> list[Tensor]:
@@ -266,6 +286,16 @@ class RowSession(Session):
     def end(self) -> int:
         """The number of slots in use: tokens of the sequence, then nodes of a tree."""
         return self.length + len(self.tree)
+
+    def read_first(self, tokens: Sequence[int]) -> None:
+        self.batch.read_first(self, tokens)
+
+    def beginning(self, count: int) -> Buffers:
+        return self.batch.row(self, count).beginning(count)
+
+    def begin_with(self, kept: Buffers, count: int) -> None:
+        self.batch.row(self, count).copy_slots(kept, count)
+        self.length = count
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         return self.batch.extend_many([Read(self, tokens, parents)])[0]

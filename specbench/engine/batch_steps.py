@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.capture.marking import cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
 from specbench.engine.clock import RUNS
@@ -63,6 +64,7 @@ class BatchableModel(Protocol):
     tap_width: int
     states_of_prompt: bool
     readable: int
+    beginnings: Any  # that sessions copy
     window: Any  # what its sessions attend to; None: to everything
 
     def start(self, prompt: Prompt) -> Session: ...
@@ -133,7 +135,9 @@ class EagerSteps:
         if last_row and not of_source:
             inputs["logits_to_keep"] = 1
         with self._placement.applying(layout) as options:
-            output = RUNS.run(self._network, past_key_values=cache, use_cache=True, **inputs, **options)
+            output = RUNS.run(
+                self._network, use_cache=True, **{cache_argument(self._network): cache}, **inputs, **options
+            )
         logits_BLV: Tensor = output.logits
         return logits_BLV[:, -1:] if last_row else logits_BLV
 

@@ -95,6 +95,13 @@ class Buffers:
         for mine, theirs in self._beside(others):
             mine[..., :count, :] = theirs[..., :count, :]
 
+    def beginning(self, count: int) -> "Buffers":
+        """A copy of the first `count` slots, as buffers of so many."""
+        shapes = [(layer.shape[1], layer.shape[-1]) for layer in self.layers]
+        made = Buffers.zeros(shapes, count, self.layers[0].dtype, self.layers[0].device)
+        made.copy_slots(self, count)
+        return made
+
     def copy_range(self, others: "Buffers", first: int, stop: int, to: int) -> None:
         """Copy the slots `first` to `stop` - 1 of `others` to those from `to` on."""
         for mine, theirs in self._beside(others):

@@ -145,6 +145,7 @@ class Model(ABC):
     device = torch.device("cpu")
     experts: Experts | None = None  # where its runs choose among experts, and note which
     network: Any = None  # the `transformers` module, of an engine
+    beginnings: Any = None  # `engine.beginnings.Beginnings` that sessions copy; None: each reads all of its prompt
     rolls_out = False  # sessions run the steps of a proposal on the device, each on the token chosen in the step before
 
     @property
@@ -155,6 +156,10 @@ class Model(ABC):
     @abstractmethod
     def start(self, prompt: Prompt) -> Session:
         """A session that has read all of the prompt but the prefix's last token."""
+
+    def own_prompt(self, prompt: Prompt) -> Prompt:
+        """`prompt` as the innermost model reads it."""
+        return prompt
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
@@ -202,6 +207,9 @@ class WrappedModel(Model):
     @eos_ids.setter
     def eos_ids(self, ends: frozenset[int]) -> None:
         self.model.eos_ids = ends
+
+    def own_prompt(self, prompt: Prompt) -> Prompt:
+        return self.model.own_prompt(prompt)
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         self.model.get_ready(prompt, tokens)

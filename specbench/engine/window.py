@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.beginnings import Beginnings
 from specbench.engine.eager.parts import Part
 from specbench.engine.eager.sessions import DecoderOnlySession, NetworkSession
 from specbench.engine.layout import Layout, OpenTree
@@ -148,8 +149,14 @@ class WindowedEager(Windowed, DecoderOnlySession):
 
     def __init__(self, model: Any, prompt: Prompt, window: Window) -> None:
         self.open(window)
-        super().__init__(model, ())
-        self.again(list(prompt.prefix[:-1]))
+        super().__init__(model, prompt)
+
+    @staticmethod
+    def copies_from(model: Any) -> Beginnings | None:
+        return None  # slots are not the text's
+
+    def read_first(self, tokens: Sequence[int]) -> None:
+        self.again(list(tokens))
 
     def again(self, tokens: list[int]) -> None:
         if tokens:

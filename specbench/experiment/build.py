@@ -18,9 +18,11 @@ from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt
+from specbench.environment import require_cpus
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
+from specbench.experiment.sharing import SharedBeginnings
 from specbench.loading import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
@@ -50,6 +52,13 @@ class Parts:
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
     draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
+    shared: SharedBeginnings | None = None  # what sessions copy; None: each reads all of its prompt
+
+    def sharing(self) -> "Parts":
+        """These parts, with nothing copied yet; themselves with reuse=false."""
+        if not self.config.reuse:
+            return self
+        return replace(self, shared=SharedBeginnings(self.target, self.draft.models, self.prompts, self.examples))
 
     @property
     def engine(self) -> str:
@@ -77,6 +86,7 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
 
     `note` receives the keys that pin each model.
     """
+    require_cpus(config.threads)
     config = cast(AnyRunConfig, pinned(config, note))
     device = _device(config.device)
     task = config.task

@@ -29,7 +29,7 @@ def identify(config: RunConfig) -> str:
         del frozen["tree"]
     if config.batch == 1:  # or batches
         del frozen["batch"]
-    for key, value in (("runs", 1), ("until", None), ("context", None)):  # or repetitions, looks and contexts
+    for key, value in (("runs", 1), ("until", None), ("context", None), ("reuse", True)):  # or these keys
         if frozen[key] == value:
             del frozen[key]
     if config.numerics == "auto":  # and before this could be chosen

@@ -29,7 +29,7 @@ from specbench.experiment.meter import meter_of
 from specbench.records.decoded import Trace
 from specbench.records.machine_record import StateRecord
 from specbench.records.prompt_sums import Difference, TreeForecast, UsedRecord
-from specbench.records.schema import PromptRecord
+from specbench.records.schema import DecodingMode, PromptRecord
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
 
@@ -67,8 +67,9 @@ def prove_greedily(parts: Parts) -> None:
     """Decode two prompts at T = 0, where completions can be compared token by token.
 
     A cache that is off by one shows in few tokens, where the proof of a sampled completion
-    (`analysis.proof`) needs hundreds.
+    (`analysis.proof`) needs hundreds. The second copies what both begin with.
     """
+    parts = parts.sharing()
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         require_same(parts, index, *decode_both(parts, greedy(parts), index))
 
@@ -97,6 +98,8 @@ def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ou
 def measure_prompt(parts: Parts, index: int) -> PromptRecord:
     """The raw record of one prompt, decoded with and without the draft."""
     machine, meter = machine_of(parts.device), meter_of(parts.device)
+    if parts.shared is not None:
+        parts.shared.expect(index, parts.prompts[index])
     states, before = [machine.state()], core_times()
     (baseline, alone), (ours, both) = alternated(
         index,
@@ -215,13 +218,19 @@ def alternated(number: int, baseline: Callable[[], T], ours: Callable[[], T]) ->
 def baseline_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
     """What decodes a prompt with the target alone."""
     generator = generator_for(parts.config.seed, index, "baseline", parts.device)
-    return partial(autoregressive, parts.target, parts.prompts[index], spec, generator)
+    return copying(parts, "baseline", partial(autoregressive, parts.target, parts.prompts[index], spec, generator))
 
 
 def speculative_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
     """What decodes a prompt speculatively."""
     generator = generator_for(parts.config.seed, index, "speculative", parts.device)
-    return partial(speculative, parts.target, parts.draft, parts.prompts[index], spec, generator)
+    decode = partial(speculative, parts.target, parts.draft, parts.prompts[index], spec, generator)
+    return copying(parts, "speculative", decode)
+
+
+def copying(parts: Parts, mode: DecodingMode, decode: Callable[[], T]) -> Callable[[], T]:
+    """`decode`, with the beginnings that this kind of decoding has read before."""
+    return decode if parts.shared is None else parts.shared.copying(mode, decode)
 
 
 def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:
@@ -263,7 +272,7 @@ def warm_up_rows(parts: Parts, rows: BatchParts) -> None:
         decode_rows(parts, rows, shortened(parts), range(min(len(parts.prompts), rows.number)))
     if is_proved_greedily(parts):
         checked = range(min(len(parts.prompts), max(CHECKED_PROMPTS, rows.number)))
-        found = decode_rows(parts, rows, greedy(parts), checked)
+        found = decode_rows(parts.sharing(), rows, greedy(parts), checked)
         for place, (baseline, ours) in zip(checked, found, strict=True):
             require_same(parts, place, baseline, ours)
 
@@ -322,4 +331,4 @@ def decoders(
     def decode(begin: Callable[[int], Decoding]) -> list[Trace]:
         return together(map(begin, places), rows.number, rows.target)
 
-    return partial(decode, baseline), partial(decode, ours)
+    return copying(parts, "baseline", partial(decode, baseline)), copying(parts, "speculative", partial(decode, ours))

@@ -31,6 +31,7 @@ from specbench.experiment.build import resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
 from specbench.experiment.runner import Progress, execute, finished, reused, write_failure
+from specbench.files import again, note_finished
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
@@ -111,6 +112,7 @@ def _measured(
     own_id, where = identify(config), f"process {number + 1} of {runs}"
     file = store.record_file(config.results, own_id)
     if (record := finished(file, progress)) is not None:
+        note_finished()
         return record
     progress.say(f"{where}: starting")
     process = subprocess.Popen(
@@ -133,6 +135,7 @@ def _measured(
             elif (text := message.get("note")) is not None and not number:  # the others note the same
                 progress.note(text.replace(own_id, run_id))
             elif (done := message.get("done")) is not None:
+                note_finished(done > 0 or number > 0)
                 progress.advance(number * message["total"] + done, runs * message["total"])
             elif "error" in message:
                 failure = message
@@ -147,7 +150,8 @@ def _measured(
         raise error
     if code or (record := finished(file, progress)) is None:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code} and no record"
-        raise MachineError(f"{where}: {ended}; finished work is kept: run the same command again")
+        raise MachineError(f"{where}: {ended}{again()}")
+    note_finished()
     return record
 
 

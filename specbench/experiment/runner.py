@@ -278,6 +278,7 @@ def _decode_missing(
         require_memory(parts)
         rows = BatchParts.of(parts, parts.config.batch)
         warm_up_rows(parts, rows)
+        parts = parts.sharing()
         with already_collected():
             for group in groups(missing, parts.config.batch):
                 found = measure_group(parts, rows, group)
@@ -313,6 +314,7 @@ def _decode_in_turn(
     `answers` receives the target's answers.
     """
     warm_up(parts)
+    parts = parts.sharing()
     with already_collected():
         for place in places:
             put_answers(parts, place, answers)

@@ -1,9 +1,9 @@
-"""`kernels.c`, compiled for this machine by the C compiler that is there, once, and loaded.
+"""`kernels.c` and its headers, compiled for this machine by the C compiler that is there, once, and loaded.
 
 `engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it; `levels` rounds
 weights to few bits.
 
-The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
+The library lies in the user's cache folder, under a digest of the sources, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
 """
 
@@ -19,26 +19,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from specbench.errors import first_line
+from specbench.errors import MachineError, first_line
 from specbench.files import digest, is_own, own_cache
+from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
-QUIET = ("-Wno-psabi", "-w")
+QUIET = ("-Wno-psabi",)  # vectors wider than this processor has are passed between functions of ours only
 COMPILERS = ("cc", "gcc", "clang")
 PATIENCE_S = 120
 DIGEST = 64  # the last characters of a library: a digest of all before them
-
-
-class RawSampling(ctypes.Structure):
-    """`Sampling` of kernels.c."""
-
-    _fields_ = [("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)]
-
-    @staticmethod
-    def of(temperature: float, top_k: int | None, top_p: float | None) -> "RawSampling":
-        """With None for what is off."""
-        return RawSampling(temperature, 1.0 if top_p is None else top_p, top_k or 0)
 
 
 class NotCompiled(RuntimeError):
@@ -82,6 +72,7 @@ def _loaded() -> ctypes.PyDLL:
         loaded = ctypes.PyDLL(str(file))
     except OSError as error:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
+    _require_same_layout(loaded)
     loaded.uses_tiles.restype, loaded.uses_tiles.argtypes = ctypes.c_int64, []
     loaded.packed_size.restype = ctypes.c_int64
     loaded.packed_size.argtypes = [ctypes.c_int64] * 2
@@ -105,6 +96,23 @@ def _loaded() -> ctypes.PyDLL:
     loaded.verify.restype = number
     loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]
     return loaded
+
+
+def _require_same_layout(loaded: ctypes.PyDLL) -> None:
+    """Raise MachineError where the kernels lay out an operation or a structure otherwise than `structures` does."""
+    ours, theirs = layout(), layout_of(loaded)
+    for name in (*ours, *theirs):
+        if ours.get(name) != theirs.get(name):
+            raise MachineError(
+                f"{SOURCE.parent}: {name} is {theirs.get(name, 'missing')} in kernels.c and "
+                f"{ours.get(name, 'missing')} in structures.py: install specbench again"
+            )
+
+
+def sources() -> dict[str, str]:
+    """The text of `kernels.c` and of each header that it includes, by name."""
+    files = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def _compile(command: list[str], file: Path) -> None:
@@ -144,7 +152,7 @@ def _digest(command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
     said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     processor = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", said, re.MULTILINE)
-    content = [SOURCE.read_text(encoding="utf-8"), *command, version, platform.machine(), *sorted(set(processor))]
+    content = [*sources().values(), *command, version, platform.machine(), *sorted(set(processor))]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
-from specbench.kernels import NotCompiled, RawSampling, found, is_available, library
+from specbench.kernels import NotCompiled, found, is_available, library
+from specbench.kernels.structures import RawSampling
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,7 +30,16 @@ class MemoryOfCandidate(TypedDict, total=False):
     memory_ratio: Annotated[float, "over what the target needs alone"]
 
 
-class RankedRow(CandidateRow, MemoryOfCandidate):
+class WithPrompts(TypedDict, total=False):
+    """A speedup of whole requests, with the time to read the task's prompts; absent in older records and batches."""
+
+    end_to_end: Annotated[float | None, "speedup with both models' prompts, each read as a whole"]
+    prompt_tokens: Annotated[float, "tokens of a prompt that are read before decoding, mean"]
+    target_start_s: Annotated[float, "seconds in which the target reads a prompt"]
+    draft_start_s: Annotated[float | None, "seconds in which the draft starts with a prompt"]
+
+
+class RankedRow(CandidateRow, MemoryOfCandidate, WithPrompts):
     """A row of a ranking."""
 
     batch: NotRequired[Annotated[int, "prompts decoded at once; absent: 1"]]

@@ -49,6 +49,16 @@ class Trace:
     step_experts: Annotated[list[int] | None, "distinct experts that each step read, summed over layers", OMITTED] = (
         None
     )
+    prompt_read: Annotated[
+        int | None, "tokens of the prompt that the target read; absent in older records", OMITTED
+    ] = None
+    prompt_copied: Annotated[
+        int | None,
+        "those whose caches it copied from an earlier prompt that begins alike; none with reuse=false",
+        OMITTED,
+    ] = None
+    draft_prompt_read: Annotated[int | None, "those that models of the draft read", OMITTED] = None
+    draft_prompt_copied: Annotated[int | None, "those that models of the draft copied", OMITTED] = None
 
 
 class LoadRecord(TypedDict):

@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.files import json_text, write_atomically
+from specbench.files import json_text, note_finished, write_atomically
 from specbench.recorded import from_json
 from specbench.records.alpha_document import AlphaDocument
 from specbench.records.catalog import Damaged
@@ -32,7 +32,9 @@ DOCUMENTS: dict[str, type] = {
 
 def write_document(file: Path, document: Mapping[str, object], indent: int | None = None) -> Path:
     """Write `document`, one of the types above without its version, atomically."""
-    return write_atomically(file, json_text({"schema_version": SCHEMA_VERSION, **document}, indent) + "\n")
+    written = write_atomically(file, json_text({"schema_version": SCHEMA_VERSION, **document}, indent) + "\n")
+    note_finished()
+    return written
 
 
 def read_document(file: Path, kind: Any = Row) -> Any:

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from specbench import border
 from specbench.border import Unreadable
 from specbench.errors import MachineError, UserError
+from specbench.files import note_finished, unwritable
 from specbench.recorded import from_json, to_json
 from specbench.records.catalog import Damaged
 from specbench.records.prediction import DraftingPlan
@@ -66,7 +67,7 @@ class Journal:
             raise MachineError(f"{self.run_id}: another process works on this run; wait for it, or stop it") from error
         except OSError as error:
             self._close()
-            raise self._unwritable(error) from error
+            raise unwritable(self.file, error) from error
         except BaseException:
             self._close()
             raise
@@ -151,6 +152,7 @@ class Journal:
             self.parts.append(entry["part"])
         elif "prompt" in entry:
             self.prompts[entry["prompt"]["index"]] = entry["prompt"]
+            note_finished()
         else:
             raise Unreadable("neither a part nor a prompt")
 
@@ -163,6 +165,7 @@ class Journal:
         """Append a finished prompt; it is on the disk when this returns."""
         self._append({"prompt": prompt})
         self.prompts[prompt["index"]] = prompt
+        note_finished()
 
     def restart(self) -> None:
         """Discard all finished prompts: the run starts again."""
@@ -193,10 +196,4 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._opened.truncate(before)
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> MachineError:
-        return MachineError(
-            f"{self.file}: cannot be written ({error.strerror}); finished work is kept: run the same command "
-            "again, or set results=FOLDER elsewhere"
-        )
+            raise unwritable(self.file, error) from error

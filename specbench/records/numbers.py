@@ -193,6 +193,28 @@ class Throughput(TypedDict, total=False):
     latency_s_baseline: Annotated[float, "seconds a token of one row, the target alone"]
 
 
+class OfPrompts(TypedDict, total=False):
+    """Reading of prompts, and the time to their first token; absent in older records."""
+
+    ttft_s_baseline: Annotated[float, "seconds to the first token: prompt and first step of the target alone, mean"]
+    ttft_s: Annotated[float | None, "the same of speculative decoding: prompt by target and draft, and the first pass"]
+    tpot_s_baseline: Annotated[float | None, "seconds a token after the first of a row, the target alone"]
+    tpot_s: Annotated[float | None, "seconds a token after the first pass of a row, speculative decoding"]
+    target_start_s: Annotated[float, "seconds in which the target reads a prompt, mean"]
+    draft_start_s: Annotated[float | None, "seconds in which the draft starts with a prompt, mean; null: not recorded"]
+    prompt_tokens: Annotated[float, "tokens of a prompt that are read before decoding: all but the last, mean"]
+    prompt_tokens_read: Annotated[int, "of all prompts those that the target read"]
+    prompt_tokens_copied: Annotated[int, "those whose caches it copied: an earlier prompt begins alike (reuse)"]
+    prompt_tokens_per_s: Annotated[float | None, "tokens read a second by the target; null: it reads none"]
+    draft_prompt_tokens_read: Annotated[int, "those that models of the draft read; absent where not counted"]
+    draft_prompt_tokens_copied: Annotated[int, "those that models of the draft copied; absent where not counted"]
+    draft_prompt_tokens_per_s: Annotated[float | None, "tokens read a second by models of the draft; null: none read"]
+    end_to_end_predicted: Annotated[
+        float | None, "speedup with the time of both models' prompts, by Theorem 3.8 for what follows"
+    ]
+    end_to_end_calibrated: Annotated[float | None, "the same with the calibrated speedup"]
+
+
 class Memory(TypedDict, total=False):
     """Bytes that the target needs alone, and with the draft; absent in older records.
 
@@ -267,6 +289,7 @@ class Degenerate(TypedDict, total=False):
 class Measured(
     Counted,
     Throughput,
+    OfPrompts,
     OfTrees,
     Grown,
     Learnt,

@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
 from specbench.recorded import from_json
@@ -32,7 +32,32 @@ def of_this_version(record: Row) -> Row:
         raise Unreadable(f"its schema version is {border.shown(version)}, and this specbench reads {SCHEMA_VERSION}")
     if version > SCHEMA_VERSION:
         raise Unreadable(f"it has schema version {version}, and this specbench reads {SCHEMA_VERSION}; update it")
-    return record
+    return _labelled(record) if "summary" in record else record
+
+
+class _Task(TypedDict, total=False):
+    name: str
+    path: str | None
+
+
+class _ConfigParts(TypedDict, total=False):
+    task: _Task
+
+
+class _Parts(TypedDict, total=False):
+    """What the label of a task is made from."""
+
+    summary: Row
+    config: _ConfigParts
+
+
+def _labelled(record: Row) -> Row:
+    """Rename the task of runs over the user's rows, so that they are never confused with the task itself."""
+    border.check(record, _Parts)
+    summary, task = record["summary"], record.get("config", {}).get("task", {})
+    if task.get("path") is None or "name" not in task or summary.get("task") != task["name"]:
+        return record
+    return record | {"summary": summary | {"task": task_label(task["name"], task["path"])}}
 
 
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none

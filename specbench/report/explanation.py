@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from specbench.analysis.explain import Need, Waterfall, passes_of_texts
+from specbench.analysis.explain import Need, Waterfall, passes_of_texts, speedup_with_longer_prompts
 from specbench.records.steps import Step, StepName
 
 TINY = 0.005  # a factor this close to 1 gets no sentence
-LONGER = 4  # times the completions' length: the example printed beside the cost of ends
+LONGER = 4  # times the completions', or the prompts', length: the example printed beside the cost of ends and prefill
 NAMES: dict[StepName, str] = {
     "rejections": "rejections (α, Eq. 1)",
     "rule": "the rule's α",
@@ -42,7 +42,8 @@ def sentences(found: Waterfall) -> list[str]:
             lines += _least(found) if step.step == "verification" else []
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
-        lines.append(f"encoder and prefill: {start.speedup:.2f}× end to end instead of {before['start']:.2f}×")
+        said = f"encoder and prefill: {start.speedup:.2f}× end to end instead of {before['start']:.2f}×"
+        lines.append(said + _longer_prompts(found))
     if (read := found.sample.experts_read) is not None:
         lines.append(_experts(read, found))
     if layers := found.sample.recurrent_layers:
@@ -169,6 +170,19 @@ def _least(found: Waterfall) -> list[str]:
         binds = f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
     run = least.of_run(tokens, found.sample.experts_read or 1.0)
     return [f"bound on this device: a step takes {least.of_run(1):.2f} ms at least, these tokens {run:.2f} ms; {binds}"]
+
+
+def _longer_prompts(found: Waterfall) -> str:
+    """What longer prompts do to the speedup end to end; nothing where no prompt is read before the first step."""
+    totals, prompts = found.sample.totals, len(found.sample.columns["passes"])
+    tokens = float(totals["prompt_tokens"]) / prompts
+    if tokens < 1:
+        return ""
+    longer = speedup_with_longer_prompts(totals, LONGER)
+    return (
+        f"; {longer:.2f}× with prompts of {LONGER * tokens:.0f} tokens instead of {tokens:.0f}, if a token of a prompt "
+        "takes as long and decoding is as fast"
+    )
 
 
 def _longer(found: Waterfall) -> float:

@@ -4,6 +4,7 @@ from typing import Any
 
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
+from specbench.nouns import with_noun
 from specbench.records.choosing import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
 from specbench.report.console import plain_table, wide_console
 
@@ -53,6 +54,8 @@ def _ranking(rows: list[RankedRow]) -> Any:
     titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"]
     weighed = any("memory_ratio" in row for row in rows)  # older documents say nothing of memory
     titles += ["memory"] if weighed else []
+    whole = any("end_to_end" in row for row in rows)  # nor of prompts
+    titles += ["end to end"] if whole else []
     table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
     for batch, group in sorted(by_batch.items()):
         for row in group[: MOST_ROWS // min(4, len(by_batch))]:
@@ -65,6 +68,7 @@ def _ranking(rows: list[RankedRow]) -> Any:
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
                 number(estimated.value), span(estimated.low, estimated.high, ".2f"),
                 *([_memory(row)] if weighed else []),
+                *([number(row.get("end_to_end"))] if whole else []),
                 style="bold" if leads else None,
             )  # fmt: skip
     return table
@@ -110,7 +114,8 @@ def markdown(record: ValidateDocument) -> str:
     """The record of `--validate` as Markdown: prediction errors, policies, and the cost of estimating alpha."""
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
-        f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
+        f"{record['engine']}, {record['hardware']}. {with_noun(record['prompts'], 'prompt')}, "
+        f"{record['tokens']} tokens, "
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
         "timed passes. 95% intervals are over prompts, and those of calibrated speedups and errors over the rounds, "
         "too.",

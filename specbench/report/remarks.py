@@ -2,6 +2,7 @@
 
 from specbench.analysis.costs.slow import OVER, UNUSUAL
 from specbench.formatting import number
+from specbench.nouns import with_noun
 from specbench.records.looping import why_loops
 from specbench.records.marks import WEAKEST, prompts_for_proof
 from specbench.records.numbers import Summary
@@ -87,7 +88,7 @@ def remarks(s: Summary) -> list[str]:
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
-        lines.append(f"only {s['prompts']} prompts: the intervals are rough")
+        lines.append(f"only {with_noun(s['prompts'], 'prompt')}: the intervals are rough")
     return lines
 
 
@@ -98,7 +99,8 @@ def uneven(s: Summary) -> str | None:
         return None
     return (
         f"uneven: {passes:.0%} of the passes took more than {OVER:g} times their median, and {steps:.0%} of the "
-        "target's own steps; the speedup of another process may differ by more than the interval says: runs=3 measures that"
+        "target's own steps; the speedup of another process may differ by more than the interval says: runs=3 "
+        "measures that"
     )
 
 

@@ -8,7 +8,8 @@ from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.drafts import alpha_is_of
 from specbench.config.schema import METRICS
-from specbench.formatting import draft_name, interval, interval_of, more_memory, number, size
+from specbench.formatting import NONE, draft_name, interval, interval_of, more_memory, number, size
+from specbench.nouns import with_noun
 from specbench.records.catalog import digest
 from specbench.records.looping import why_loops
 from specbench.records.marks import why_unproved
@@ -44,9 +45,10 @@ def headline(s: Summary, threads: int) -> str:
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{draft_name(s['draft'])}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
-        f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
+        f"T={s['temperature']:g}, {_processing(s)}{_gamma(s)}, {_rule(s)}{_batch(s)}"
+        f"{with_noun(s['prompts'], 'prompt')}, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"
-        + (f" ({threads} threads)" if s["device"] == "cpu" else "")
+        + (f" ({with_noun(threads, 'thread')})" if s["device"] == "cpu" else "")
         + _ran(s)
     )
 
@@ -192,6 +194,7 @@ def _numbers(s: Summary) -> list[tuple[str, str, str]]:
         ),
         ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
         ("speedup calibrated", number(s["speedup_calibrated"]), _calibration(s)),
+        *_first_token(s),
         *_throughput(s),
         *_memory(s),
         *_energy(s),
@@ -202,6 +205,41 @@ def _numbers(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     return table
+
+
+def _first_token(s: Summary) -> list[tuple[str, str, str]]:
+    """Reading of prompts and the time to their first token; nothing of a summary that is older than these."""
+    if "ttft_s_baseline" not in s:
+        return []
+    table = []
+    if s["end_to_end_predicted"] is not None:
+        both = f"{number(s['end_to_end_predicted'])} / {number(s['end_to_end_calibrated'])}"
+        table.append(("  end to end", both, "predicted / calibrated, with the prompts read by target and draft"))
+    own_s = s["draft_start_s"]
+    of_draft = "by the draft: not recorded" if own_s is None else f"{milliseconds(own_s)} by the draft"
+    said = f"ms, target alone / speculative; {milliseconds(s['target_start_s'])} ms to read a prompt, {of_draft}"
+    table.append(("time to first token", _both_ms(s["ttft_s_baseline"], s["ttft_s"]), said))
+    rate, own_rate = s["prompt_tokens_per_s"], s.get("draft_prompt_tokens_per_s")
+    if rate is not None:
+        said = f"prompt tokens a second, the target; {s['prompt_tokens']:.0f} a prompt"
+        said += f"; the draft {own_rate:,.0f}" if own_rate else ""
+        if copied := s["prompt_tokens_copied"]:
+            total = copied + s["prompt_tokens_read"]
+            said += f"; {copied:,} of {total:,} were copied, alone and speculatively (reuse)"
+        table.append(("  prefill", f"{rate:,.0f}", said))
+    if s["tpot_s_baseline"] is not None:
+        both = _both_ms(s["tpot_s_baseline"], s["tpot_s"])
+        table.append(("time per output token", both, "ms, target alone / speculative, after the first step or pass"))
+    return table
+
+
+def _both_ms(alone_s: float, ours_s: float | None) -> str:
+    return f"{milliseconds(alone_s)} / {NONE if ours_s is None else milliseconds(ours_s)}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits of so many seconds, in milliseconds."""
+    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
 
 
 def _within(s: Summary) -> str:

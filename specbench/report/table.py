@@ -50,16 +50,12 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The table as a LaTeX tabular with its notes."""
+    """The table as a LaTeX tabular with its notes; with its notes only if it has no columns."""
     title = _tex(table.title.partition(". ")[2])  # LaTeX numbers its tables itself
     head = " & ".join(_tex(name) for name in table.shown.columns)
     rows = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in table.shown.itertuples(index=False)]
     notes = [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
-    lines = [
-        r"\begin{table}[t]",
-        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{title}}}",
-        rf"\label{{tab:{table.name}}}",
+    tabular = [
         rf"\begin{{tabular}}{{{'l' * len(table.shown.columns)}}}",
         r"\toprule",
         rf"{head} \\",
@@ -67,6 +63,13 @@ def latex(table: Table) -> str:
         *rows,
         r"\bottomrule",
         r"\end{tabular}",
+    ]
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{title}}}",
+        rf"\label{{tab:{table.name}}}",
+        *(tabular if len(table.shown.columns) else ()),
         *notes,
         r"\end{table}",
     ]

@@ -228,6 +228,9 @@ class TranslatedModel(WrappedModel):
         own = self.translation.prompt(prompt)
         return TranslatedSession(self, self.model.start(own), prompt, own)
 
+    def own_prompt(self, prompt: Prompt) -> Prompt:
+        return self.model.own_prompt(self.translation.prompt(prompt))
+
     def in_batch(self, rows: int) -> "TranslatedModel":
         """The same, with room for `rows` sequences at a time."""
         return TranslatedModel(self.model.in_batch(rows), self.translation)

@@ -35,10 +35,11 @@ from transformers import (
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.places import OF_MODELS, SHIPPED
-from specbench.environment import environment
+from specbench.environment import environment, require_cpus
 from specbench.errors import MachineError, UserError
 from specbench.files import json_text, write_atomically
 from specbench.formatting import markdown_table
+from specbench.nouns import with_noun
 from specbench.train import networks
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.quality import bleu_metric, held_out_prompts, measure, prompts
@@ -210,7 +211,7 @@ def hardware() -> str:
     machine = environment()
     if machine["gpus"]:
         return f"{len(machine['gpus'])} x {machine['gpus'][0]}"
-    return f"{machine['cores']} CPU cores ({machine['cpu']}), {machine['threads']} threads"
+    return f"{machine['cores']} CPU cores ({machine['cpu']}), {with_noun(machine['threads'], 'thread')}"
 
 
 def train(recipe: Recipe, composed_from: str | None = None) -> Path:
@@ -227,6 +228,7 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 
 
 def _train(recipe: Recipe, composed_from: str | None) -> Path:
+    require_cpus(recipe.threads)
     output = Path(recipe.output).expanduser()
     output.mkdir(parents=True, exist_ok=True)
     # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.

@@ -93,7 +93,7 @@ def test_failed_runs_are_forgotten_and_no_others(tmp_path: Path, capsys: Capture
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert f"failed: {bad}: UserError: no such folder" in capsys.readouterr().out
     assert main(["results", "--results", str(tmp_path), "--forget"]) == 0
-    assert capsys.readouterr().out == "1 records of failed runs removed\n"
+    assert capsys.readouterr().out == "1 record of failed runs removed\n"
     assert [file.stem for file in store.runs_folder(tmp_path).iterdir()] == [good]
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert "failed" not in capsys.readouterr().out
@@ -172,8 +172,20 @@ def test_own_records_come_before_kept_copies(tmp_path: Path, capfd: Capture) -> 
         assert main(["results", "--results", str(tmp_path), "--format", "json", *words]) == 0
         out, err = capfd.readouterr()
         assert [row["run_id"] for row in json.loads(out)] == shown
-        assert ("1 kept records are not shown: specbench results --kept" in err) == (not words)
+        assert ("1 kept record is not shown: specbench results --kept" in err) == (not words)
     store.record_file(tmp_path, mine).unlink()
     assert main(["results", "--results", str(tmp_path)]) == 0
     out = capfd.readouterr().out
     assert out.startswith("no record of your own in ") and "2 kept records are not shown" in out
+
+
+@pytest.mark.parametrize("more", [[], ["--group-by", "gamma"], ["--by", "length"]])
+def test_where_no_copy_is_kept_it_is_said(more: list[str], tmp_path: Path, capfd: Capture) -> None:
+    """Outside a clone there is no results/kept, and `--kept` showed the same as without it."""
+    make(tmp_path)
+    assert main(["results", *more, "--kept", "--results", str(tmp_path)]) == 0
+    assert f"no kept record in {kept_folder(tmp_path)}: those that ship lie in results/kept" in capfd.readouterr().out
+    keep(Records(tmp_path), print, dirty=True)
+    capfd.readouterr()
+    assert main(["results", *more, "--kept", "--results", str(tmp_path)]) == 0
+    assert "no kept record" not in capfd.readouterr().out

@@ -21,6 +21,7 @@ from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
+from specbench.report.tables import build as build_tables
 from specbench.report.tables.beyond import tree_runs
 
 Capture = pytest.CaptureFixture[str]
@@ -310,7 +311,7 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
         "lenient": {"1": interval, "0.5": interval},
         "hardware": "a CPU", "dtype": "float32", "simulated": False, "created": "2026-02-01T00:00:00+00:00",
     }  # fmt: skip
-    record = {"schema": 1, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
+    record = {"schema_version": 2, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
     (tmp_path / "alpha").mkdir()
     (tmp_path / "alpha" / "t5-mini-ende-mini-0a1b2c3d.json").write_text(json.dumps(record))
     records = Records(tmp_path)
@@ -374,6 +375,15 @@ def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(["tables", *TABLES, f"results={tmp_path}"]) == 0
     assert len(opened) == len(set(opened)) == 3
     assert "tables: 0 of" in capsys.readouterr().err, "what takes a while says how far it is"
+
+
+@pytest.mark.parametrize("name", ["runs", "levers", "strata"])
+def test_a_table_without_rows_has_no_empty_tabular(name: str, nothing: Records) -> None:
+    """LaTeX rejects a tabular without columns."""
+    (table,) = build_tables([name], nothing)
+    text = render(table, "latex")
+    assert ("tabular" in text) == bool(len(table.shown.columns)) and "tabular}{}" not in text
+    assert text.startswith(r"\begin{table}") and r"\par" in text
 
 
 def test_own_runs_are_a_table_whatever_they_are_of(tmp_path: Path, capfd: Capture) -> None:

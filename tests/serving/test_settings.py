@@ -141,7 +141,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capfd: Capture) -> None:
         (["--for", "tgi"], "--for tgi: no such engine; choose from transformers, vllm"),
         (["--from", str(file)], "--from: goes with --for ENGINE"),
         (["--for", "vllm", "--from", str(file)], "is not a JSON document"),
-        (["--for", "vllm", "--from", str(tmp_path / "none")], "cannot be read (No such file"),
+        (["--for", "vllm", "--from", str(tmp_path / "none")], "there is no file of that name"),
         (["--for", "vllm", "--from", str(other)], "no document of `specbench recommend`"),
         (["--for", "vllm", "--from", str(file), "limit=3"], "limit=3: --from takes all of the recommendation"),
         (["--for", "vllm", "--schedule", "3"], "--schedule 3: must be spans"),

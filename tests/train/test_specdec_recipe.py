@@ -11,6 +11,7 @@ from datasets import Dataset
 from networks import network
 from transformers import AutoModelForSeq2SeqLM
 
+from specbench.engine.cache_names import cache_of
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import Source
 from specbench.methods.specdec.draft import ParallelCache
@@ -38,9 +39,8 @@ def test_teacher_forced_predictions_are_those_of_drafting() -> None:
     learner: Any = make_learner(Recipe(specdec=PLAN), network("t5", 4), Dataset.from_dict({}))
     given = {name: ids for name, ids in batch().items() if name != "labels"}
     for row, (source, text) in enumerate(((SOURCE, TEXT), (SOURCE[:3], TEXT[:-3]))):
-        read = learner.target(
-            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0]]), use_cache=True
-        ).past_key_values.cross_attention_cache.layers
+        output = learner.target(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0]]), use_cache=True)
+        read = cache_of(output).cross_attention_cache.layers
         cache = ParallelCache(learner.trained, [Source(layer.keys, layer.values) for layer in read].copy)
         for ahead in range(3):
             ours_TV = learner.as_draft(ahead)(**given).logits[row]

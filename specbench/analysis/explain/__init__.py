@@ -162,6 +162,14 @@ def speedup_levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     return Levels(ideal, after, step_ms, chances, tokens_per_pass, costs)
 
 
+def speedup_with_longer_prompts(totals: Mapping[str, Floats], longer: float) -> float:
+    """The speedup end to end if both models took `longer` times as long to read the prompts."""
+    baseline_s = totals["steps_s"] + totals["baseline_other_s"] + longer * totals["baseline_start_s"]
+    ours_s = totals["drafting_s"] + totals["verifying_s"] + totals["accepting_s"] + totals["ours_other_s"]
+    per_token = totals["ours_tokens"] / totals["baseline_tokens"]
+    return float(baseline_s / (ours_s + longer * totals["ours_start_s"]) * per_token)
+
+
 def speedup_without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
     """The speedup if the step `name` alone were removed; None where it costs nothing.
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels, reached_and_accepted
+from specbench.analysis.first_token import tokens_of
 from specbench.analysis.forecast import walk
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import PromptRecord, RunRecord
@@ -131,6 +132,7 @@ def _times(prompt: PromptRecord) -> dict[str, float]:
         "ours_other_s": ours.decode_s - sum(sums[name] for name in PARTS[1:]),
         "baseline_start_s": baseline.start_s,
         "ours_start_s": ours.start_s,
+        "prompt_tokens": float(tokens_of(prompt)),
         "baseline_tokens": len(baseline.tokens),
         "ours_tokens": len(ours.tokens),
     }

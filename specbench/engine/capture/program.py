@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.capture.cache import cached_capture
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
 from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
@@ -191,11 +192,11 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
     one = torch.zeros(1, 1, dtype=torch.long, device=network.device)
     cache = recording()
     if not network.config.is_encoder_decoder:
-        network(input_ids=one, past_key_values=cache, use_cache=True)
+        network(input_ids=one, use_cache=True, **{cache_argument(network): cache})
         return recorded(cache), []
     both = EncoderDecoderCache(cache, recording())
     read = one if source is None else source
-    network(input_ids=read, decoder_input_ids=one, past_key_values=both, use_cache=True)
+    network(input_ids=read, decoder_input_ids=one, use_cache=True, **{cache_argument(network): both})
     return recorded(cache), recorded(both.cross_attention_cache)
 
 
@@ -204,6 +205,7 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
 
     It returns (logits, keys and values layer by layer).
     """
+    named = cache_argument(network)
 
     def decoder_only(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
@@ -211,7 +213,7 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
         layout = Layout(slots, positions, visible)
         cache = cache_over(buffers, slots, layout.new_positions_BL[0, 0])
         with placement.applying(layout) as options:
-            return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
+            return (network(input_ids=ids, use_cache=True, **{named: cache}, **options).logits,)
 
     def encoder_decoder(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
@@ -223,9 +225,7 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
         options = {
             "encoder_outputs": network.get_encoder()(input_ids=source),
             "attention_mask": (cross_slots < source_length.unsqueeze(-1))[:, None, None, :],
-            "past_key_values": EncoderDecoderCache(
-                cache_over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
-            ),
+            named: EncoderDecoderCache(cache_over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross),
         }
         with placement.applying(layout) as placed:
             logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **options, **placed).logits

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.clock import RUNS
@@ -45,6 +46,7 @@ class CapturedModel(SessionModel, Protocol):
     positions: TensorCache
     tree_positions: TensorCache
     longest: int | None
+    beginnings: Any
     invariant: bool  # rows do not depend on how many are read at once
     most_rows: int | None  # of one invariant step
     rows: int  # the fewest that a step reads
@@ -81,9 +83,7 @@ class StaticSession(NetworkSession):
             if model.program.encode is not None:
                 self._read_source(prompt.source)
             self.reserve(len(prompt.prefix))
-            if len(prompt.prefix) > 1:
-                # A long prompt's logits are of no use, and large.
-                self._run(prompt.prefix[:-1], last_row=not model.states_of_prompt)
+            read_prefix(self, prompt, self.copies_from(model), len(prompt.prefix) - 1 - bool(model.state_width))
 
     def _begin(self, model: CapturedModel) -> None:
         """Set the state of a session that has read nothing and holds no buffers."""
@@ -91,6 +91,22 @@ class StaticSession(NetworkSession):
         self._parts: dict[CapturedModel, StaticSession] = {}
         self._held: dict[str, Buffers] = {}
         weakref.finalize(self, model.pool.give_back, self._held)
+
+    @staticmethod
+    def copies_from(model: CapturedModel) -> Beginnings | None:
+        """The beginnings that a session may copy. A draft that needs states of the prompt needs all of them."""
+        return None if model.states_of_prompt else model.beginnings
+
+    def read_first(self, tokens: Sequence[int]) -> None:
+        # A long prompt's logits are of no use, and large.
+        self._run(tokens, last_row=not self.model.states_of_prompt)
+
+    def beginning(self, count: int) -> Buffers:
+        return self._held["self"].beginning(count)
+
+    def begin_with(self, kept: Buffers, count: int) -> None:
+        self._held["self"].copy_slots(kept, count)
+        self.length = count
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         if not len(tokens):
@@ -135,11 +151,18 @@ class StaticSession(NetworkSession):
             made._collect()
         return self._parts[model]
 
-    def _read_source(self, source: Sequence[int]) -> None:
-        slots = self.model.source_slots(len(source))
-        self._held["cross"] = self.model.pool.take("cross", slots)
+    def _read_source(self, source: tuple[int, ...]) -> None:
+        slots, beginnings = self.model.source_slots(len(source)), self.copies_from(self.model)
+        own = self._held["cross"] = self.model.pool.take("cross", slots)
+        if beginnings is not None and (kept := beginnings.of_source(source)) is not None:
+            own.copy_slots(kept, slots)
+            PROMPTS.copied += len(source)
+            return
         assert self.model.program.encode is not None
-        self.model.program.encode.into(self._held["cross"].layers, self.model.ids(source))
+        self.model.program.encode.into(own.layers, self.model.ids(source))
+        PROMPTS.read += len(source)
+        if beginnings is not None and beginnings.repeats(source):
+            beginnings.keep_source(source, own.beginning(slots))
 
     def reserve(self, needed: int) -> None:
         """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them.
@@ -319,6 +342,10 @@ class WindowedStatic(Windowed, StaticSession):
     def __init__(self, model: Any, prompt: Prompt, window: Window) -> None:
         self.open(window)
         super().__init__(model, prompt)
+
+    @staticmethod
+    def copies_from(model: CapturedModel) -> Beginnings | None:
+        return None  # slots are not the text's
 
     def reserve(self, needed: int) -> None:
         if "self" not in self._held:

@@ -17,6 +17,8 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
+from specbench.engine.beginnings import PROMPTS
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
@@ -151,10 +153,11 @@ class EagerModel(Model):
             session = EncoderDecoderSession(self, prompt.source)
             if len(prompt.prefix) > 1:
                 session.extend(prompt.prefix[:-1])
+                PROMPTS.read += len(prompt.prefix) - 1
             return session
         if self.window is not None:
             return WindowedEager(self, prompt, self.window)
-        return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt.prefix[:-1])
+        return (DecoderOnlySession if self.recurrence is None else RecurrentSession)(self, prompt)
 
     def require_trees(self, key: str = "tree", instead: str = "use tree=none") -> None:
         """Check that sessions of this model can read a tree.
@@ -196,7 +199,7 @@ class EagerModel(Model):
 
     def bytes_of_session(self, tokens: int) -> int:
         """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
-        session = RecurrentSession(self, [0])
+        session = RecurrentSession(self, Prompt((), (0, 0)))
         return session.bytes_of(tokens)
 
     def weights_changed(self) -> None:
@@ -319,7 +322,7 @@ class PrefixBatch:
         else:
             inputs = {"decoder_input_ids": ids_NL, "encoder_outputs": (self._encoded.expand(len(ids_NL), -1, -1),)}
         logits_NLV: Tensor = self._model.network(
-            past_key_values=self._cache, use_cache=True, **inputs, **options
+            use_cache=True, **{cache_argument(self._model.network): self._cache}, **inputs, **options
         ).logits
         self._read_RT = tokens_NT
         return logits_NLV

@@ -7,7 +7,6 @@ state of the token it follows, by the function that the module itself uses for a
 Shapes: B rows, L new tokens, D channels of the convolution, K its width.
 """
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -184,7 +183,6 @@ class Recurrence:
 
     module: ModuleType  # where its layers take their functions from
     layers: tuple[type[Any], ...]  # of a cache
-    argument: str  # what the network calls its cache
 
     @staticmethod
     def of(network: Any) -> "Recurrence | None":
@@ -203,9 +201,7 @@ class Recurrence:
                 f"without recurrent layers, or of {', '.join(FAMILIES)}"
             )
         layers = tuple(_layer_for(type(layer)) for layer in DynamicCache(config=config).layers)
-        parameters = inspect.signature(network.forward).parameters
-        argument = "cache_params" if "cache_params" in parameters else "past_key_values"
-        return Recurrence(sys.modules[type(network).__module__], layers, argument)
+        return Recurrence(sys.modules[type(network).__module__], layers)
 
     @property
     def recurrent_layers(self) -> int:

@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import EncoderDecoderCache
 
+from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
+from specbench.engine.cache_names import cache_argument
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.placement import Placement
-from specbench.engine.session import Read, Session, Tokens
+from specbench.engine.session import Prompt, Read, Session, Tokens
 
 
 class SessionModel(Protocol):
@@ -35,6 +37,7 @@ class SessionModel(Protocol):
     tap_width: int  # of these the last, which hold taps
     states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
     recurrence: Recurrence | None
+    beginnings: Any  # that sessions copy
 
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
@@ -230,7 +233,7 @@ class EagerSession(NetworkSession):
                 options |= model.placement.in_a_row(length + new.earlier, new.tokens)
             if (layout := self._layout(tree, length, len(tokens))) is not None:
                 options |= contexts.enter_context(model.placement.applying(layout))
-            options["past_key_values" if recurrence is None else recurrence.argument] = self._cache
+            options[cache_argument(model.network)] = self._cache
             output = RUNS.run(model.network, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now
@@ -261,11 +264,19 @@ class EagerSession(NetworkSession):
 class EncoderDecoderSession(EagerSession):
     """The encoder's output and the decoder's two caches."""
 
-    def __init__(self, model: SessionModel, source: Sequence[int]) -> None:
+    def __init__(self, model: SessionModel, source: tuple[int, ...]) -> None:
         # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
         super().__init__(model, EncoderDecoderCache(new_cache(), new_cache()))
+        beginnings: Beginnings | None = model.beginnings
+        if beginnings is not None and (kept := beginnings.of_source(source)) is not None:
+            self._encoded = kept
+            PROMPTS.copied += len(source)
+            return
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
+        PROMPTS.read += len(source)
+        if beginnings is not None and beginnings.repeats(source):
+            beginnings.keep_source(source, self._encoded)  # which nothing writes into
 
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         if cached := self._cache.cross_attention_cache.layers:
@@ -286,12 +297,35 @@ class EncoderDecoderSession(EagerSession):
 class DecoderOnlySession(EagerSession):
     """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
 
-    def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
+    def __init__(self, model: SessionModel, prompt: Prompt) -> None:
         super().__init__(model, self._empty(model))
-        if read_first:
-            # The head's logits of the prompt are of no use, and large.
-            options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
-            self._read(read_first, **options)
+        most = len(prompt.prefix) - 1 - bool(model.state_width)
+        read_prefix(self, prompt, None if model.states_of_prompt else self.copies_from(model), most)
+
+    @staticmethod
+    def copies_from(model: SessionModel) -> Beginnings | None:
+        """The beginnings that a session may copy."""
+        beginnings: Beginnings | None = model.beginnings
+        return beginnings
+
+    def read_first(self, tokens: Sequence[int]) -> None:
+        # The head's logits of the prompt are of no use, and large.
+        options: dict[str, Any] = {} if self.model.states_of_prompt else {"logits_to_keep": 1}
+        self._read(tokens, **options)
+
+    @torch.inference_mode()
+    def beginning(self, count: int) -> list[tuple[int, Tensor, Tensor]]:
+        return [
+            (number, layer.keys[..., :count, :].clone(), layer.values[..., :count, :].clone())
+            for number, layer in enumerate(self._cache.layers)
+            if layer.is_initialized  # others attend to another layer's keys
+        ]
+
+    @torch.inference_mode()
+    def begin_with(self, kept: Sequence[tuple[int, Tensor, Tensor]], count: int) -> None:
+        for number, keys, values in kept:
+            self._cache.update(keys[..., :count, :], values[..., :count, :], number)
+        self.length = count
 
     @staticmethod
     def _empty(model: SessionModel) -> Any:
@@ -307,10 +341,14 @@ class RecurrentSession(DecoderOnlySession):
     Beyond that it reads its text again.
     """
 
-    def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
+    def __init__(self, model: SessionModel, prompt: Prompt) -> None:
         self._text: list[int] = []
         self._nodes: list[int] = []
-        super().__init__(model, read_first)
+        super().__init__(model, prompt)
+
+    @staticmethod
+    def copies_from(model: SessionModel) -> Beginnings | None:
+        return None  # a state is of one length of the text
 
     @staticmethod
     @torch.inference_mode()
@@ -343,7 +381,7 @@ class RecurrentSession(DecoderOnlySession):
         with ExitStack() as contexts:
             contexts.enter_context(recurrence.reading(cache.layers, new))
             options = contexts.enter_context(model.placement.applying(layout)) if recurrence.attends else {}
-            output = model.network(input_ids=ids, use_cache=True, **(options | {recurrence.argument: cache}))
+            output = model.network(input_ids=ids, use_cache=True, **(options | {cache_argument(model.network): cache}))
         found = [logits_LV[:count] for logits_LV, count in zip(output.logits, counts, strict=True)]
         for session, (_, tokens, parents), logits_LV in zip(sessions, reads, found, strict=True):
             session._has_read(tokens, parents, logits_LV)

@@ -1,7 +1,17 @@
 """A captured step as a program for kernels of our own, in C, compiled where there is a compiler.
 
 A step of a small model is bound by the calls of its operations, about 10 us for each linear map and norm. Here one call
-runs them all. `segments` finds the longest runs of operations that `kernels.c` supports and leaves the others to torch;
-`assemble` turns operations into `instructions` for the kernels, which lie in `specbench.kernels`; `model` has the
-sessions, `passes` runs passes of Algorithm 1.
+runs them all.
+
+| file | what it has |
+| --- | --- |
+| `segments` | finds the longest runs of operations that the kernels support; leaves the others to torch |
+| `values`, `assemble` | operations of a graph to instructions |
+| `instructions`, `fuse`, `fits` | a program: its instructions, fused, and checked |
+| `weights`, `experts` | weights as the kernels read them; layers of experts |
+| `runs`, `whole`, `prompts` | calls of a program; a step that is one program; the reading of a prompt |
+| `rollout`, `passes` | several steps, and passes of Algorithm 1, in one call |
+| `lookups`, `sessions`, `model` | the model and its sessions, and what they look up once |
+
+The kernels lie in `specbench.kernels`.
 """

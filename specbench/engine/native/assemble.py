@@ -1,27 +1,24 @@
 """Nodes of a simplified graph to instructions for `kernels.c`, one after another, as long as they are known.
 
-A value is rows of columns, [B * L, W], whatever the graph's shape of it: [B, L, W], [B * L, W], or split into heads,
-[B, L, H, D] or [B, H, L, D], whose rows are [B * L, H * D] in memory here. So views and swaps of heads cost nothing.
 B texts have L new tokens each.
 """
 
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
-from specbench.engine.capture.lower import PackedWeights, widened
+from specbench.engine.capture.lower import widened
 from specbench.engine.capture.nodes import aten, constant, plain, value
-from specbench.engine.native.instructions import OF_ROWS, Instruction, Op, Value
-from specbench.kernels import library
-from specbench.kernels.levels import packed
+from specbench.engine.native.instructions import OF_ROWS, Instruction, Value
+from specbench.engine.native.values import Form, Unknown, Values
+from specbench.engine.native.weights import LAYOUTS
+from specbench.kernels.structures import Op
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
@@ -29,65 +26,8 @@ ONE_BY_ONE: dict[Any, Op] = {aten.relu.default: Op.RELU, aten.silu.default: Op.S
 GELUS = {"none": Op.GELU, "tanh": Op.GELU_TANH}
 
 
-class Unknown(Exception):
-    """Raised at an operation, or a form of one, that the native kernels lack; torch runs it."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """How rows [B, L, W] are shaped: as they are, as [B * L, W] (`flat`), or as heads.
-
-    Heads are [B, L, H, D], or with `heads_first` [B, H, L, D].
-    """
-
-    width: int
-    flat: bool = False
-    heads: int | None = None
-    heads_first: bool = False
-
-    def formed(self, rows: Tensor) -> Tensor:
-        if self.flat:
-            return rows.flatten(0, 1)
-        if self.heads is None:
-            return rows
-        split = rows.view(*rows.shape[:2], self.heads, -1)
-        return split.transpose(1, 2) if self.heads_first else split
-
-    def rows(self, formed: Tensor) -> Tensor:
-        """The rows of a tensor of this form, contiguous."""
-        return (formed.transpose(1, 2) if self.heads_first else formed).contiguous()
-
-
-class Sizes(NamedTuple):
-    """How many rows there are, among the sizes of a graph: numbers, or texts where they are open."""
-
-    texts: int | str
-    tokens: int | str  # of each text
-    rows: int | str  # of all
-
-    @staticmethod
-    def of(tensor: Tensor) -> "Sizes":
-        """Those of a tensor that begins with its texts and their tokens."""
-        texts, tokens = tensor.shape[:2]
-        return Sizes(plain(texts), plain(tokens), plain(texts * tokens))
-
-
-class Assembly:
-    """A run of nodes that became `program`, in a model that computes in `dtype`."""
-
-    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
-        self._module, self._packed, self._one_token, self._rows = module, packed, one_token, rows
-        self.nodes: list[Node] = []
-        self.program: list[Instruction] = []
-        self.outside: list[Node] = []  # nodes that are read
-        self.prepared: dict[int, Callable[[Tensor], Tensor]] = {}  # of these numbers
-        self.sizes: list[tuple[int, int]] = []  # (number of an outside tensor, axis)
-        self.rows_of = (0, 1)  # the number of a tensor that has all rows, and its numbers in each
-        self.texts_of: int | None = None  # that of one whose first axis is the texts
-        self.dtype = torch.bfloat16
-        self._values: dict[Node, Value] = {}
-        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ where negated
-        self._stored = 0
+class Assembly(Values):
+    """A run of nodes that became `program`: what each of its operations becomes."""
 
     def add(self, node: Node) -> bool:
         """Take `node` in; False if it is unknown, and then nothing has changed."""
@@ -104,13 +44,6 @@ class Assembly:
         del self.program[before[0] :], self.outside[before[1] :], self.sizes[before[2] :]
         self.prepared, self._values, self._columns = kept
         return False
-
-    def stored(self, node: Node) -> Form:
-        """The form of `node`, whose rows are from now on written to one more tensor, after those outside."""
-        held, form = self._value(node), self._form(node)
-        self.program.append(Instruction(Op.STORE, held.width, x=held, outside=[len(self.outside) + self._stored]))
-        self._stored += 1
-        return form
 
     def _known(self, node: Node) -> Callable[[Node], None] | None:
         target: Any = node.target
@@ -145,82 +78,6 @@ class Assembly:
             aten.stack.default: self._stacked,
         }
         return by_target.get(target)
-
-    # What nodes are.
-
-    def _form(self, node: Node) -> Form:
-        """The form of a node's value. Raises Unknown where it is none."""
-        tensor = value(node)
-        if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.bfloat16, torch.float32):
-            raise Unknown
-        if self.program and tensor.dtype != self.dtype:
-            raise Unknown
-        self.dtype = tensor.dtype
-        match list(map(plain, tensor.shape)):
-            case [self._rows.texts, tokens, int(width)] if tokens == self._rows.tokens or (
-                self._one_token and tokens == 1
-            ):
-                return Form(width)
-            case [self._rows.rows, int(width)]:
-                return Form(width, flat=True)
-            case [self._rows.texts, self._rows.tokens, int(heads), int(channels)]:
-                return Form(heads * channels, heads=heads)
-            case [self._rows.texts, int(heads), self._rows.tokens, int(channels)]:
-                return Form(heads * channels, heads=heads, heads_first=True)
-        raise Unknown
-
-    def _value(self, node: Any) -> Value:
-        """The value of `node`, loaded if it is from outside."""
-        if node in self._columns and node not in self._values:
-            form, (source, columns) = self._form(node), self._columns[node]
-            read = self._value(source)
-            self._write_slot(node, Instruction(Op.PICK, form.width, x=read, inner=read.width,
-                                               weight=torch.tensor(columns)))  # fmt: skip
-        if node not in self._values:
-            form = self._form(node)
-            number = self._number(node)
-            self.prepared[number] = form.rows
-            if not self.program:
-                self.rows_of = number, form.width
-            if not form.flat:
-                self._has_texts(number)
-            self._write_slot(node, Instruction(Op.LOAD, form.width, outside=[number]))
-        return self._values[node]
-
-    def _number(self, node: Node) -> int:
-        if node in self._values or node in self.nodes:
-            raise Unknown
-        if node not in self.outside:
-            self.outside.append(node)
-        return self.outside.index(node)
-
-    def _has_texts(self, number: int) -> None:
-        if self.texts_of is None:
-            self.texts_of = number
-
-    def _size(self, node: Node, axis: int) -> int:
-        place = self._number(node), axis
-        if place not in self.sizes:
-            self.sizes.append(place)
-        return self.sizes.index(place)
-
-    def _write_slot(self, node: Node, instruction: Instruction) -> None:
-        instruction.out = len(self.program)
-        self.program.append(instruction)
-        self._values[node] = Value(instruction.out, 0, instruction.width)
-
-    def _weight(self, node: Any, *shape: int) -> Tensor | None:
-        """A weight of the model's dtype, of this shape; vectors are contiguous."""
-        if node is None:
-            return None
-        found = constant(self._module, node)
-        if found is None or found.dtype != self.dtype or found.shape != shape:
-            raise Unknown
-        if len(shape) == 1 and not found.is_contiguous():
-            raise Unknown
-        return found.detach()
-
-    # What they become.
 
     def _view(self, node: Node) -> None:
         source: Any = node.args[0]
@@ -286,15 +143,6 @@ class Assembly:
             Op.NORM, form.width, x=read, norm_weight=self._of_norm(weight, inner), norm_bias=self._of_norm(bias, inner),
             epsilon=epsilon, centred=centred, heads=heads, inner=inner,
         ))  # fmt: skip
-
-    def _of_norm(self, node: Any, width: int) -> Tensor | None:
-        """A vector of weights in fp32, in which the kernels compute norms."""
-        if node is None:
-            return None
-        found = constant(self._module, node)
-        if found is None or found.dtype not in (self.dtype, torch.float32) or found.shape != (width,):
-            raise Unknown
-        return self._packed.of(found, widened)
 
     def _wide_norm(self, node: Node) -> None:
         weight, epsilon, centred = node.args[2:]
@@ -489,15 +337,6 @@ class Assembly:
             made.bias_texts, made.bias_heads, made.bias_rows = (self._size(bias, axis) for axis in range(3))
         self._write_slot(node, made)
 
-    def _require_buffers(self, *buffers: Any) -> None:
-        """Caches of these texts, which are inputs of the graph and so contiguous: in fp32, or in the model's bf16."""
-        for buffer in buffers:
-            if buffer.op != "placeholder" or value(buffer).dtype not in (torch.float32, self.dtype):
-                raise Unknown
-            if plain(value(buffer).shape[0]) != self._rows.texts:
-                raise Unknown
-            self._has_texts(self._number(buffer))
-
 
 def _is_short(buffer: Any) -> bool:
     return bool(value(buffer).dtype == torch.bfloat16)
@@ -532,15 +371,3 @@ def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:
     if found is None:
         raise Unknown
     return tuple(found.shape)
-
-
-def laid_out(weight: Tensor) -> Tensor:
-    """A weight [N, K] as `kernels.c` reads it."""
-    weight, (outputs, inner) = weight.contiguous(), weight.shape
-    made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
-    library().pack(weight.data_ptr(), made.data_ptr(), outputs, inner, weight.dtype == torch.bfloat16)
-    return made
-
-
-# Of a linear map's weights, by the bits of their levels; 0: they are numbers of the model.
-LAYOUTS: dict[int, Callable[[Tensor], Tensor]] = {0: laid_out, 8: partial(packed, bits=8), 4: partial(packed, bits=4)}

@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from specbench.engine.native.segments import Call, Places, RawChoice, lines
+from specbench.engine.native.runs import Call, Places, lines
 from specbench.engine.session import DonePass, PassPlan, require_readable
-from specbench.kernels import RawSampling, library
+from specbench.kernels import library
+from specbench.kernels.structures import RawChoice, RawPass, RawPasses, RawReader, RawSampling
 from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers, uniforms
 
 MOST_PASSES = 256  # of a call
@@ -57,35 +58,6 @@ class PassNumbers(NamedTuple):
     uniform_PG: Tensor
     trial_PG: Tensor
     next_P1: Tensor
-
-
-class RawReader(ctypes.Structure):
-    """`Reader` of kernels.c."""
-
-    _fields_ = [
-        ("steps", ctypes.c_void_p), ("placed", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("most", "length", "capacity")),
-        ("arena", ctypes.c_void_p), ("logits", ctypes.c_void_p), ("choice", RawChoice), ("ran_s", ctypes.c_double),
-    ]  # fmt: skip
-
-
-class RawPass(ctypes.Structure):
-    """`Pass` of kernels.c."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("drafted", "accepted", "emitted")),
-        *((name, ctypes.c_double) for name in ("drafted_s", "verified_s", "over_s", "draft_ran_s", "target_ran_s")),
-    ]  # fmt: skip
-
-
-class RawPasses(ctypes.Structure):
-    """`Passes` of kernels.c."""
-
-    _fields_ = [
-        ("tokens", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("length", "end", "gamma", "most", "given")),
-        ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
-    ]  # fmt: skip
 
 
 def _done(one: RawPass, drafted: list[int], emitted: list[int]) -> DonePass:

@@ -26,8 +26,9 @@ from specbench.engine.capture.program import ROUNDING, Step, largest_difference,
 from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
 from specbench.engine.layout import Layout, chain
-from specbench.engine.native.model import Lookups, NativeSession
-from specbench.engine.native.segments import WholeStep
+from specbench.engine.native.lookups import Lookups
+from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.whole import WholeStep
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attend, mask_bias
 from specbench.methods.dflash.network import BlockCache, BlockDrafter

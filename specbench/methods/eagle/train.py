@@ -23,6 +23,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
+from specbench.engine.cache_names import cache_of
 from specbench.engine.eager.parts import Taps, layer_list
 from specbench.methods.decoder_layer import DraftLayer, Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
@@ -119,7 +120,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         features = torch.cat(taps.taken(), -1) if taps.depths else states[-1]
         source = None
         if self.trained.shape.layer.crosses:
-            last = output.past_key_values.cross_attention_cache.layers[-1]
+            last = cache_of(output).cross_attention_cache.layers[-1]
             visible = given["attention_mask"][:, None, None, :] != 0
             source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
         return TargetOutput(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)

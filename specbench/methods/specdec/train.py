@@ -16,6 +16,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from specbench.engine.cache_names import cache_of
 from specbench.engine.eager.parts import layer_list
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias
@@ -71,7 +72,7 @@ class SpecDecLearner(FrozenTargetLearner[TargetOutput]):
     def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         output = self.target(**given, use_cache=True)
         visible = given["attention_mask"][:, None, None, :] != 0
-        layers = output.past_key_values.cross_attention_cache.layers
+        layers = cache_of(output).cross_attention_cache.layers
         cached = [layers[number] for number in self.trained.layers]
         sources = [Source(one.keys, one.values, mask_bias(visible, one.keys.dtype)) for one in cached]
         return TargetOutput(output.logits, given["decoder_input_ids"], sources)

@@ -1,0 +1,267 @@
+/* A step: its instructions one after another, by a team of threads. */
+
+/* Where the threads of a call wait for each other, dozens of times a step: cheaper than OpenMP's own barrier. */
+typedef struct { int arrived, turn; } Barrier;
+
+static void wait_for_all(Barrier *barrier, int threads) {
+    if (threads == 1) return;
+    int turn = __atomic_load_n(&barrier->turn, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&barrier->arrived, 1, __ATOMIC_ACQ_REL) == threads) {
+        __atomic_store_n(&barrier->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&barrier->turn, turn + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int64_t waited = 0; __atomic_load_n(&barrier->turn, __ATOMIC_ACQUIRE) == turn; waited++) {
+        if (waited >= 1 << 10) sched_yield(); /* some 50 us: another thread has lost its core, and may want this one */
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* Fetch the first weights that this thread reads of the next linear map. */
+static void fetch_next(const Instruction *it, const Instruction *end, int thread, int threads) {
+    while (it < end && it->op != LINEAR) it++;
+    if (it == end) return;
+    int64_t blocks = (it->width + BLOCK - 1) / BLOCK, first = blocks * thread / threads;
+    int64_t size = block_bytes(it);
+    int64_t bytes = (blocks * (thread + 1) / threads - first) * size;
+    fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
+}
+
+/* Set the addresses that depend on the place in the text. */
+static void place_parts(const Step *step) {
+    for (const Part *part = step->parts; part < step->parts + step->part_count; part++)
+        for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
+}
+
+/* x y + pick(x) z of some columns, where y and z have a period: by columns whose picked ones follow each other, too. */
+static __attribute__((noinline)) void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out,
+                                             int64_t rows, int64_t first, int64_t end) {
+    const int64_t *columns = it->weight;
+    for (int64_t i = first, n; i < end; i += n) {
+        int64_t j = i % it->period, is_negative = columns[i] < 0, from = is_negative ? ~columns[i] : columns[i];
+        for (n = 1; i + n < end && j + n < it->period && columns[i + n] == columns[i] + (is_negative ? -n : n);) n++;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *straight = x + r * it->x.stride + i, *turned = x + r * it->x.stride + from;
+            const float *cosine = y + r * it->y.stride + j, *sine = z + r * it->z.stride + j;
+            for (int64_t c = 0; c < n; c += LANES) {
+                int64_t some = n - c < LANES ? n - c : LANES;
+                bits other = (bits)some_numbers(turned, c, some, 0);
+                if (is_negative) other ^= 0x80000000u;
+                vec sum = some_numbers(straight, c, some, 0) * some_numbers(cosine, c, some, 0);
+                vec more = (vec)other * some_numbers(sine, c, some, 0);
+                if (it->short_floats) sum = shortened(sum), more = shortened(more);
+                sum += more;
+                put(it->short_floats ? shortened(sum) : sum, out + r * it->out.stride + i + c, 0, some);
+            }
+        }
+    }
+}
+
+/* Sums or products of `count` numbers each. */
+static void both(const float *x, const float *y, float *out, int64_t count, int64_t op, int64_t is_short) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t some = count - i < LANES ? count - i : LANES;
+        vec a = some_numbers(x, i, some, 0), b = some_numbers(y, i, some, 0), v = op == ADD ? a + b : a * b;
+        put(is_short ? shortened(v) : v, out + i, 0, some);
+    }
+}
+
+/* What a thread runs of an instruction: its operands in the arena, which columns are its own, and its room. */
+typedef struct {
+    const Step *step; const Instruction *it;
+    float *out; const float *x, *y, *z;
+    int64_t rows, first, end;
+    float *scratch, *shared; Barrier *barrier;
+    int thread, threads;
+} Work;
+
+/* Rows of a table, by the ids of new tokens, or of a tensor. */
+static void load_rows(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
+    EACH_PART(w->step)
+        for (int64_t r = 0; r < part->rows; r++) {
+            const void *read = part->outside[it->outside[0]];
+            int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
+            const char *from = it->op == LOAD ? read : it->weight;
+            float *to = w->out + (first_row + r) * it->out.stride + first;
+            if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
+                for (int64_t i = 0; i < count; i++) to[i] = NAN;
+                continue;
+            }
+            from += (row * it->width + first) * (s ? 2 : 4);
+            if (s) widen_all((const uint16_t *)from, to, count);
+            else memcpy(to, from, count * sizeof(float));
+        }
+}
+
+static void store_rows(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
+    EACH_PART(w->step)
+        for (int64_t r = 0; r < part->rows; r++) {
+            const float *from = w->x + (first_row + r) * it->x.stride + first;
+            char *to = (char *)part->outside[it->outside[0]] + (r * it->width + first) * (s ? 2 : 4);
+            if (s) take_short(from, (uint16_t *)to, count);
+            else memcpy(to, from, count * sizeof(float));
+        }
+}
+
+static void norm_heads(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t all = w->rows * it->heads;
+    for (int64_t u = all * w->thread / w->threads; u < all * (w->thread + 1) / w->threads; u++) {
+        int64_t r = u / it->heads, at = u % it->heads * it->inner;
+        norm_rows(it, w->x + r * it->x.stride + at, it->x.stride, w->out + r * it->out.stride + at, 0, it->out.stride, it->inner, 1);
+    }
+}
+
+static void map_linearly(const Work *w) {
+    const Instruction *it = w->it;
+    linear(it, w->x, it->x.stride, w->out, it->residual ? w->y : 0, w->rows, w->scratch, w->thread, w->threads);
+    fetch_next(it + 1, w->step->program + w->step->count, w->thread, w->threads);
+}
+
+/* Columns of x, and of y if there is one. */
+static void pick_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t i = w->first; i < w->end; i++)
+            w->out[r * it->out.stride + i] = picked(w->x + r * it->x.stride, it->residual ? w->y + r * it->y.stride : 0,
+                                                    ((const int64_t *)it->weight)[i], it->inner);
+}
+
+/* Columns of x, each to its own place; minus infinity elsewhere. */
+static void spread_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++) {
+        float *to = w->out + r * it->out.stride;
+        for (int64_t i = w->first; i < w->end; i++) to[i] = -INFINITY;
+        for (int64_t i = 0; i < it->inner; i++) {
+            int64_t place = ((const int64_t *)it->weight)[i];
+            if (place >= w->first && place < w->end) to[place] = w->x[r * it->x.stride + i];
+        }
+    }
+}
+
+/* Heads of states to slots of their text's buffer. */
+static void write_heads(const Work *w) {
+    const Instruction *it = w->it;
+    EACH_PART(w->step) {
+        int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
+        const int64_t *slot = part->outside[it->outside[1]];
+        for (int64_t h = it->heads * w->thread / w->threads; h < it->heads * (w->thread + 1) / w->threads; h++)
+            for (int64_t r = 0; r < part->rows; r++) {
+                const float *from = w->x + (first_row + r) * it->x.stride + h * it->inner;
+                int64_t at = ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner;
+                if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + at, it->inner);
+                else memcpy((float *)part->outside[it->outside[0]] + at, from, it->inner * sizeof(float));
+            }
+    }
+}
+
+static void attend_heads(const Work *w) {
+    const Instruction *it = w->it;
+    if (!is_blocked(it)) {
+        attend(it, w->step, w->x, w->y, w->z, w->out, w->scratch, w->thread, w->threads);
+        return;
+    }
+    attend_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
+    if (!shares_blocks(it, w->step, w->threads)) return;
+    wait_for_all(w->barrier, w->threads);
+    add_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
+}
+
+/* Each column by itself, with a number or a column of y. */
+static void by_column(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t i = w->first, j = w->first % it->period; i < w->end; i++, j = j + 1 == it->period ? 0 : j + 1) {
+            float v = w->x[r * it->x.stride + i];
+            switch (it->op) {
+            case ADD: v += w->y[r * it->y.stride + j]; break;
+            case MUL: v *= w->y[r * it->y.stride + j]; break;
+            case SCALE: v *= (float)it->scale; break;
+            case DIVIDE: v /= (float)it->scale; break;
+            case SHIFT: v += (float)it->scale; break;
+            default: v = power(v, (float)it->scale);
+            }
+            w->out[r * it->out.stride + i] = rounded(v, it->short_floats);
+        }
+}
+
+static void add_or_multiply(const Work *w) {
+    const Instruction *it = w->it;
+    if (it->period != it->width) {
+        by_column(w);
+        return;
+    }
+    for (int64_t r = 0; r < w->rows; r++)
+        both(w->x + r * it->x.stride + w->first, w->y + r * it->y.stride + w->first, w->out + r * it->out.stride + w->first,
+             w->end - w->first, it->op, it->short_floats);
+}
+
+static void activate_columns(const Work *w) {
+    const Instruction *it = w->it;
+    for (int64_t r = 0; r < w->rows; r++) {
+        float *to = w->out + r * it->out.stride + w->first;
+        activate_all(w->x + r * it->x.stride + w->first, to, w->end - w->first, it->op);
+        if (it->short_floats) round_all(to, w->end - w->first);
+    }
+}
+
+static void run_instruction(const Work *w) {
+    switch (w->it->op) {
+    case EMBED: case LOAD: load_rows(w); break;
+    case STORE: store_rows(w); break;
+    case NORM: norm_heads(w); break;
+    case LINEAR: map_linearly(w); break;
+    case PICK: pick_columns(w); break;
+    case SPREAD: spread_columns(w); break;
+    case ROTATE: rotate(w->it, w->x, w->y, w->z, w->out, w->rows, w->first, w->end); break;
+    case WRITE: write_heads(w); break;
+    case ATTEND: attend_heads(w); break;
+    case ADD: case MUL: add_or_multiply(w); break;
+    case SCALE: case SHIFT: case POWER: case DIVIDE: by_column(w); break;
+    default: activate_columns(w);
+    }
+}
+
+static void run_step(const Step *step, float *arena, float *scratch, float *shared, Barrier *barrier, int thread, int threads) {
+    int64_t rows = step->rows, is_tiled = has_tiles && step->program->short_floats;
+    if (is_tiled) shape_tiles(rows);
+    for (const Instruction *it = step->program; it < step->program + step->count; it++) {
+        Work work = {step, it, .rows = rows, .first = it->width * thread / threads, .end = it->width * (thread + 1) / threads,
+                     .scratch = scratch, .shared = shared, .barrier = barrier, .thread = thread, .threads = threads};
+        work.out = arena + it->out.at * rows + it->out.column, work.x = arena + it->x.at * rows + it->x.column;
+        work.y = arena + it->y.at * rows + it->y.column, work.z = arena + it->z.at * rows + it->z.column;
+        run_instruction(&work);
+        if (it->barrier) wait_for_all(barrier, threads);
+    }
+    if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
+}
+
+static int team(int *threads) {
+#ifdef _OPENMP
+    *threads = omp_get_num_threads();
+    return omp_get_thread_num();
+#else
+    *threads = 1;
+    return 0;
+#endif
+}
+
+/* Run a step. `scratch` has `scratch_size` floats for each thread, and behind them what they share. */
+void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
+    Barrier barrier = {0, 0};
+    place_parts(step);
+    #pragma omp parallel num_threads(most_threads)
+    {
+        int threads, thread = team(&threads);
+        run_step(step, arena, scratch + thread * scratch_size, scratch + most_threads * scratch_size, &barrier, thread, threads);
+    }
+}

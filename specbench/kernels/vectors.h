@@ -1,0 +1,233 @@
+/* Numbers in vectors: the registers of this machine, conversions to bf16 and back, exp, and sums of lanes. */
+
+#include <math.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TILES
+#endif
+
+/* A vector is a register of this machine: one that is spread over two or four costs ten times as much. */
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(BYTES), aligned(4)));
+typedef uint16_t halves __attribute__((vector_size(BYTES / 2), aligned(2)));
+enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
+
+static inline float wide(uint16_t b) { uint32_t u = (uint32_t)b << 16; float f; memcpy(&f, &u, 4); return f; }
+
+static inline uint16_t narrow(float f) {
+    uint32_t u; memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+static inline float rounded(float f, int64_t is_short) { return is_short ? wide(narrow(f)) : f; }
+
+/* `v` rounded to bf16, as `narrow` does, but for numbers below 1.2e-38 and the bits of a NaN. */
+static inline vec shortened(vec v) {
+#ifdef __AVX512BF16__
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+#else
+    bits u = (bits)v, nan = (bits)((u & 0x7fffffffu) > 0x7f800000u);
+    return (vec)((~nan & (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) | (nan & 0x7fc00000u));
+#endif
+}
+
+static inline float weight_at(const void *weight, int64_t i, int64_t is_short) {
+    return is_short ? wide(((const uint16_t *)weight)[i]) : ((const float *)weight)[i];
+}
+
+/* Loops over numbers that do not overlap, which the compiler vectorises. */
+static void round_all(float *restrict v, int64_t count) {
+    for (int64_t i = 0; i < count; i++) v[i] = wide(narrow(v[i]));
+}
+
+static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = narrow(v[i]);
+}
+
+/* Of numbers that are bf16 already, as all values of an arena are where the model computes in it. */
+static void take_short(const float *restrict v, uint16_t *restrict out, int64_t count) {
+    int64_t i = 0;
+#ifdef __AVX512BW__
+    for (; i + 2 * LANES <= count; i += 2 * LANES) { /* the upper halves of two vectors */
+        static const uint16_t upper[2 * LANES] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                  33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+        __m512i low = _mm512_loadu_si512(v + i), high = _mm512_loadu_si512(v + i + LANES);
+        _mm512_storeu_si512(out + i, _mm512_permutex2var_epi16(low, _mm512_loadu_si512(upper), high));
+    }
+#endif
+    for (; i < count; i++) { uint32_t u; memcpy(&u, v + i, 4); out[i] = u >> 16; }
+}
+
+static void widen_all(const uint16_t *restrict v, float *restrict out, int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = wide(v[i]);
+}
+
+static void add_all(float *restrict v, const float *restrict more, int64_t count) {
+    for (int64_t i = 0; i < count; i++) v[i] += more[i];
+}
+
+/* exp for x <= 0, to 2 units in the last place; 0 below -80. In vectors: left to itself the compiler would branch. */
+static inline vec exp_below(vec x) {
+    ints kept = ~(x < -80.0f); /* a NaN is */
+    x = (vec)((ints)x & kept);
+    ints whole = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
+    vec n = __builtin_convertvector(whole, vec), r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (vec)((ints)(p * (vec)((whole + 127) << 23)) & kept);
+}
+
+/* exp((v - most) * factor) for each of v, none of which is above `most`. */
+static void raise_all(float *v, int64_t count, float most, float factor) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(v + i) = exp_below((*(vec *)(v + i) - most) * factor);
+    float left[LANES] = {0};
+    memcpy(left, v + i, (count - i) * sizeof(float));
+    *(vec *)left = exp_below((*(vec *)left - most) * factor);
+    memcpy(v + i, left, (count - i) * sizeof(float));
+}
+
+/* Weights are fetched before they are needed: past the end of a page the processor's own fetching stops, and what another
+   model has pushed out of the cache comes from memory. A product of several rows fetches the same place of its next tile,
+   or of this one where tiles are larger than what the cache nearby should hold; one row reads as fast without. */
+#define UNROLLED _Pragma("GCC unroll 16")
+#define INLINED static inline __attribute__((always_inline)) void /* sizes that a caller gives as constants are known in it */
+enum { LINE = 64, NEARBY = 1 << 17, AHEAD = 1 << 14, AT_FIRST = 1 << 15 }; /* bytes */
+
+static inline void fetch(const char *from, int64_t bytes) {
+    UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
+}
+
+/* The same of more bytes than are worth unrolling. */
+static inline void fetch_lines(const char *from, int64_t bytes) {
+    for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
+}
+
+/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
+   some tiles once a product and those of others twice. */
+static inline vec last_channels(const float *v, int64_t count) {
+#ifdef __AVX512F__
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
+#else
+    vec some = {0};
+    memcpy(&some, v, count * sizeof(float));
+    return some;
+#endif
+}
+
+/* Of `a` and then `b`, the first and the second of each two neighbours. */
+typedef struct { vec first, second; } Neighbours;
+#if BYTES == 64
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif BYTES == 32
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#endif
+static inline Neighbours neighbours(vec a, vec b) {
+#ifdef __clang__
+    return (Neighbours){__builtin_shufflevector(a, b, EVEN), __builtin_shufflevector(a, b, ODD)};
+#else
+    ints even = {EVEN};
+    return (Neighbours){__builtin_shuffle(a, b, even), __builtin_shuffle(a, b, even + 1)};
+#endif
+}
+
+/* The sums of neighbours of `a`, then those of `b`. */
+static inline vec of_neighbours(vec a, vec b) {
+    Neighbours of = neighbours(a, b);
+    return of.first + of.second;
+}
+
+static inline vec larger(vec a, vec b) {
+#ifdef __AVX512F__
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    bits is_a = (bits)(a > b);
+    return (vec)(((bits)a & is_a) | ((bits)b & ~is_a));
+#endif
+}
+
+static inline float most_of_lanes(vec v) {
+    for (int lanes = LANES; lanes > 1; lanes /= 2) {
+        Neighbours of = neighbours(v, v);
+        v = larger(of.first, of.second);
+    }
+    return v[0];
+}
+
+static inline float sum_of_lanes(vec v) {
+    for (int lanes = LANES; lanes > 1; lanes /= 2) v = of_neighbours(v, v);
+    return v[0];
+}
+
+/* The first `count` numbers of v: as floats, or to `shorts` those of a bf16 vector. */
+static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
+    if (shorts) {
+        halves h = __builtin_convertvector((bits)v >> 16, halves);
+        memcpy(shorts, &h, count * sizeof(uint16_t));
+    } else memcpy(out, &v, count * sizeof(float));
+}
+
+/* Of `a` and `b` in turn, the first and the last halves. */
+static inline Neighbours zipped(vec a, vec b) {
+#if BYTES == 64
+    const ints first = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+#elif BYTES == 32
+    const ints first = {0, 8, 1, 9, 2, 10, 3, 11};
+#else
+    const ints first = {0, 4, 1, 5};
+#endif
+#ifdef __clang__
+    Neighbours of;
+#if BYTES == 64
+    of.first = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    of.second = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif BYTES == 32
+    of.first = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    of.second = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    of.first = __builtin_shufflevector(a, b, 0, 4, 1, 5), of.second = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+    (void)first;
+    return of;
+#else
+    return (Neighbours){__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, first + LANES / 2)};
+#endif
+}
+
+/* `count` numbers of a row as a vector, bf16 ones widened; zeros behind them. */
+static inline vec some_numbers(const void *row, int64_t from, int64_t count, const int is_short) {
+    if (!is_short) return count < LANES ? last_channels((const float *)row + from, count) : *(const vec *)((const float *)row + from);
+    halves h = {0};
+    const uint16_t *numbers = (const uint16_t *)row + from;
+    if (count < LANES) memcpy(&h, numbers, count * sizeof(uint16_t));
+    else h = *(const halves *)numbers;
+    return (vec)(__builtin_convertvector(h, bits) << 16);
+}
