@@ -26,7 +26,7 @@ import torch
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.verify import Verification
-from specbench.algorithm.decoding import DecodingSpec, Trace, autoregressive, speculative
+from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.acceptance.agreement import logits_along, total_variation
 from specbench.analysis.proof import prove
@@ -39,7 +39,9 @@ from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
-from specbench.records.schema import EvidenceRecord
+from specbench.recorded import to_json
+from specbench.records.decoded import Trace
+from specbench.records.prompt_sums import Evidence
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 from specbench.text.tokenizer import load_tokenizer
@@ -262,7 +264,7 @@ def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Se
     return sorted(needed)[enough - 1] if len(needed) >= enough else None
 
 
-def fails_after(records: Sequence[EvidenceRecord], order: Sequence[int]) -> int | None:
+def fails_after(records: Sequence[Evidence], order: Sequence[int]) -> int | None:
     """After how many texts the proof fails for the first time."""
     together: Any = deepcopy(records[order[0]])
     for count, index in enumerate(order, 1):
@@ -289,7 +291,7 @@ def sampled_row(
     pairs = list(zip(prompts, texts, strict=True))
     uniform = UniformDraft(target.vocabulary_size, target.device)
     raw = [
-        [evidence(target, one, *pair, sampling).to_json() for pair in pairs]
+        [to_json(evidence(target, one, *pair, sampling)) for pair in pairs]
         for one in (uniform, ModelDraft(draft, target.vocabulary_size))
     ]
     lengths = list(map(len, texts))

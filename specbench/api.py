@@ -33,11 +33,14 @@ from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig, LoadConfig, check_choose, check_load
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.records.documents import AlphaDocument, LoadDocument, RankedRow, RecommendDocument, ValidateDocument
+from specbench.recorded import to_json
+from specbench.records.alpha_document import AlphaDocument
+from specbench.records.choosing import LoadDocument, RankedRow, RecommendDocument, ValidateDocument
 from specbench.records.marks import why_unproved
-from specbench.records.schema import RunRecord, Summary
+from specbench.records.numbers import Summary
+from specbench.records.schema import RunRecord
 from specbench.records.store import Result
-from specbench.report.alphas import draw as draw_alphas
+from specbench.report.alpha_tables import draw as draw_alphas
 from specbench.report.ranking import draw as draw_ranking
 from specbench.tasks import check_own_rows
 
@@ -166,7 +169,7 @@ class Ranking(_Shown):
         """A row for each draft and γ, the best first; intervals and costs as columns of their own."""
         import pandas as pd
 
-        return pd.json_normalize([dict(row) for row in self.record["rows"]], sep="_")
+        return pd.json_normalize(to_json(self.record["rows"]), sep="_")
 
     def _print(self) -> None:
         draw_ranking(self.record)
@@ -389,4 +392,4 @@ def _progress_stream(quiet: bool) -> Iterator[IO[str]]:
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([dict(row) for row in rows])
+    return pd.DataFrame(to_json(rows))

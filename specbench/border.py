@@ -6,9 +6,9 @@ same limits: no pipe, device or folder is opened as a file (a pipe would block f
 Unicode. Each failure is an `Unreadable`, whose message the reader prints after the file's name.
 
 The types are those of `records.schema` and `records.documents`, as they stand: `parse(text, RunRecord)` compares a
-value with a TypedDict, and the code after it may rely on what the type says. msgspec or pydantic would be a compiled
-dependency that does the same for what is a page below, would not refuse half surrogate pairs, and the same types also
-make the JSON Schema of `specbench results --schema`.
+value with a TypedDict or a dataclass (`recorded`), and the code after it may rely on what the type says. msgspec or
+pydantic would be a compiled dependency that does the same for what is a page below, would not refuse half surrogate
+pairs, and the same types also make the JSON Schema of `specbench results --schema`.
 """
 
 import functools
@@ -34,9 +34,10 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
     is_typeddict,
 )
+
+from specbench.recorded import hints_of, is_recorded, required_of
 
 LARGEST = 512 * 2**20  # bytes of a file, unpacked
 LONGEST_LINE = 64 * 2**20  # bytes or characters
@@ -159,9 +160,9 @@ def _size(count: int) -> str:
 def parse(text: str | bytes, kind: Any = object, finite: bool = True) -> Any:
     """The JSON value of `text`, of the type `kind` (`object`: any).
 
-    `kind` is made of TypedDict, list, dict, Mapping, tuple, Literal, unions and plain types. Keys that a TypedDict does
-    not name are allowed, as another version may have written them. Without `finite`, numbers may be NaN or infinite, as
-    Python writes them. Raises Unreadable.
+    `kind` is made of TypedDict, dataclass, list, dict, Mapping, tuple, Literal, unions and plain types. Keys that a
+    TypedDict or a dataclass does not name are allowed, as another version may have written them. Without `finite`,
+    numbers may be NaN or infinite, as Python writes them. Raises Unreadable.
     """
     constant = not_json if finite else None
     try:
@@ -197,8 +198,8 @@ def _check(hint: Any, finite: bool) -> Check:
     plain = PLAIN if finite else PLAIN | {float: _any_number, Any: _anything, object: _anything}
     if hint in plain:
         return plain[hint]
-    if is_typeddict(hint):
-        return _typed_dict(hint, finite)
+    if is_typeddict(hint) or is_recorded(hint):
+        return _keyed(hint, finite)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Annotated, NotRequired, Required):
         return _check(arguments[0], finite)
@@ -294,10 +295,9 @@ PLAIN: dict[Any, Check] = {
 }  # fmt: skip
 
 
-def _typed_dict(record: Any, finite: bool) -> Check:
-    hints = get_type_hints(record, include_extras=True)
-    required = frozenset(record.__required_keys__)
-    checks = {key: _check(hint, finite) for key, hint in hints.items()}
+def _keyed(record: Any, finite: bool) -> Check:
+    required = required_of(record)
+    checks = {key: _check(hint, finite) for key, hint in hints_of(record).items()}
     unnamed = _check(object, finite)
 
     def compare(value: Any, at: str, depth: int) -> None:

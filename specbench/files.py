@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from specbench.errors import MachineError
+from specbench.recorded import is_recorded, to_json
 
 
 @contextlib.contextmanager
@@ -166,14 +167,17 @@ def json_digest(value: object, length: int = 8) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """`value` as JSON that every reader takes: a number that is not finite is null."""
     try:
-        return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=to_json)
     except ValueError:
         finite = with_floats(value, lambda number: number if math.isfinite(number) else None)
         return json.dumps(finite, ensure_ascii=False, indent=indent)
 
 
 def with_floats(value: object, change: Callable[[float], float | None]) -> Any:
-    """`value`, made of what JSON has, with `change` applied to every float in it."""
+    """`value` as plain JSON, with `change` applied to every float in it."""
+    kind: Any = type(value)
+    if is_recorded(kind):
+        value = to_json(value)
     if isinstance(value, float):
         return change(value)
     if isinstance(value, Mapping):

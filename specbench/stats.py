@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, isfinite, log, sqrt
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,24 +29,13 @@ Scale = Literal["ratio", "probability", "difference"]  # log, logit, as it is
 Part = tuple[float, float]  # a relative variance, and its degrees of freedom
 
 
-class IntervalRecord(TypedDict):
-    """An estimate with its 95% interval, as records hold it; the bounds are null with fewer than two prompts."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95% interval; the bounds are None with fewer than two prompts."""
+    """An estimate with its 95% interval; the bounds are null with fewer than two prompts."""
 
     value: float
     low: float | None
     high: float | None
-
-    def to_json(self) -> IntervalRecord:
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)

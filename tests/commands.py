@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from specbench.cli import RENAMED, VERBS
+from specbench.cli import VERBS
 from specbench.cli.listing import GROUPS
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
@@ -89,7 +89,7 @@ PROSE = {"that", "reads", "or", "again", "holds", "knows", "itself", "does"}
 # What the expressions of the package's f-strings stand for in its commands, by the file they are in.
 FILLED = {
     "api": {"key": ("target", "draft", "task")},
-    "cli/compare": {"key": ("gamma",)},
+    "cli/groups": {"key": ("gamma",)},
     "cli/explain": {"100 * within": ("2",)},
     "cli/listing": {"Path(path).name": ("gpt-97m",), "group": GROUPS},
     "cli/options": {"verb": ("list",)},
@@ -232,7 +232,7 @@ def _commands_in(text: str) -> Iterator[str]:
         else:
             words = list(_words(rest))
         verb = words[0].strip(CLOSES) if words else ""
-        if verb in VERBS or verb in RENAMED:
+        if verb in VERBS:
             if len(words) > 1:
                 line = " ".join(["specbench", *words])
                 if not re.search(r"(experiment|recipe)=NAME", line):  # a pattern, not a command

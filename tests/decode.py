@@ -6,10 +6,11 @@ from specbench.algorithm import decoding
 from specbench.algorithm.acceptance.base import AcceptanceRule, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.onehot import accept_onehot
-from specbench.algorithm.decoding import DecodingSpec, Trace
+from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.session import Model, Prompt
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 
 

@@ -13,9 +13,10 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.algorithm.draft import Draft
 from specbench.analysis.proof import Proof, prove
-from specbench.analysis.proof.evidence import Evidence, evidence
+from specbench.analysis.proof.evidence import evidence
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.prompt_sums import Evidence
 from specbench.sampling import Sampling, draw, standardise
 
 WORDS = 16
@@ -41,7 +42,7 @@ LENGTH = 40
 
 
 def raw(found: Evidence) -> dict[str, object]:
-    return {"proof": found.to_json()}
+    return {"proof": found}
 
 
 def proof_of(

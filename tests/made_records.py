@@ -14,7 +14,9 @@ from specbench.config.rules import AcceptKeys
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
-from specbench.records.schema import Quality
+from specbench.records.decoded import Pass, Trace
+from specbench.records.numbers import Quality
+from specbench.records.prediction import DraftingPlan
 
 EOS = 1
 
@@ -80,7 +82,7 @@ def record(
         "accept": "exact", "prompts_cut": 0, "warmup_s": 0.1, "processes": 1,
     }  # fmt: skip
     unscored = dict.fromkeys(get_type_hints(Quality))
-    choice = {"requested": gamma, "gamma": gamma}
+    choice = DraftingPlan(gamma, gamma)
     more = str({key: value for key, value in summary.items() if key != "created"})
     said = {key.removeprefix("summary_"): value for key, value in summary.items()}
     return {
@@ -125,28 +127,24 @@ def _prompt(index: int, gamma: int, alpha: float, c: float, draw: np.random.Gene
     step_s = 0.004
     length = int(draw.integers(8, 20))
     text = [*(int(token) for token in draw.integers(2, 100, length - 1)), EOS]
-    passes: list[dict[str, Any]] = []
+    passes: list[Pass] = []
     done = 0
     while done < length:
         drafted = min(gamma, length - done)
         accepted = int((draw.random(drafted) < alpha).cumprod().sum())
         tokens = [t if i < accepted else (t + 1) % 98 + 2 for i, t in enumerate(text[done : done + drafted])]
         emitted = min(accepted + 1, length - done)
-        passes.append({
-            "drafted": drafted, "accepted": accepted, "emitted": emitted, "tokens": tokens,
-            "draft_s": drafted * c * step_s, "verify_s": 1.1 * step_s, "accept_s": 0.1 * step_s,
-        })  # fmt: skip
+        times = {"draft_s": drafted * c * step_s, "verify_s": 1.1 * step_s, "accept_s": 0.1 * step_s}
+        passes.append(Pass(drafted, accepted, emitted, **times, tokens=tokens))
         done += emitted
-    spent = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
+    spent = sum(p.draft_s + p.verify_s + p.accept_s for p in passes)
     beta = (draw.random(length) < alpha).astype(float) if greedy else draw.beta(4 * alpha, 4 * (1 - alpha), length)
-    way = {"text": "text", "tokens": text, "start_s": 0.006}
+    way: dict[str, Any] = {"text": "text", "tokens": text, "start_s": 0.006}
     return {
         "index": index, "prompt": f"prompt {index}", "reference": "text", "difference": None, "beta": beta.tolist(),
         "prompt_tokens": 4,
-        "baseline": way | {
-            "decode_s": length * step_s, "steps_s": [step_s] * length, "passes": [], "draft_start_s": 0.0,
-        },
-        "speculative": way | {"decode_s": spent, "steps_s": [], "passes": passes, "draft_start_s": 0.001},
+        "baseline": Trace(**way, decode_s=length * step_s, steps_s=[step_s] * length),
+        "speculative": Trace(**way, decode_s=spent, passes=passes, draft_start_s=0.001),
     }  # fmt: skip
 
 

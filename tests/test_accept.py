@@ -64,7 +64,7 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     summary = record["summary"]
     assert code == 0 and summary["accept"] == "lenient l=1e-12" and "-lenient-1e-12-" in record["run_id"]
     assert all(prompt["difference"] is None for prompt in record["prompts"])
-    same = [p["baseline"]["tokens"] == p["speculative"]["tokens"] for p in record["prompts"]]
+    same = [p["baseline"].tokens == p["speculative"].tokens for p in record["prompts"]]
     assert summary["identical"] == sum(same) / len(same) < 1
     assert summary["lossy"] and summary["speedup_measured"] is not None
     assert summary["alpha"] == pytest.approx(exact["alpha"]) and summary["alpha_rule"] > summary["alpha"]
@@ -118,7 +118,7 @@ def test_policies_that_need_no_probe(run, overrides: list[str], temperature: int
     assert code == 0 and summary["lossless"] and summary["gamma"] is None
     assert summary["gamma_requested"] in out and summary["speedup_predicted"] is None
     assert summary["identical"] == (1.0 if temperature == 0 else None)
-    drafted = {a_pass["drafted"] for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]}
+    drafted = {a_pass.drafted for prompt in record["prompts"] for a_pass in prompt["speculative"].passes}
     assert max(drafted) <= 9
 
 

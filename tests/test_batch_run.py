@@ -24,7 +24,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def texts(record: dict) -> list[tuple[list[int], list[int]]]:  # type: ignore[type-arg]
-    return [(one["baseline"]["tokens"], one["speculative"]["tokens"]) for one in record["prompts"]]
+    return [(one["baseline"].tokens, one["speculative"].tokens) for one in record["prompts"]]
 
 
 # Each engine, each kind of model and each temperature; texts at T = 1 differ where a row's logits or its draws do.
@@ -55,8 +55,8 @@ def test_rows_that_verify_nothing_beside_trees_of_lookahead_tokens_are_lossless(
     assert code == 0 and "100.0%" in out, err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["lossless"]
     assert all(alone == speculative for alone, speculative in texts(record)) and len(record["prompts"]) == 9
-    passes = [one for prompt in record["prompts"] for one in prompt["speculative"]["passes"]]
-    assert {0, 3} <= {one["drafted"] for one in passes}  # both kinds of rows occur
+    passes = [one for prompt in record["prompts"] for one in prompt["speculative"].passes]
+    assert {0, 3} <= {one.drafted for one in passes}  # both kinds of rows occur
 
 
 @pytest.mark.full
@@ -65,11 +65,11 @@ def test_time_belongs_to_a_pass_of_the_batch(folders: Folders, many: Path, tmp_p
     summary, prompts = record["summary"], record["prompts"]
     for way in ("baseline", "speculative"):
         for trace in (prompt[way] for prompt in prompts):
-            times = trace["steps_s"] or [one["draft_s"] + one["verify_s"] + one["accept_s"] for one in trace["passes"]]
-            assert len(trace["rows"]) == len(times) and set(trace["rows"]) <= {1, 2, 3}
-            shares = [time / rows for time, rows in zip(times, trace["rows"], strict=True)]
-            assert trace["decode_s"] == pytest.approx(sum(shares))
-    alone_s = sum(prompt["baseline"]["decode_s"] for prompt in prompts)
+            times = trace.steps_s or [one.draft_s + one.verify_s + one.accept_s for one in trace.passes]
+            assert len(trace.rows) == len(times) and set(trace.rows) <= {1, 2, 3}
+            shares = [time / rows for time, rows in zip(times, trace.rows, strict=True)]
+            assert trace.decode_s == pytest.approx(sum(shares))
+    alone_s = sum(prompt["baseline"].decode_s for prompt in prompts)
     assert summary["tokens_per_second_baseline"] == pytest.approx(summary["tokens"] / alone_s)
     assert summary["speedup_measured"] == pytest.approx(
         summary["tokens_per_second"] / summary["tokens_per_second_baseline"]

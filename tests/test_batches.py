@@ -15,7 +15,7 @@ from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative
+from specbench.algorithm.decoding import DecodingSpec, autoregress, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Heuristic
 from specbench.algorithm.tree_draft import TreeDraft
@@ -29,6 +29,7 @@ from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling, before_argmax
 from specbench.theory.trees import ByConfidence, TreeShape
 

@@ -159,7 +159,7 @@ def of_prompts(record: Any, mode: str) -> list[tuple[int, ...]]:
     names = ["prompt_read", "prompt_copied"]
     if mode == "speculative":
         names += ["draft_prompt_read", "draft_prompt_copied"]
-    return [tuple(prompt[mode][name] for name in names) for prompt in record["prompts"]]
+    return [tuple(getattr(prompt[mode], name) for name in names) for prompt in record["prompts"]]
 
 
 @pytest.mark.covering

@@ -14,7 +14,7 @@ from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.bench import PROMPT_LENGTHS, Bench, Row, _row, bench, table, write
+from specbench.bench.bench import PROMPT_LENGTHS, Bench, _row, bench, table, write
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
@@ -22,6 +22,7 @@ from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.records.timed_documents import BenchRow as Row
 from specbench.sampling import Sampling
 
 ENDS = frozenset({1})

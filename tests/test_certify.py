@@ -15,10 +15,9 @@ from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
-from specbench.analysis.proof import (
+from specbench.analysis.proof import Proof, Statistic
+from specbench.analysis.proof.certificate import (
     Certificate,
-    Proof,
-    Statistic,
     greedy_certificate,
     greedy_power,
     sampled_certificate,
@@ -147,7 +146,7 @@ def test_a_near_tie_excuses_no_other_token(text: list[int]) -> None:
     found = difference(target, WIDE, own, text)
     fault = next(index for index, token in enumerate(text) if token not in (3, 5))
     assert found is not None and not found.is_rounding and found.position == fault
-    assert found.to_json()["departures"] == sum(token != 3 for token in text[: fault + 1])
+    assert found.departures == sum(token != 3 for token in text[: fault + 1])
 
 
 def test_the_noise_of_another_row_excuses_nothing() -> None:

@@ -286,7 +286,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     assert found["config"]["gamma"] == "auto" and f"γ={best['gamma']} (auto)" in out
     adaptive = store.read(store.record_file(tmp_path, rows["adaptive"]["run_id"]))
     assert rows["adaptive"]["gamma"] is None and rows["adaptive"]["speedup_predicted"] is None
-    used = {p["drafted"] for one in adaptive["prompts"] for p in one["speculative"]["passes"]}
+    used = {p.drafted for one in adaptive["prompts"] for p in one["speculative"].passes}
     assert used and "γ=adaptive" in out
     assert rows["adaptive"]["lossless"] and rows["adaptive"]["identical"] == 1.0
     for row in rows.values():

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench.algorithm.decoding import Pass, Trace
-from specbench.analysis.proof.departures import Difference
 from specbench.choose.prediction_error import Decoded
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records.catalog import Catalog
+from specbench.records.decoded import Pass, Trace
+from specbench.records.prompt_sums import Difference
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -174,7 +174,9 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
 ) -> None:
     monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
     monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
-    monkeypatch.setattr("specbench.experiment.measure.difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
+    monkeypatch.setattr(
+        "specbench.experiment.measure.difference", lambda *_: Difference(3, margin=5.0, noise=0.1, is_rounding=False)
+    )
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     assert main(["recommend", "--validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0

@@ -92,31 +92,6 @@ def test_unknown_verbs_and_the_version(capfd: Capture) -> None:
     assert capfd.readouterr().out.strip()
 
 
-@pytest.mark.parametrize(
-    ("typed", "now"),
-    [
-        ("validate 'draft=[a,b]' rounds=24", "recommend --validate 'draft=[a,b]' rounds=24"),
-        ("misses", "recommend --validate"),
-        ("plan RUN", "explain RUN --within 2%"),
-        ("plan RUN within=0.1", "explain RUN within=0.1"),
-        ("plan --help", "explain --help"),
-        ("export 'A B' --as profile", "results 'A B' --as profile"),
-        ("export RUN", "results RUN --as profile"),
-        ("check --against=b.json --write", "compare --baseline=b.json --write"),
-        ("check --against b.json", "compare --baseline b.json"),
-        ("check against=b.json", "compare baseline=b.json"),
-        ("check", "compare --baseline FILE"),
-        ("beam u=4,8 width=4", "bench beam u=4,8 width=4"),
-        ("beam --help", "bench beam --help"),
-    ],
-)
-def test_a_former_verb_answers_with_the_line_to_type(typed: str, now: str, capfd: Capture) -> None:
-    verb, *words = shlex.split(typed)
-    assert main([verb, *words]) == 2
-    assert capfd.readouterr() == ("", f"specbench: {verb}: is now: specbench {now}\n")
-    assert now.split()[0] in VERBS and verb not in VERBS
-
-
 def test_verbs_are_grouped_by_purpose(capfd: Capture) -> None:
     assert main(["--help"]) == 0
     out = capfd.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.analysis.forecast.contexts import AtContext, best_at, crossings, forecast, held_out, said
+from specbench.analysis.forecast.context_lengths import AtContext, best_at, crossings, forecast, held_out, said
 from specbench.cli import main
 from specbench.config.keys import tokens_of
 from specbench.config.model import ModelConfig

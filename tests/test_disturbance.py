@@ -1,6 +1,5 @@
 """A disturbed run is marked, and no verb uses its times."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import called, small_run
+from made_passes import made_trace
 from made_records import make
 
 from specbench.analysis.costs.core_time import CoreTime, between, core_times, least_disturbed
@@ -16,9 +16,11 @@ from specbench.api import DisturbedWarning, Run
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.frame import Records, drawing_folder, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import drawing_folder, keep
 from specbench.report import figures, tables
-from specbench.report.summary_text import largest_loss, remarks
+from specbench.report.remarks import remarks
+from specbench.report.summary_text import largest_loss
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -28,7 +30,7 @@ SIGNS = "it waited for a core 40% of its time"
 
 
 def prompts(steps: list[list[float]], load: dict[str, float] | None = None) -> list[dict[str, Any]]:
-    return [{"baseline": {"steps_s": one}, "load": load} for one in steps]
+    return [{"baseline": made_trace(steps_s=one), "load": load} for one in steps]
 
 
 def even(texts: int = 20, length: int = 12, seed: int = 0) -> list[list[float]]:
@@ -97,8 +99,7 @@ def test_what_cannot_be(changes: dict[str, float | None], said: str | None) -> N
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name.removesuffix(".json.gz"))
 def test_no_kept_record_was_disturbed(file: Path) -> None:
     """They hold no load: their own steps decide."""
-    with gzip.open(file, "rt", encoding="utf-8") as opened:
-        record = json.load(opened)
+    record = store.read(file)
     found = disturbance(record["prompts"], record["summary"])
     assert found.signs == [] and found.unevenness is not None
 

@@ -155,12 +155,12 @@ def test_a_run_on_a_folder(kind: str, how: str, folders: Path, tmp_path: Path, c
     ]  # fmt: skip
     assert main(["run", *words, *how.split()]) == 0
     record = newest(tmp_path)
-    summary, passes = record["summary"], record["prompts"][0]["speculative"]["passes"]
+    summary, passes = record["summary"], record["prompts"][0]["speculative"].passes
     assert summary["lossless"] and summary["engine"] == ENGINES[-1] and 0 < summary["expert_share"] < 1
     assert summary["identical"] == (None if "temperature" in how else 1)
     layers = 1 if kind == "deepseek_v3" else 2
-    assert all(len(one["experts"]) == layers and min(one["experts"]) >= 2 for one in passes)
-    assert 1 <= summary["experts_read"] <= 8 * (1 + max(one["drafted"] for one in passes))
+    assert all(len(one.experts) == layers and min(one.experts) >= 2 for one in passes)
+    assert 1 <= summary["experts_read"] <= 8 * (1 + max(one.drafted for one in passes))
     capfd.readouterr()
     if how != "batch=2":
         assert main(["explain", "--results", str(tmp_path)]) == 0

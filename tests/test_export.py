@@ -13,10 +13,11 @@ from records.test_schema import faults
 from specbench.analysis.acceptance.strata import range_of
 from specbench.analysis.profile import profile_of_runs, profile_of_scores
 from specbench.cli import main
-from specbench.cli.results import json_schema
 from specbench.errors import UserError
 from specbench.records import store
-from specbench.records.documents import PROFILE_VERSION, Profile, write_document
+from specbench.records.documents import write_document
+from specbench.records.json_schema import json_schema
+from specbench.records.profile_document import PROFILE_VERSION, Profile
 
 Capture = pytest.CaptureFixture[str]
 
@@ -85,8 +86,8 @@ def test_a_batch_has_its_own_schedule_and_each_row_its_share(tmp_path: Path, cap
     record = store.read(file)
     record["summary"]["batch"] = 4
     for prompt in record["prompts"]:
-        prompt["baseline"]["rows"] = [4] * len(prompt["baseline"]["steps_s"])
-        prompt["speculative"]["rows"] = [2] * len(prompt["speculative"]["passes"])
+        prompt["baseline"].rows = [4] * len(prompt["baseline"].steps_s)
+        prompt["speculative"].rows = [2] * len(prompt["speculative"].passes)
     (task,) = export(capsys, other, f"results={tmp_path}")["tasks"]
     store.write(tmp_path, record)
     (batched,) = export(capsys, other, f"results={tmp_path}")["tasks"]

@@ -24,7 +24,6 @@ from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_ex
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.engine.batch import Batch
 from specbench.engine.beside import captured as beside_captured
@@ -50,6 +49,7 @@ from specbench.methods.ngram.draft import UniformDraft
 from specbench.methods.pard.draft import PardDraft
 from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.network import PEagle, PEagleShape
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 from specbench.train.recipe_schema import BlockPlan
 

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_passes import made_pass
 
 from specbench.analysis.first_token import Starts, of_prompts
 from specbench.analysis.summary import completed
 from specbench.choose.starts import of_starts
 from specbench.cli import main
 from specbench.records import store
+from specbench.records.decoded import Trace
 from specbench.report.summary_text import rows
 
 PREDICTED: Any = {"speedup_predicted": 2.0, "speedup_calibrated": 1.6}
@@ -24,11 +26,11 @@ def prompt(tokens: int, start_s: float, draft_s: float, **counts: int) -> Any:
     mine = {name: counts[name] for name in ("prompt_read", "prompt_copied") if name in counts}
     return {
         "prompt_tokens": tokens,
-        "baseline": {"tokens": [5] * 10, "start_s": start_s, "decode_s": 1.0, "steps_s": [0.1] * 10, **mine},
-        "speculative": {
-            "tokens": [5] * 10, "start_s": start_s + draft_s, "draft_start_s": draft_s, "decode_s": 0.4,
-            "passes": [timed | {"emitted": 4}, timed | {"emitted": 6}], **counts,
-        },
+        "baseline": Trace([5] * 10, start_s, 1.0, steps_s=[0.1] * 10, **mine),
+        "speculative": Trace(
+            [5] * 10, start_s + draft_s, 0.4, draft_start_s=draft_s,
+            passes=[made_pass(**timed, emitted=4), made_pass(**timed, emitted=6)], **counts,
+        ),
     }  # fmt: skip
 
 

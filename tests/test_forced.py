@@ -14,6 +14,7 @@ from specbench.errors import UserError
 from specbench.interop.readings import Reading, read
 from specbench.interop.readings.base import LENGTH, MARGINAL
 from specbench.interop.readings.forced import Acceptance, acceptance, from_length, written
+from specbench.recorded import to_json
 from specbench.records import store
 
 Capture = pytest.CaptureFixture[str]
@@ -44,7 +45,7 @@ def value(reading: Reading, meaning: str) -> float:
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_written_reads_back_within_a_hundredth(form: str, tmp_path: Path, capfd: Capture) -> None:
     run_id = make(tmp_path, gamma=4, alpha=0.8)
-    ours = acceptance(store.read(store.record_file(tmp_path, run_id)), run_id)
+    ours = acceptance(to_json(store.read(store.record_file(tmp_path, run_id))), run_id)
     assert main(["results", run_id, "--as", form, f"results={tmp_path}"]) == 0
     name, reading = read_back(capfd.readouterr().out, tmp_path)
     assert name == FORMS[form]

@@ -102,11 +102,11 @@ def test_the_second_turn_reads_the_first_answer(temperature: int, folders: Folde
     assert main(["run", target, f"draft={folders['llama-draft']}", f"task={rows}", f"results={tmp_path}", *keys,
                  f"sampling.temperature={temperature}"]) == 0  # fmt: skip
     first, second, third = newest(tmp_path)["prompts"]
-    assert second["prompt"] == f"the old dog\n\n{first['baseline']['text']}\n\na cat"
-    assert second["prompt_tokens"] > first["prompt_tokens"] + len(first["baseline"]["tokens"]) - 1
+    assert second["prompt"] == f"the old dog\n\n{first['baseline'].text}\n\na cat"
+    assert second["prompt_tokens"] > first["prompt_tokens"] + len(first["baseline"].tokens) - 1
     assert [one.get("turn") for one in (first, second, third)] == [1, 2, None]
     assert [one.get("category") for one in (first, second, third)] == ["animals", "animals", None]
-    assert temperature or first["baseline"]["tokens"] == first["speculative"]["tokens"]
+    assert temperature or first["baseline"].tokens == first["speculative"].tokens
 
 
 @pytest.mark.full

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.cli.compare import _draw_groups
+from specbench.cli.groups import _draw_groups
 
 ONE = {"run_id": "a", "alpha": 0.7, "speedup_measured": 1.5, "lossy": False, "gamma": 3, "passes_run": "in C"}
 PAIRED = {

@@ -24,9 +24,9 @@ from networks import tokenizer
 
 from specbench.analysis.acceptance.agreement import Agreement, Chances
 from specbench.analysis.acceptance.ranks import Ranks
+from specbench.analysis.as_measurement import measurement
 from specbench.analysis.findings.checkpoint import Checkpoint, read_checkpoint
 from specbench.analysis.findings.configs import differences
-from specbench.analysis.regression import measurement
 from specbench.border import Unreadable
 from specbench.choose.kept import KeptAgreements
 from specbench.cli import sweep_log
@@ -42,9 +42,11 @@ from specbench.interop.readings.document import Document
 from specbench.interop.readings.forced import read_golden
 from specbench.interop.serving.completions import Completions
 from specbench.records import store
+from specbench.records.alpha_document import KeptAlphaDocument
 from specbench.records.alphas import betas, find_scored
 from specbench.records.catalog import Catalog
-from specbench.records.documents import KeptAlphaDocument, RecommendDocument, read_document, saved_document
+from specbench.records.choosing import RecommendDocument
+from specbench.records.documents import read_document, saved_document
 from specbench.records.journal import Journal
 from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling

@@ -7,7 +7,6 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Adaptive, Gamma
 from specbench.engine.eager.model import EagerModel
@@ -19,6 +18,7 @@ from specbench.methods.ngram.counts import fit
 from specbench.methods.ngram.draft import NgramDraft, UniformDraft
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]

@@ -1,11 +1,9 @@
 """A run's id: the same if and only if the resolved config and the files that the run reads are the same."""
 
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from calls import refusal
 
 from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig
@@ -14,7 +12,6 @@ from specbench.experiment.identity import identify
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.several.config import HorizontalConfig
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
-from specbench.records.store import config_digest
 
 
 def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -45,31 +42,14 @@ def test_every_file_of_a_folder_of_rows_is_part_of_a_run(tmp_path: Path) -> None
     assert run_id() != before
 
 
-# Ids of the version that had draft.reuse.
-WITH_REUSE: dict[str, DraftConfig] = {
+# Ids of kept records, whose digests are made with a key that these drafts lost.
+HELD: dict[str, DraftConfig] = {
     "e4c95bce": EarlyExitConfig(name="early-exit", layers=2),
     "30f657d8": LayerSkipConfig(name="layer-skip", skip=["mlp1"]),
     "647979fc": HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig()),
 }
 
 
-@pytest.mark.parametrize("digest", WITH_REUSE)
+@pytest.mark.parametrize("digest", HELD)
 def test_runs_keep_their_ids_without_a_removed_key(digest: str) -> None:
-    assert identify(RunConfig(draft=WITH_REUSE[digest], gamma=5)).rpartition("-")[2] == digest
-
-
-def test_a_record_with_a_removed_key_at_its_default_is_of_the_same_config() -> None:
-    config = asdict(RunConfig(draft=HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig())))
-    old = asdict(RunConfig(draft=HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig())))
-    old["draft"]["first"]["reuse"] = False
-    assert config_digest(old) == config_digest(config)
-    old["draft"]["first"]["reuse"] = True
-    assert config_digest(old) != config_digest(config)
-
-
-@pytest.mark.parametrize("key", ["draft.reuse", "+draft.reuse", "draft.first.reuse"])
-def test_a_removed_key_says_what_to_do(key: str, capfd: pytest.CaptureFixture[str]) -> None:
-    draft = "horizontal" if "first" in key else "early-exit"
-    said = refusal(["run", "target=t5-mini", f"draft={draft}", f"{key}=true"], capfd)
-    removed = "this option was removed; leave it out (verification computes all layers)"
-    assert said == f"specbench: {key.lstrip('+')}: {removed}\n"
+    assert identify(RunConfig(draft=HELD[digest], gamma=5)).rpartition("-")[2] == digest

@@ -96,9 +96,9 @@ def test_the_factors_of_a_run_multiply_to_its_speedup(tmp_path: Path, folders: F
     spent = s["drafted_per_pass"] * s["c"] + s["verify_cost"] + s["overhead"]
     assert spent == pytest.approx(s["drafting_per_pass"] + s["checking_per_pass"] + s["accepting_per_pass"])
     traces = [[prompt[mode] for prompt in record["prompts"]] for mode in ("baseline", "speculative")]
-    timed = sum(sum(one["steps_s"]) for one in traces[0])
-    passes = sum(a["draft_s"] + a["verify_s"] + a["accept_s"] for one in traces[1] for a in one["passes"])
-    tokens = [sum(len(one["tokens"]) for one in some) for some in traces]
+    timed = sum(sum(one.steps_s) for one in traces[0])
+    passes = sum(a.draft_s + a.verify_s + a.accept_s for one in traces[1] for a in one.passes)
+    tokens = [sum(len(one.tokens) for one in some) for some in traces]
     assert s["tokens_per_pass"] / spent == pytest.approx(timed / tokens[0] / (passes / tokens[1]))
     assert f"{s['c']:.3f}" in out and f"{s['verify_cost']:.3f}" in out
 

@@ -17,20 +17,21 @@ from specbench.errors import MachineError, UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
+from specbench.records.prediction import DraftingPlan
 
 Folders = dict[str, Path]
 
 
 def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
     with Journal(tmp_path, "run") as journal:
-        journal.begin_part("now", {"requested": 3, "gamma": 3})
+        journal.begin_part("now", DraftingPlan(3, 3))
         journal.add(prompt_of(0, beta=[0.1, 1 / 3]))
         journal.add(prompt_of(1, beta=[0.5]))
     file = journal.file
     file.write_bytes(file.read_bytes()[:-7])
     with Journal(tmp_path, "run") as again:
         assert again.prompts == {0: prompt_of(0, beta=[0.1, 1 / 3])}
-        assert again.parts == [{"started": "now", "gamma": {"requested": 3, "gamma": 3}, "after_prompts": 0}]
+        assert again.parts == [{"started": "now", "gamma": DraftingPlan(3, 3), "after_prompts": 0}]
         again.add(prompt_of(1, beta=[0.5]))
     with Journal(tmp_path, "run") as third:
         assert sorted(third.prompts) == [0, 1]
@@ -118,8 +119,8 @@ def comparable(results: Path) -> list[object]:
         record["summary"][key] for key in ("alpha", "alpha_low", "tokens_per_pass", "quality_baseline")
     ]
     for prompt in record["prompts"]:
-        passes = [{k: v for k, v in p.items() if not k.endswith("_s")} for p in prompt["speculative"]["passes"]]
-        kept.append([prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt["beta"], passes])
+        passes = [{k: v for k, v in vars(p).items() if not k.endswith("_s")} for p in prompt["speculative"].passes]
+        kept.append([prompt["baseline"].tokens, prompt["speculative"].tokens, prompt["beta"], passes])
     return kept
 
 

@@ -13,26 +13,17 @@ import pytest
 from calls import refusal
 
 from specbench.algorithm.batching import Arrivals, Turn, together
-from specbench.algorithm.decoding import Decoding, Moment, Pass, Trace
-from specbench.analysis.load import (
-    Costs,
-    Promise,
-    Request,
-    Served,
-    fit,
-    poisson,
-    quantiles,
-    seen,
-    served,
-    service,
-    simulate,
-)
+from specbench.algorithm.decoding import Decoding, Moment
+from specbench.analysis.arrivals import Promise, poisson, quantiles, service
+from specbench.analysis.queueing import Request, Served, simulate
+from specbench.analysis.turn_costs import Costs, fit, seen, served
 from specbench.choose.under_load import _reasons
 from specbench.cli import main
 from specbench.engine.session import Read
-from specbench.records.documents import LoadDocument
-from specbench.report.figures.gammas import goodput, where_drafts_stop
-from specbench.report.load import best_at
+from specbench.records.choosing import LoadDocument
+from specbench.records.decoded import Pass, Trace
+from specbench.report.figures.goodput import goodput, where_drafts_stop
+from specbench.report.load_tables import best_at
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

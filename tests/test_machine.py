@@ -25,7 +25,8 @@ from specbench.experiment.machine import Machine, Nvml, Smi, memory_speed, reaso
 from specbench.experiment.memory import bytes_held
 from specbench.experiment.meter import Meter, spent, zones
 from specbench.records import store
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 
 Capture = pytest.CaptureFixture[str]
 CPU = torch.device("cpu")
@@ -361,7 +362,7 @@ def test_a_run_says_its_machine_and_memory(
     assert summary["memory_ratio"] == whole / alone > 1 and "memory" in out
     if engine == "eager":
         config = json.loads((folders["gpt2"] / "config.json").read_text())
-        longest = max(one["prompt_tokens"] + len(one["speculative"]["tokens"]) for one in record["prompts"])
+        longest = max(one["prompt_tokens"] + len(one["speculative"].tokens) for one in record["prompts"])
         a_token = 2 * config["n_layer"] * config["n_embd"] * 4
         assert parts["target_weights"] >= weights_in(folders["gpt2"]) and parts["draft_tables"] == 0
         assert 0 <= parts["target_caches"] - longest * a_token <= 8 * a_token  # and what a pass reads beyond the end

@@ -1,6 +1,8 @@
 """From raw prompts to numbers: alpha, c, v, speedups, intervals and their cover, and when a speed is withheld."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +19,15 @@ from specbench.analysis.acceptance.by_position import acceptance_by_position
 from specbench.analysis.forecast import tokens_by_position
 from specbench.analysis.forecast.theorems import acceptance_when_asked
 from specbench.analysis.paired import compare, shared
-from specbench.analysis.proof.departures import Difference, first_difference
+from specbench.analysis.proof.departures import decided, first_difference
 from specbench.analysis.summary import summarise, verify_cost
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records import store
+from specbench.records.decoded import Pass, Trace
+from specbench.records.prompt_sums import Difference
 from specbench.sampling import Sampling, standardise
 from specbench.stats import over_rows, ratio, ratio_of_ratios
 
@@ -45,23 +49,23 @@ def test_beta_is_the_overlap_at_every_generated_token(sampling: Sampling) -> Non
             assert value == float(p.argmax() == q.argmax())
 
 
-def a_pass(drafted: int, accepted: int, emitted: int | None = None, **times: float) -> dict:  # type: ignore[type-arg]
+def a_pass(drafted: int, accepted: int, emitted: int | None = None, **times: float) -> Pass:
     seconds = {"draft_s": 0.1 * drafted, "verify_s": 1.5, "accept_s": 0.01} | times
     emitted = accepted + 1 if emitted is None else emitted
-    return {"drafted": drafted, "accepted": accepted, "emitted": emitted} | seconds
+    return Pass(drafted, accepted, emitted, **seconds)
 
 
 NUMBERS = itertools.count()  # so that no two prompts are equal
 
 
-def raw(tokens: int, passes: list[dict], betas: list[float], difference: dict | None = None) -> dict:  # type: ignore[type-arg]
-    spent = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
-    said = {"tokens": [5] * tokens, "text": "a " * tokens}
+def raw(tokens: int, passes: list[Pass], betas: list[float], difference: Difference | None = None) -> dict:  # type: ignore[type-arg]
+    spent = sum(p.draft_s + p.verify_s + p.accept_s for p in passes)
+    said: dict[str, Any] = {"tokens": [5] * tokens, "text": "a " * tokens}
     return {
         "prompt": f"b{next(NUMBERS)}",
         "prompt_tokens": 3,
-        "baseline": {**said, "steps_s": [1.0] * tokens, "decode_s": float(tokens), "start_s": 2.0},
-        "speculative": {**said, "passes": passes, "decode_s": spent, "start_s": 2.5},
+        "baseline": Trace(**said, steps_s=[1.0] * tokens, decode_s=float(tokens), start_s=2.0),
+        "speculative": Trace(**said, passes=passes, decode_s=spent, start_s=2.5),
         "beta": betas,
         "difference": difference,
     }
@@ -183,25 +187,25 @@ def test_the_interval_of_a_speedup_holds_that_steps_vary() -> None:
     alone would give an interval of no width."""
     prompts = [raw(10, [a_pass(3, 1)] * 5, [1.0] * 10) for _ in range(20)]
     for prompt in prompts:
-        prompt["baseline"]["steps_s"] = [0.5] * 9 + [5.5]
+        prompt["baseline"].steps_s = [0.5] * 9 + [5.5]
     s = summary(prompts)
     assert s["speedup_low"] < 0.9 * s["speedup_measured"] and s["speedup_high"] > 1.1 * s["speedup_measured"]
 
 
 def test_measured_speedup_is_seconds_per_token_over_seconds_per_token() -> None:
     s = summary()
-    spent = sum(p["speculative"]["decode_s"] for p in PROMPTS)
+    spent = sum(p["speculative"].decode_s for p in PROMPTS)
     assert s["speedup_measured"] == pytest.approx(11 / spent)
     assert s["speedup_low"] <= s["speedup_measured"] <= s["speedup_high"]
     assert s["speedup_end_to_end"] == pytest.approx((11 + 4) / (spent + 5))
-    longer = [{**PROMPTS[0], "speculative": {**PROMPTS[0]["speculative"], "tokens": [5] * 12}}]
+    longer = [{**PROMPTS[0], "speculative": replace(PROMPTS[0]["speculative"], tokens=[5] * 12)}]
     assert summary(longer, greedy=False)["speedup_measured"] == pytest.approx(
-        2 * 6 / PROMPTS[0]["speculative"]["decode_s"]
+        2 * 6 / PROMPTS[0]["speculative"].decode_s
     )
 
 
 def test_acceptance_by_position_counts_only_positions_that_were_reached() -> None:
-    rows = acceptance_by_position([p for prompt in PROMPTS for p in prompt["speculative"]["passes"]])
+    rows = acceptance_by_position([p for prompt in PROMPTS for p in prompt["speculative"].passes])
     assert rows == [
         {"position": 1, "reached": 5, "accepted": 4},
         {"position": 2, "reached": 3, "accepted": 2},
@@ -215,22 +219,22 @@ def test_what_was_drafted_after_an_accepted_end_of_text_was_not_reached() -> Non
     rows = acceptance_by_position([a_pass(6, 2, emitted=2), a_pass(6, 1)])
     assert [(row["reached"], row["accepted"]) for row in rows] == [(2, 2), (2, 1), (0, 0), (0, 0), (0, 0), (0, 0)]
     prompts = store.read(newest(draft="bigram", temperature=0, gamma=7).file)["prompts"]
-    passes = [p for prompt in prompts for p in prompt["speculative"]["passes"]]
-    assert any(p["emitted"] == p["accepted"] < p["drafted"] for p in passes)
+    passes = [p for prompt in prompts for p in prompt["speculative"].passes]
+    assert any(p.emitted == p.accepted < p.drafted for p in passes)
     for row in acceptance_by_position(passes):
         place = row["position"]
-        assert row["reached"] == sum(p["drafted"] >= place <= min(p["accepted"] + 1, p["emitted"]) for p in passes)
-        assert row["accepted"] == sum(p["accepted"] >= place for p in passes)
+        assert row["reached"] == sum(p.drafted >= place <= min(p.accepted + 1, p.emitted) for p in passes)
+        assert row["accepted"] == sum(p.accepted >= place for p in passes)
 
 
 def test_no_speed_for_a_text_that_is_not_the_targets() -> None:
-    wrong = {"position": 1, "margin": 3.0, "noise": 0.01, "is_rounding": False}
+    wrong = Difference(1, margin=3.0, noise=0.01, is_rounding=False)
     s = summary([{**PROMPTS[0], "difference": wrong}, PROMPTS[1]])
     assert not s["lossless"]
     assert s["identical"] == 0.5
     for key in ("speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end"):
         assert s[key] is None
-    tie = wrong | {"margin": 0.001, "is_rounding": True}
+    tie = replace(wrong, margin=0.001, is_rounding=True)
     assert summary([{**PROMPTS[0], "difference": tie}, PROMPTS[1]])["speedup_measured"] is not None
 
 
@@ -243,7 +247,7 @@ def test_v_of_passes_with_parents_counts_them_all() -> None:
     """v is the mean of all passes, whatever they drafted."""
     passes = [a_pass(3, 1, verify_s=9.0), a_pass(5, 1, verify_s=2.0), a_pass(5, 1, verify_s=2.0)]
     for one, parents in zip(passes, ([-1, 0, -1], [-1, 0, -1, 2, -1], [-1, 0, -1, 2, -1]), strict=True):
-        one["parents"], one["path"] = parents, [0]
+        one.parents, one.path = parents, [0]
     v = verify_cost([raw(6, passes, [1.0] * 6)])
     assert v.value == pytest.approx(13 / 3)
 
@@ -258,7 +262,7 @@ def test_first_difference_and_its_margin() -> None:
     assert found.noise < 1e-3
     longer = first_difference(model, prompt, [4, 5], [4, 5, 6])
     assert longer is not None and longer.position == 2
-    assert Difference(0, margin=0.0, noise=0.0).is_rounding
+    assert decided(0, margin=0.0, noise=0.0).is_rounding
 
 
 def test_ratios_of_totals() -> None:
@@ -344,8 +348,8 @@ def both(index: int, slow: float, gain: float, alpha: float, generator: np.rando
     spent = own / gain * generator.normal(1, 0.05)
     return {
         "index": index, "prompt": f"p{index}", "prompt_tokens": 3, "beta": betas,
-        "baseline": {"tokens": [5] * tokens, "decode_s": own},
-        "speculative": {"tokens": [5] * tokens, "decode_s": spent, "passes": [{}] * (tokens // 2)},
+        "baseline": Trace([5] * tokens, 0.0, own),
+        "speculative": Trace([5] * tokens, 0.0, spent, passes=[a_pass(1, 1)] * (tokens // 2)),
     }  # fmt: skip
 
 

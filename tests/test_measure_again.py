@@ -10,7 +10,8 @@ from made_records import make
 from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, compact
+from specbench.records.frame import Records
+from specbench.records.keeping import compact
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import measure_again

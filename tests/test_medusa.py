@@ -18,7 +18,8 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader
 from specbench.analysis.forecast import tree_passes, walk
-from specbench.analysis.forecast.predict import accepted_by_position, ratios_ahead
+from specbench.analysis.forecast.positions import accepted_by_position
+from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import return_states

@@ -160,8 +160,8 @@ def without_times(record: Any) -> list[Any]:
     """What decoding and learning gave, prompt by prompt."""
     return [
         (
-            prompt["beta"], prompt["speculative"]["tokens"],
-            [(one["drafted"], one["accepted"], one["tokens"]) for one in prompt["speculative"]["passes"]],
+            prompt["beta"], prompt["speculative"].tokens,
+            [(one.drafted, one.accepted, one.tokens) for one in prompt["speculative"].passes],
             {key: value for key, value in prompt.get("online", {}).items() if key not in ("seconds", "timed")},
         )
         for prompt in record["prompts"]
@@ -186,8 +186,8 @@ def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
     assert without_times(again) == without_times(record) and again["summary"]["learning_timed"]
     for prompt in again["prompts"]:
         ours = prompt["speculative"]
-        passes = sum(one["draft_s"] + one["verify_s"] + one["accept_s"] for one in ours["passes"])
-        assert ours["decode_s"] == pytest.approx(passes + prompt["online"]["seconds"], abs=1e-3)
+        passes = sum(one.draft_s + one.verify_s + one.accept_s for one in ours.passes)
+        assert ours.decode_s == pytest.approx(passes + prompt["online"]["seconds"], abs=1e-3)
 
 
 @pytest.mark.full

@@ -12,7 +12,6 @@ from networks import network
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft, Stateless
 from specbench.algorithm.gamma import Adaptive
 from specbench.engine.capture.static import FIRST_CAPACITY
@@ -23,6 +22,7 @@ from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
+from specbench.records.decoded import Trace
 from specbench.sampling import Choice, Sampling
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")

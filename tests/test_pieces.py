@@ -1,12 +1,13 @@
 """Tokens shown one by one add up to the text, whatever kind of decoder writes it."""
 
 import pytest
+from made_passes import made_pass, made_trace
 from networks import tokenizer as words_alone
 from tokenized import KINDS, SHOWN, byte_level
 from transformers import PreTrainedTokenizerFast
 
 from specbench.config.model import ModelConfig
-from specbench.report.passes import lines
+from specbench.report.marked_passes import lines
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 
@@ -48,7 +49,7 @@ def test_show_has_the_spaces() -> None:
     made = PreTrainedTokenizerFast(tokenizer_object=byte_level(), eos_token="</s>")
     vocabulary = Vocabulary(made, 0, is_encoder_decoder=False)
     ids = made("the small dogs", add_special_tokens=False).input_ids
-    passes = [{"drafted": 0, "accepted": 0, "emitted": 1, "tokens": []} for _ in ids]
+    passes = [made_pass() for _ in ids]
     record = {"run_id": "r", "pieces": {str(token): text for token, text in vocabulary.pieces(ids).items()}}
-    rows = lines(record, {"speculative": {"tokens": ids, "passes": passes}})
+    rows = lines(record, {"speculative": made_trace(tokens=ids, passes=passes)})
     assert rows[-1].before + "".join(piece.text for piece in rows[-1].pieces) == "the small dogs"

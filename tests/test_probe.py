@@ -9,7 +9,6 @@ import torch
 from decode import autoregressive, spec_of, speculative
 from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.decoding import Trace
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.costs.costs import Costs
 from specbench.analysis.costs.probe import COLD, Candidate, WrittenText, in_turn_of, probe, start_of, text_of
@@ -17,6 +16,7 @@ from specbench.analysis.forecast.predict import Predictions
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 
 GAMMAS = [1, 2, 3, 5, 7]

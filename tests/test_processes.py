@@ -13,7 +13,7 @@ from calls import called, refusal, small_run
 from made_records import make
 
 from specbench.analysis.costs.disturbance import disturbance
-from specbench.analysis.processes import merged, of_processes
+from specbench.analysis.several_processes import merged, of_processes
 from specbench.analysis.summary import by_process, speedups, summarise
 from specbench.cli import main
 from specbench.config.schema import RunConfig
@@ -66,16 +66,16 @@ def runs(tmp_path: Path) -> list[list[Any]]:
     prompts = store.read(store.record_file(tmp_path, make(tmp_path, prompts=12)))["prompts"]
     found = [copy.deepcopy(prompts) for _ in range(3)]
     for prompt in found[1]:
-        prompt["speculative"]["decode_s"] *= 2
-        for one in prompt["speculative"]["passes"]:
+        prompt["speculative"].decode_s *= 2
+        for one in prompt["speculative"].passes:
             for part in ("draft_s", "verify_s", "accept_s"):
-                one[part] *= 2  # type: ignore[literal-required]
+                setattr(one, part, 2 * getattr(one, part))
     return found
 
 
 def test_times_are_means_and_each_process_is_held(runs: list[list[Any]]) -> None:
     prompts = merged(runs)
-    assert prompts[0]["speculative"]["decode_s"] == pytest.approx(runs[0][0]["speculative"]["decode_s"] * 4 / 3)
+    assert prompts[0]["speculative"].decode_s == pytest.approx(runs[0][0]["speculative"].decode_s * 4 / 3)
     for own, held in zip(runs, of_processes(prompts), strict=True):
         for mode in ("baseline", "speculative"):
             assert [prompt[mode] for prompt in held] == [prompt[mode] for prompt in own]  # type: ignore[literal-required]
@@ -113,7 +113,7 @@ def test_a_process_whose_processor_was_held_back_marks_the_record(runs: list[lis
 
 
 def test_a_completion_that_differs_between_processes_is_an_error(runs: list[list[Any]]) -> None:
-    runs[2][4]["speculative"]["tokens"][0] += 1
+    runs[2][4]["speculative"].tokens[0] += 1
     with pytest.raises(MachineError, match="prompt 5: process 3 decoded it otherwise than process 1"):
         merged(runs)
 
@@ -151,7 +151,7 @@ def test_one_record_comes_out(
     assert record["summary"]["prompts"] == 2 and all(len(prompt["runs"]) == runs for prompt in record["prompts"])
     assert not list((tmp_path / "journals").iterdir()) and len(list(store.runs_folder(tmp_path).iterdir())) == 1
     low = record["summary"]["speedup_low"]
-    assert record["explanation"]["measured"]["low"] == low
+    assert record["explanation"].measured.low == low
     for verb in (["explain"], ["results"], ["show", "last"]) if temperature == 0 else ():
         assert main([*verb, "--results", str(tmp_path)]) == 0
     capfd.readouterr()

@@ -18,9 +18,10 @@ from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.analysis.acceptance import agreement
 from specbench.analysis.proof import LIMIT, SCORES, Proof, prove, upper_tail
-from specbench.analysis.proof.evidence import Sums, evidence
+from specbench.analysis.proof.evidence import evidence
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.prompt_sums import Evidence, Sums
 from specbench.sampling import Sampling, standardise
 
 SMALL_DRAFT = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
@@ -109,13 +110,11 @@ def drawn(p_V: np.ndarray, tokens: int, runs: int, seed: int) -> list[Proof | No
     """Proofs of right runs of so many tokens, all drawn from one distribution; only of those with |z| > 4."""
     score_V = np.log(p_V) - (p_V * np.log(p_V)).sum()
     variance, third = (p_V * score_V**2).sum(), (p_V * score_V**3).sum()
-    zeros = {"sum": 0.0, "variance": 0.0, "third": 0.0}
     found = []
     for total in np.random.default_rng(seed).choice(score_V, (runs, tokens), p=p_V).sum(1):
         if abs(total) > LIMIT * math.sqrt(tokens * variance):
-            likelihood = {"sum": total, "variance": tokens * variance, "third": tokens * third}
-            sums = {"likelihood": likelihood, "draft": zeros, "echo": zeros, "order": zeros}
-            found.append(prove([{"proof": {"tokens": tokens, "deviation": 1.0, "outside": 0, **sums}}]))
+            likelihood = Sums(total, tokens * variance, tokens * third)
+            found.append(prove([{"proof": Evidence(tokens, likelihood, deviation=1.0)}]))
     return found
 
 

@@ -17,7 +17,8 @@ from specbench.records.frame import Records
 from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.report.page import page
 from specbench.report.ranking import draw
-from specbench.report.summary_text import brief, remarks
+from specbench.report.remarks import remarks
+from specbench.report.summary_text import brief
 from specbench.report.summary_text import rows as summary_rows
 from specbench.report.tables.speedups import table2
 
@@ -41,7 +42,7 @@ def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> N
     code, out, err, record = run(SAMPLED)
     summary = record["summary"]
     assert code == 0 and summary["lossless"], err
-    assert summary["proof_tokens"] == sum(len(p["speculative"]["tokens"]) for p in record["prompts"])
+    assert summary["proof_tokens"] == sum(len(p["speculative"].tokens) for p in record["prompts"])
     assert abs(summary["proof_z"]) < 4 and 6e-5 < summary["proof_p"] <= 1 and summary["proof_power"] > 0
     assert abs(summary["proof_z2"]) < 4 and abs(summary["proof_z_order"]) < 4 and summary["proof_outside"] == 0
     shown = " ".join(out.split())

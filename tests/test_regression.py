@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,17 @@ import scipy.stats
 from kept_records import HERE, heads
 from made_records import make
 
+from specbench.analysis.as_measurement import measurement
+from specbench.analysis.baseline import baseline_of, between_processes, compare_with_baseline
+from specbench.analysis.changepoints import steps
+from specbench.analysis.changes import BETWEEN, FALSE_ALARMS, _normal, _student, adjusted, change
 from specbench.analysis.contradictions import computed_again, contradictions
-from specbench.analysis.regression import (
-    BETWEEN,
-    FALSE_ALARMS,
-    _normal,
-    _student,
-    adjusted,
-    baseline_of,
-    between_processes,
-    change,
-    compare_with_baseline,
-    measurement,
-    steps,
-)
 from specbench.cli import main
 from specbench.compose.to_schema import config_of_record
 from specbench.config.checks import check
 from specbench.experiment.identity import identify
 from specbench.records import store
+from specbench.records.decoded import Pass
 from specbench.records.measurements import PER_UNIT, QUANTITIES, Measurement, add_to_history
 
 Capture = pytest.CaptureFixture[str]
@@ -179,36 +172,38 @@ def repeated(
     drafting = verify * np.exp(draw.normal(0, 0.01))
     prompts = []
     for old in record["prompts"]:
-        one = {**old, "baseline": {**old["baseline"]}, "speculative": {**old["speculative"]}}
+        one = {**old, "baseline": replace(old["baseline"]), "speculative": replace(old["speculative"])}
         alone, ours = one["baseline"], one["speculative"]
-        steps_s = np.array(alone["steps_s"])
-        alone["steps_s"] = list(draw.choice(steps_s, len(steps_s)) * step)
-        alone["decode_s"] = sum(alone["steps_s"])
-        passes: list[dict[str, Any]] = []
-        for a_pass in ours["passes"]:
-            alike = [other for other in ours["passes"] if other["drafted"] == a_pass["drafted"]]
+        steps_s = np.array(alone.steps_s)
+        alone.steps_s = list(draw.choice(steps_s, len(steps_s)) * step)
+        alone.decode_s = sum(alone.steps_s)
+        passes: list[Pass] = []
+        for a_pass in ours.passes:
+            alike = [other for other in ours.passes if other.drafted == a_pass.drafted]
             times = alike[draw.integers(len(alike))]
-            passes += split({
-                **a_pass, "draft_s": times["draft_s"] * drafting * (1 + slower),
-                "verify_s": times["verify_s"] * verify * (1 + slower),
-                "accept_s": times["accept_s"] * verify * (1 + slower),
-            }, draw, rejected)  # fmt: skip
-        ours["passes"] = passes
-        ours["decode_s"] = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
+            slow = replace(
+                a_pass,
+                draft_s=times.draft_s * drafting * (1 + slower),
+                verify_s=times.verify_s * verify * (1 + slower),
+                accept_s=times.accept_s * verify * (1 + slower),
+            )  # fmt: skip
+            passes += split(slow, draw, rejected)
+        ours.passes = passes
+        ours.decode_s = sum(p.draft_s + p.verify_s + p.accept_s for p in passes)
         one["beta"] = list(np.array(old["beta"]) * (draw.random(len(old["beta"])) >= rejected))
         prompts.append(one)
     return {**record, "summary": {**record["summary"], "created": created}, "prompts": prompts}
 
 
-def split(a_pass: dict[str, Any], draw: np.random.Generator, rejected: float) -> list[dict[str, Any]]:
+def split(a_pass: Pass, draw: np.random.Generator, rejected: float) -> list[Pass]:
     """The passes instead of one of which each accepted token is rejected with this probability; the tokens after a
     rejected one are decoded by one pass more."""
-    lost = np.flatnonzero(draw.random(a_pass["accepted"]) < rejected)
+    lost = np.flatnonzero(draw.random(a_pass.accepted) < rejected)
     if not len(lost):
         return [a_pass]
     kept = int(lost[0])
-    rest = {**a_pass, "accepted": a_pass["accepted"] - kept - 1, "emitted": a_pass["emitted"] - kept - 1}
-    return [{**a_pass, "accepted": kept, "emitted": kept + 1}, *([rest] if rest["emitted"] > 0 else [])]
+    rest = replace(a_pass, accepted=a_pass.accepted - kept - 1, emitted=a_pass.emitted - kept - 1)
+    return [replace(a_pass, accepted=kept, emitted=kept + 1), *([rest] if rest.emitted > 0 else [])]
 
 
 def some_records() -> list[Any]:
@@ -328,7 +323,7 @@ def test_what_moved_is_named_with_its_commit(
     record["summary"]["created"] = LATE
     for prompt in record["prompts"]:
         prompt["beta"] = [0.9 * beta for beta in prompt["beta"]]
-        prompt["speculative"]["decode_s"] /= 0.8
+        prompt["speculative"].decode_s /= 0.8
     record["summary"] |= computed_again(record["prompts"])
     store.write(tmp_path / "new", record)
     code, out, _ = check_against("new", "--format", "json")
@@ -349,7 +344,7 @@ def test_a_gain_of_speed_is_told_and_passes(check_against: Callable[..., tuple[i
         record = copy.deepcopy(store.read(file))
         record["summary"]["created"] = LATE
         for prompt in record["prompts"]:
-            prompt["speculative"]["decode_s"] *= 0.8
+            prompt["speculative"].decode_s *= 0.8
         record["summary"] |= computed_again(record["prompts"])
         store.write(tmp_path / "new", record)
     code, out, _ = check_against("new")
@@ -379,12 +374,12 @@ def test_records_that_are_not_compared(
 
 def more_emitted(record: Any) -> None:
     for prompt in record["prompts"]:
-        prompt["speculative"]["passes"][0]["emitted"] += 1
+        prompt["speculative"].passes[0].emitted += 1
     record["summary"] |= computed_again(record["prompts"])
 
 
 def fewer_passes(record: Any) -> None:
-    del record["prompts"][0]["speculative"]["passes"][-1]
+    del record["prompts"][0]["speculative"].passes[-1]
     record["summary"] |= computed_again(record["prompts"])
 
 
@@ -570,7 +565,7 @@ def test_the_history_is_written_once_and_drawn(tmp_path: Path, capfd: Capture) -
         record["summary"]["created"] = f"2026-{month:02d}-02T03:04:05+00:00"
         record["environment"]["commit"] = f"{month}abcdef0"
         for prompt in record["prompts"]:
-            prompt["speculative"]["decode_s"] /= 0.8 if month == 5 else 1.0
+            prompt["speculative"].decode_s /= 0.8 if month == 5 else 1.0
         record["summary"] |= computed_again(record["prompts"])
         store.write(tmp_path, record)
         if month < 6:

@@ -17,7 +17,7 @@ from specbench.analysis.summary import completed, speedups
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records import store
-from specbench.records.marks import many_loop, why_loops
+from specbench.records.looping import many_loop, why_loops
 from specbench.tasks.rows import read_rows
 
 # Each set of shipped references: its field, and the model that writes such texts.
@@ -75,8 +75,8 @@ def planted(results: Path, looping: int, prompts: int = 20) -> str:
     record = store.read(store.record_file(results, run_id))
     for prompt in record["prompts"][:looping]:
         for way in ("baseline", "speculative"):
-            prompt[way]["tokens"] = [5] * len(prompt[way]["tokens"])  # type: ignore[literal-required]
-        prompt["speculative"]["decode_s"] /= 2
+            prompt[way].tokens = [5] * len(prompt[way].tokens)  # type: ignore[literal-required]
+        prompt["speculative"].decode_s /= 2
     for name in [name for name in record["summary"] if name in ("looping", "repeated", "compression", "copied")]:
         del record["summary"][name]  # type: ignore[misc]
     store.write(results, record)

@@ -21,7 +21,6 @@ from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_ex
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.algorithm.acceptance.rules.typical import Typical
-from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma, Heuristic
 from specbench.engine import choice as engines
@@ -30,6 +29,7 @@ from specbench.engine.cuda.replayed import Rollout, RolloutGraph
 from specbench.engine.session import Prompt
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.decoded import Trace
 from specbench.sampling import Choice, Sampling
 
 SIZE = 40

@@ -54,8 +54,8 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
         assert name in out
     assert record["config"]["gamma"] == 3 and record["environment"]["versions"]["torch"]
     prompt = record["prompts"][0]
-    assert prompt["baseline"]["tokens"] == prompt["speculative"]["tokens"]
-    assert len(prompt["beta"]) == len(prompt["baseline"]["tokens"]) == len(prompt["baseline"]["steps_s"])
+    assert prompt["baseline"].tokens == prompt["speculative"].tokens
+    assert len(prompt["beta"]) == len(prompt["baseline"].tokens) == len(prompt["baseline"].steps_s)
 
 
 @pytest.mark.full
@@ -77,7 +77,7 @@ def test_the_same_config_is_not_run_twice_unless_forced(run) -> None:  # type: i
     assert one["summary"]["created"] == two["summary"]["created"]
     _, forced, _, three = run("force=true")
     assert "written" in forced
-    assert three["prompts"][0]["baseline"]["tokens"] == one["prompts"][0]["baseline"]["tokens"]
+    assert three["prompts"][0]["baseline"].tokens == one["prompts"][0]["baseline"].tokens
     code, _, _, other = run("gamma=2")
     assert code == 0 and other["run_id"] != one["run_id"]
 

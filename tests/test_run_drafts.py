@@ -12,7 +12,7 @@ from captured import fastest_on_a_cpu
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
-from specbench.report.summary_text import remarks
+from specbench.report.remarks import remarks
 
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
@@ -254,7 +254,7 @@ def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
         keys += ["draft@draft.first=suffix", f"draft.second.path={folders['t5-draft']}"]
     _, err, whole = run(draft, *keys)
     assert whole is not None, err
-    written = [len(prompt["speculative"]["tokens"]) for prompt in whole["prompts"]]
+    written = [len(prompt["speculative"].tokens) for prompt in whole["prompts"]]
     assert [prompt["grown"] for prompt in whole["prompts"]] == [sum(written[:place]) for place in range(3)]
     assert whole["summary"]["draft"].startswith(draft) and whole["summary"]["grown"] == sum(written[:-1])
     assert whole["summary"]["identical"] == (1.0 if temperature == 0 else None) and whole["summary"]["lossless"]

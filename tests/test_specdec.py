@@ -238,7 +238,7 @@ def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path
     summary = record["summary"]
     assert "its queries draft 4 tokens a pass at most, not gamma=7" in out + err
     assert summary["draft"] == "specdec-queries" and summary["lossless"] and summary["c_hat"] > 0
-    assert all(one["drafted"] <= 4 for prompt in record["prompts"] for one in prompt["speculative"]["passes"])
+    assert all(one.drafted <= 4 for prompt in record["prompts"] for one in prompt["speculative"].passes)
     if temperature:
         assert abs(summary["proof_z"]) < 4 and summary["proof_p"] > 6e-5
     else:

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_passes import made_trace
 
 from specbench.analysis.acceptance.strata import strata
 from specbench.cli import main
+from specbench.records.decoded import Pass
 
 
-def a_pass(emitted: int) -> dict[str, Any]:
-    return {"emitted": emitted, "accepted": emitted - 1, "drafted": 4, "draft_s": 1.0, "verify_s": 1.0, "accept_s": 0.0}
+def a_pass(emitted: int) -> Pass:
+    return Pass(4, emitted - 1, emitted, draft_s=1.0, verify_s=1.0, accept_s=0.0)
 
 
 def prompt(tokens: int, context: int, beta: float, category: str | None = None) -> Any:
@@ -19,10 +21,10 @@ def prompt(tokens: int, context: int, beta: float, category: str | None = None) 
         "prompt": f"{context}, {tokens}, {beta}, {category}",
         "prompt_tokens": context,
         "beta": [beta] * tokens,
-        "baseline": {"tokens": [5] * tokens, "steps_s": [1.0] * tokens, "decode_s": float(tokens)},
-        "speculative": {
-            "tokens": [5] * tokens, "decode_s": tokens / 2, "passes": [a_pass(4) for _ in range(tokens // 4)],
-        },
+        "baseline": made_trace(tokens=[5] * tokens, steps_s=[1.0] * tokens, decode_s=float(tokens)),
+        "speculative": made_trace(
+            tokens=[5] * tokens, decode_s=tokens / 2, passes=[a_pass(4) for _ in range(tokens // 4)]
+        ),
     }  # fmt: skip
     return made | ({} if category is None else {"category": category})
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Stores
 from specbench.choose.prediction_error import BASELINE, Decode, Name, _turns, interleave
 from specbench.engine.session import Prompt
 from specbench.methods.suffix.config import SuffixConfig
 from specbench.methods.suffix.draft import SuffixDraft, SuffixSession
 from specbench.methods.suffix.trie import Node, SuffixTrie
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 
 V, START, DEPTH = 6, 0, 4

@@ -10,7 +10,8 @@ from specbench.cli import main
 from specbench.formatting import interval, number, percentage, span
 from specbench.records.store import Result
 from specbench.report.console import Screen
-from specbench.report.summary_text import headline, remarks
+from specbench.report.remarks import remarks
+from specbench.report.summary_text import headline
 
 SUMMARY = {
     "target": "t5-large", "draft": "t5-base", "task": "ende", "temperature": 0.0, "gamma": 5, "prompts": 40,

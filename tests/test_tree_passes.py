@@ -19,7 +19,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.analysis.forecast import tree_passes, walk
-from specbench.analysis.forecast.trees import counts_of_children, forecast_passes, replayed_passes
+from specbench.analysis.forecast.grown_trees import counts_of_children, forecast_passes, replayed_passes
 from specbench.cli import main
 from specbench.compose.grid import split
 from specbench.errors import UserError

@@ -38,8 +38,8 @@ def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
     # Greedily the passes of a text are known without verifying a tree.
     assert summary["tokens_per_pass_predicted"] == pytest.approx(summary["tokens_per_pass"])
     assert len(record["gamma"]["acceptance"]) == 8 and 1 <= record["gamma"]["most"] <= 3
-    a_pass = record["prompts"][0]["speculative"]["passes"][0]
-    assert len(a_pass["parents"]) == a_pass["drafted"] and len(a_pass["path"]) >= a_pass["accepted"]
+    a_pass = record["prompts"][0]["speculative"].passes[0]
+    assert len(a_pass.parents) == a_pass.drafted and len(a_pass.path) >= a_pass.accepted
     assert "tree=sequoia is probed on" in err
     assert "tree sequoia 8 (" in out and "acceptance by rank" in out
 

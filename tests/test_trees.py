@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import chi
@@ -10,6 +11,7 @@ import pytest
 import torch
 from captured import graphs
 from decode import autoregressive, speculative
+from made_passes import made_pass
 from networks import network
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
@@ -185,12 +187,12 @@ def test_an_end_of_text_has_no_children(plan: Plan) -> None:
 
 def test_columns_of_passes_over_trees() -> None:
     """Two children of the root, of which the second has one child: visited twice, then once."""
-    base: Any = {"drafted": 3, "draft_s": 1.0, "verify_s": 1.0, "accept_s": 0.0, "tokens": [5, 6, 7]}
-    tree: Any = {"parents": [-1, -1, 1]}
+    base = made_pass(drafted=3, draft_s=1.0, verify_s=1.0, tokens=[5, 6, 7])
+    tree = replace(base, parents=[-1, -1, 1])
     passes: Any = [
-        base | tree | {"accepted": 2, "emitted": 3, "path": [1, 2]},
-        base | tree | {"accepted": 0, "emitted": 1, "path": []},
-        base | tree | {"accepted": 1, "emitted": 1, "path": [1]},  # ended with the text
+        replace(tree, accepted=2, emitted=3, path=[1, 2]),
+        replace(tree, accepted=0, emitted=1, path=[]),
+        replace(tree, accepted=1, emitted=1, path=[1]),  # ended with the text
     ]
     columns = of_trees(passes)
     assert (columns["nodes_per_pass"], columns["depth_per_pass"]) == (3, 2)
@@ -200,10 +202,10 @@ def test_columns_of_passes_over_trees() -> None:
 
 def test_a_position_past_a_leaf_is_not_reached() -> None:
     """The first child of the root has no children: where it is accepted nothing is proposed for the second position."""
-    base: Any = {"drafted": 3, "draft_s": 1.0, "verify_s": 1.0, "accept_s": 0.0, "tokens": [5, 6, 7]}
-    tree: Any = {"parents": [-1, -1, 1]}
-    leaf: Any = base | tree | {"accepted": 1, "emitted": 2, "path": [0]}
-    rejected: Any = base | tree | {"accepted": 1, "emitted": 2, "path": [1]}
+    base = made_pass(drafted=3, draft_s=1.0, verify_s=1.0, tokens=[5, 6, 7])
+    tree = replace(base, parents=[-1, -1, 1])
+    leaf = replace(tree, accepted=1, emitted=2, path=[0])
+    rejected = replace(tree, accepted=1, emitted=2, path=[1])
     assert acceptance_by_position([leaf, rejected]) == [
         {"position": 1, "reached": 2, "accepted": 2},
         {"position": 2, "reached": 1, "accepted": 0},

@@ -7,7 +7,8 @@ import pytest
 from test_chat import chat_model  # noqa: F401 a fixture
 from test_strata import prompt
 
-from specbench.analysis.acceptance.strata import labels, phases_of, strata
+from specbench.analysis.acceptance.phases import labels, phases_of
+from specbench.analysis.acceptance.strata import strata
 from specbench.cli import main
 from specbench.compose.hydra_app import composed_config
 from specbench.config.schema import RunConfig, TaskConfig

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from specbench.analysis.explain import Waterfall, needs, speedup_with_longer_pro
 from specbench.analysis.forecast import expected_by_position, passes_to_come, walk
 from specbench.analysis.summary import explained
 from specbench.cli import main
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import digest
+from specbench.records.decoded import Pass, Trace
 from specbench.records.store import Head, Result
 from specbench.report.console import Screen
 from specbench.report.explanation import largest, needed, sentences
@@ -41,24 +44,12 @@ def planted(
             drafted = gamma
             agreed = int(np.cumprod([*along[done : done + drafted], *[0] * (done + drafted - length)]).sum())
             emitted = min(agreed + 1, length - done)
-            rows.append({
-                "drafted": drafted, "accepted": min(agreed, emitted), "emitted": emitted, "tokens": [0] * drafted,
-                "draft_s": drafted * c * STEP_S, "verify_s": v * STEP_S, "accept_s": accept * STEP_S,
-            })  # fmt: skip
+            times = {"draft_s": drafted * c * STEP_S, "verify_s": v * STEP_S, "accept_s": accept * STEP_S}
+            rows.append(Pass(drafted, min(agreed, emitted), emitted, **times, tokens=[0] * drafted))
             done += emitted
-        spent = sum(one["draft_s"] + one["verify_s"] + one["accept_s"] for one in rows)
-        baseline = {
-            "tokens": [0] * length,
-            "decode_s": length * STEP_S,
-            "steps_s": [STEP_S] * length,
-            "start_s": STEP_S,
-        }
-        ours = {
-            "tokens": [0] * length,
-            "decode_s": spent * (1 + other),
-            "passes": rows,
-            "start_s": STEP_S * (1 + start),
-        }
+        spent = sum(one.draft_s + one.verify_s + one.accept_s for one in rows)
+        baseline = Trace([0] * length, STEP_S, length * STEP_S, steps_s=[STEP_S] * length)
+        ours = Trace([0] * length, STEP_S * (1 + start), spent * (1 + other), passes=rows)
         prompts.append(
             {
                 "index": index,
@@ -75,7 +66,7 @@ def planted(
 
 
 def product(found: Waterfall) -> float:
-    return found.ideal * float(np.prod([step.factor.value for step in found.steps if step.name != "start"]))
+    return found.ideal * float(np.prod([step.factor.value for step in found.steps if step.step != "start"]))
 
 
 @pytest.mark.parametrize("head", KEPT, ids=lambda head: head.run_id)
@@ -90,7 +81,7 @@ def test_factors_of_kept_records_multiply_to_the_measured_speedup(head: Head) ->
     assert sum(step.ms.value for step in found.steps) == pytest.approx(total_ms, rel=1e-9)
     if len(record["prompts"]) > 1:  # one prompt has no interval
         assert all(step.factor.low is not None and step.factor.low <= step.factor.high for step in found.steps)
-    assert sentences(found) and json.dumps(found.to_json())
+    assert sentences(found) and json.dumps(to_json(found.explanation))
 
 
 def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
@@ -98,7 +89,7 @@ def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
     rests = []
     for head in kept(**CHAIN, draft="t5-nano", temperature=0):
         found = waterfall(store.read(head.file), intervals=False)
-        rests += [step.factor.value for step in found.steps if step.name == "rest" and found.sample.gamma]
+        rests += [step.factor.value for step in found.steps if step.step == "rest" and found.sample.gamma]
     assert len(rests) >= 5 and rests == pytest.approx([1.0] * len(rests), abs=0.005)
 
 
@@ -116,9 +107,9 @@ CAUSES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("cause", [name for name in CAUSES if name != "positions"])
 def test_a_planted_cause_is_the_first_lever(cause: str) -> None:
     found = waterfall(planted(**CAUSES[cause]))
-    assert found.levers[0].name == cause
+    assert found.levers[0].step == cause
     assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
-    others = [step.factor.value for step in found.steps if step.name not in (cause, "start")]
+    others = [step.factor.value for step in found.steps if step.step not in (cause, "start")]
     if cause != "rejections":  # agreement that comes in a pattern is dependence too, and every text has an end
         assert others == pytest.approx([1.0] * len(others), abs=0.02)
     assert found.levers[0].alone == pytest.approx(5.0, rel=0.03) or cause == "ends"
@@ -126,15 +117,15 @@ def test_a_planted_cause_is_the_first_lever(cause: str) -> None:
 
 def test_stretches_of_agreement_are_positions_that_are_not_independent() -> None:
     found = waterfall(planted(**CAUSES["positions"]), intervals=False)
-    steps = {step.name: step for step in found.steps}
+    steps = {step.step: step for step in found.steps}
     assert steps["positions"].factor.value == pytest.approx(150 / 70 / theory.expected_tokens(2 / 3, 4), rel=0.05)
     assert steps["rest"].factor.value == pytest.approx(1.0)
 
 
 def test_encoder_and_prefill_come_after_the_measured_speedup() -> None:
     found = waterfall(planted(lengths=[20] * 10, start=30.0), intervals=False)
-    assert found.steps[-1].name == "start" and found.steps[-1].factor.value < 0.5
-    assert "start" not in [step.name for step in found.levers]
+    assert found.steps[-1].step == "start" and found.steps[-1].factor.value < 0.5
+    assert "start" not in [step.step for step in found.levers]
     assert "encoder and prefill" in sentences(found)[-1]
 
 
@@ -147,15 +138,14 @@ def test_a_tree_goes_level_by_level() -> None:
             path = [int(draw.integers(2))] if draw.random() < 0.8 else []
             path += [2 + 2 * path[0] + int(draw.integers(2))] if path and draw.random() < 0.6 else []
             emitted = min(len(path) + 1, 100 - done)
-            passes.append(prompt["speculative"]["passes"][0] | {
-                "drafted": 6, "accepted": min(len(path), emitted), "emitted": emitted,
-                "parents": [-1, -1, 0, 0, 1, 1], "path": path,
-            })  # fmt: skip
+            counts = {"drafted": 6, "accepted": min(len(path), emitted), "emitted": emitted}
+            tree = {"parents": [-1, -1, 0, 0, 1, 1], "path": path}
+            passes.append(replace(prompt["speculative"].passes[0], **counts, **tree))
             done += emitted
-        prompt["speculative"] |= {"passes": passes, "decode_s": len(passes) * STEP_S}
+        prompt["speculative"] = replace(prompt["speculative"], passes=passes, decode_s=len(passes) * STEP_S)
         prompt["beta"] = [0.5] * 100
     found = waterfall(record)
-    steps = {step.name: step for step in found.steps}
+    steps = {step.step: step for step in found.steps}
     assert found.ideal == 3 and list(steps)[:3] == ["rejections", "shape", "ends"] and "positions" not in steps
     assert steps["rejections"].speedup == pytest.approx(1.75) and steps["shape"].factor.value > 1.2
     assert steps["shape"].speedup == pytest.approx(1 + 0.8 + 0.48, rel=0.1)
@@ -240,7 +230,7 @@ def test_a_run_shows_and_keeps_its_explanation(tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr().out
     explanation = record["explanation"]
     assert explanation is not None and "largest loss: " in shown and f"specbench explain {digest(run_id)}" in shown
-    assert explanation["levers"][0] == waterfall(record).levers[0].name
+    assert explanation.levers[0] == waterfall(record).levers[0].step
 
 
 def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from calls import called, small_run
 from specbench.algorithm import decoding
 from specbench.algorithm.decoding import Passes, WholeInCalls
 from specbench.kernels import is_available
-from specbench.records.marks import IN_C, IN_PYTHON, passes_run
+from specbench.records.passes_run import IN_C, IN_PYTHON, passes_run
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
 
@@ -45,4 +45,8 @@ def test_a_record_says_where_its_passes_ran(
     code, _, err, record = called(argv, tmp_path, capfd)
     assert code == 0, err
     assert isinstance(found[-1], WholeInCalls) == (where == IN_C)  # before come the proof at T = 0 and probes
-    assert passes_run(record["summary"], record["config"]) == where
+    summary = record["summary"]
+    assert summary["passes_run"] == found[-1].where and (summary["passes_run"] == IN_C) == (where == IN_C)
+    older = {key: value for key, value in summary.items() if key != "passes_run"}
+    assert passes_run(summary, record["config"]) == found[-1].where
+    assert passes_run(older, record["config"]) == where

@@ -18,12 +18,13 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.batching import together
 from specbench.algorithm.continuations import Continuations, Found
-from specbench.algorithm.decoding import DecodingSpec, Trace, autoregressive, speculate, speculative
+from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft, Stateless
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, TreeShape
 

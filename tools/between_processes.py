@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from specbench.analysis.processes import of_processes
+from specbench.analysis.several_processes import of_processes
 from specbench.analysis.summary import speedups
 from specbench.records.catalog import Catalog
-from specbench.records.schema import RunRecord, Speedups
+from specbench.records.numbers import Speedups
+from specbench.records.schema import RunRecord
 
 FILE = Path(__file__).parent.parent / "docs" / "processes.csv"
 NUMBERS = ("speedup", "own", "over", "wider", "between")

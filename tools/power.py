@@ -39,7 +39,9 @@ from typing import Any, cast
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from specbench.analysis.regression import BETWEEN, between_processes, compare_with_baseline, measurement  # noqa: E402
+from specbench.analysis.as_measurement import measurement  # noqa: E402
+from specbench.analysis.baseline import between_processes, compare_with_baseline  # noqa: E402
+from specbench.analysis.changes import BETWEEN  # noqa: E402
 from specbench.files import json_text, write_atomically  # noqa: E402
 from specbench.records.measurements import Measurement  # noqa: E402
 

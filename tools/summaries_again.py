@@ -12,7 +12,7 @@ from specbench.analysis.summary import resummarised
 from specbench.files import write_atomically
 from specbench.records import store
 from specbench.records.catalog import kept_folder
-from specbench.records.frame import compact
+from specbench.records.keeping import compact
 
 
 def main(results: str = "results") -> int:

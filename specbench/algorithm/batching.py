@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from specbench.algorithm.decoding import Decoding, Moment, Trace
+from specbench.algorithm.decoding import Decoding, Moment
 from specbench.engine.batch import batch_of, read_together
 from specbench.engine.clock import RUNS
 from specbench.engine.session import Model, Read, marking
+from specbench.records.decoded import Trace
 
 WITHIN = Moment.DRAFTED, Moment.VERIFIED  # a pass
 

@@ -11,7 +11,7 @@ call, and a `DonePass` is the same whoever ran it. Tests compare them token by t
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,8 @@ from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
 from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
+from specbench.records.decoded import Pass, Trace
+from specbench.records.passes_run import IN_C, IN_PYTHON, VERIFIED_IN_C
 from specbench.sampling import Choice, Sampling
 
 NOTHING_DRAFTED = Constant(0)
@@ -55,51 +57,6 @@ class DecodingSpec:
     def algorithm_1(cls, sampling: Sampling, max_new_tokens: int, gamma: int = 0) -> "DecodingSpec":
         """The paper's Algorithm 1 at a constant gamma."""
         return cls(sampling, max_new_tokens, Verification(accept_exact, sampling), Constant(gamma))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One target pass of speculative decoding; times in seconds.
-
-    `emitted` is `accepted` + 1, minus the tokens after an end of sequence inside the block. `draft_operations`: see
-    `Proposal.operations`.
-    """
-
-    drafted: int
-    accepted: int
-    emitted: int
-    draft_s: float
-    verify_s: float
-    accept_s: float
-    tokens: list[int] = field(default_factory=list)  # as drafted, rejected tokens too
-    draft_operations: float | None = None
-    parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
-    path: list[int] | None = None  # of a tree: the accepted tokens, by index
-    experts: list[int] | None = None  # distinct experts that the target read, by layer; of all rows of a batch
-    # The pass, in other parts: forward passes while drafting and while verifying, and the loop around them. None on a
-    # device that works while the host goes on.
-    draft_run_s: float | None = None
-    verify_run_s: float | None = None
-    loop_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The result of decoding one prompt, and its times in seconds."""
-
-    tokens: list[int]
-    start_s: float  # encoder and prefill, of the draft too
-    decode_s: float  # everything after that
-    steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
-    passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
-    draft_start_s: float = 0.0  # the draft's part of `start_s`
-    rows: list[int] | None = None  # of a batch: how many rows each step or pass had; `decode_s` is then a share
-    step_experts: list[int] | None = None  # autoregressive: distinct experts of each step, summed over layers
-    # Tokens of the prompt that the target read in `start_s`, and those whose caches it copied; then the draft's own.
-    prompt_read: int | None = None
-    prompt_copied: int | None = None
-    draft_prompt_read: int | None = None
-    draft_prompt_copied: int | None = None
 
 
 class Moment(Enum):
@@ -187,7 +144,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
             text.tokens += done.emitted
             gamma.learn(len(done.drafted), len(done.path))
             log.passes.append(done)
-    return log.trace(text)
+    return replace(log.trace(text), passes_run=passes.where)
 
 
 class Passes:
@@ -195,6 +152,8 @@ class Passes:
 
     A model is run by `yield`, so that a driver may answer the reads of a whole batch at once.
     """
+
+    where = IN_PYTHON  # what a record says of it
 
     def __init__(self, target: Model, session: Session, drafting: DraftSession, verification: Verification) -> None:
         """`session` is the target's, and `drafting` the draft's, both at the same text."""
@@ -268,6 +227,8 @@ Passing = Generator[Read | Moment, Any, list[DonePass]]
 class VerifiedInCalls(Passes):
     """Passes of which the engine of the target verifies, accepts and rolls back in one call, whatever drafts."""
 
+    where = VERIFIED_IN_C
+
     def __init__(self, step_by_step: Passes, calls: PassesInCalls, plan: PassPlan) -> None:
         super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)
         self.calls, self.plan = calls, plan
@@ -285,6 +246,8 @@ class VerifiedInCalls(Passes):
 
 class WholeInCalls(Passes):
     """Passes that the engine of the target runs, several in one call, the drafting of one model too."""
+
+    where = IN_C
 
     def __init__(self, step_by_step: Passes, calls: PassesInCalls) -> None:
         super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)

@@ -3,23 +3,22 @@
 A `Gamma` is a policy; `start()` returns its state for one completion, which is updated after each pass. So gamma only
 depends on past passes: it is fixed before any token of the proposal is drawn, and the output keeps the target's
 distribution. (A draft may end its proposal earlier, depending on the tokens drawn: `methods.model.draft`.)
-`DraftingPlan` is the policy that a run chose, as plain values.
+A `DraftingPlan` is the policy that a run chose, as plain values; `policy_of` makes it one.
 
 >>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
 5
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from specbench.config.keys import MAX_GAMMA
-from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
+from specbench.records.prediction import DraftingPlan
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
-BY_NUMBER = {"prices", "verify"}  # the mappings of a plan, whose keys are numbers, which JSON has as strings
 
 
 class GammaState(Protocol):
@@ -148,56 +147,10 @@ class AdaptiveState:
         self.tested += accepted + (accepted < drafted)
 
 
-@dataclass(frozen=True)
-class DraftingPlan:
-    """The choice that `gamma=` of a config was resolved to.
-
-    The journal and the record hold it as plain values, so that a resumed run uses the same policy and a reader sees
-    why.
-
-    Attributes:
-        requested: as shown in tables: the number or policy of the config, and when the draft ends a proposal earlier.
-        gamma: the constant number; None where it changes from pass to pass.
-        most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence;
-            or the most levels of its trees.
-        alpha, prices: the initial estimates of `Adaptive`.
-        probe: a row for each gamma that was tried, best first; None without a probe.
-        acceptance: the acceptance by rank that the shape of a tree was made from; a list for each level where they
-            differ.
-        size, level, verify: the size chosen for a tree, and the costs that it was chosen by: that of a level, and v(n).
-    """
-
-    requested: int | str
-    gamma: int | None
-    most: int | None = None
-    alpha: float | None = None
-    prices: Mapping[int, float] | None = None
-    probe: list[PredictionRow] | None = None
-    acceptance: AcceptanceByRank | None = None
-    size: int | None = None
-    level: float | None = None
-    verify: Mapping[int, float] | None = None
-
-    @property
-    def policy(self) -> Gamma:
-        """The policy that chooses gamma before each pass."""
-        if (constant := self.gamma or self.most) is not None:
-            return Constant(constant)
-        if self.alpha is None or self.prices is None:
-            return Heuristic(MAX_GAMMA)
-        return Adaptive(self.alpha, self.prices)
-
-    def to_json(self) -> GammaRecord:
-        """Plain values, without those that are not set."""
-        values = {name: value for name, value in vars(self).items() if value is not None or name == "gamma"}
-        for name in BY_NUMBER & values.keys():
-            values[name] = {str(number): cost for number, cost in values[name].items()}
-        return cast(GammaRecord, values)
-
-    @classmethod
-    def from_json(cls, values: GammaRecord) -> "DraftingPlan":
-        known = {field.name for field in fields(cls)}
-        given: dict[str, Any] = {name: value for name, value in values.items() if name in known}
-        for name in BY_NUMBER & given.keys():
-            given[name] = {int(number): cost for number, cost in given[name].items()}
-        return cls(**given)
+def policy_of(plan: DraftingPlan) -> Gamma:
+    """The policy that chooses gamma before each pass."""
+    if (constant := plan.gamma or plan.most) is not None:
+        return Constant(constant)
+    if plan.alpha is None or plan.prices is None:
+        return Heuristic(MAX_GAMMA)
+    return Adaptive(plan.alpha, plan.prices)

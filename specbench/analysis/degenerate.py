@@ -1,4 +1,12 @@
-"""How many completions of a run loop or copy their prompt, and its speedup without those that loop."""
+"""How many completions of a run loop or copy their prompt, and its speedup without those that loop.
+
+On degenerate text any draft looks good: what comes next has been written before. Plain numbers, from the tokens of a
+record, so that records of any age have them.
+
+A completion loops if a phrase follows itself at once, at least COPIES times, over a large part of it. N-grams that
+occur again elsewhere are no loop: sentences of one pattern share most of them (`repeated` is 0.7 of some references
+of task ende-mini).
+"""
 
 import zlib
 from collections import Counter
@@ -6,18 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from specbench.records.marks import MOST_LOOPING
-from specbench.records.schema import DECODING_MODES, Degenerate, PromptRecord, Speedups
-
-# Degenerate text: completions that repeat themselves, and completions that copy their prompt.
-#
-# On such text any draft looks good: what comes next has been written before. Plain numbers, from the tokens of a
-# record, so that records of any age have them.
-#
-# A completion loops if a phrase follows itself at once, at least COPIES times, over a large part of it. N-grams that
-# occur again elsewhere are no loop: sentences of one pattern share most of them (`repeated` is 0.7 of some references
-# of task ende-mini).
-
+from specbench.records.looping import MOST_LOOPING
+from specbench.records.numbers import Degenerate, Speedups
+from specbench.records.schema import DECODING_MODES, PromptRecord
 
 NGRAM = 4  # tokens: shorter ones repeat in every text
 WORDS = 4  # the same of words copied from the prompt
@@ -105,9 +104,7 @@ def degenerate(prompts: Sequence[PromptRecord], speed: Speed | None) -> Degenera
     prompts; None: the run has no speedup.
     """
     alone = [prompt["baseline"] for prompt in prompts]
-    scored = [
-        repetition(one["tokens"], one["text"], prompt["prompt"]) for one, prompt in zip(alone, prompts, strict=True)
-    ]
+    scored = [repetition(one.tokens, one.text, prompt["prompt"]) for one, prompt in zip(alone, prompts, strict=True)]
     looping = [any(map(loops, _texts(prompt))) for prompt in prompts]
     found: Degenerate = {
         "looping": fmean(looping),
@@ -126,4 +123,4 @@ def degenerate(prompts: Sequence[PromptRecord], speed: Speed | None) -> Degenera
 
 def _texts(prompt: PromptRecord) -> set[tuple[int, ...]]:
     """The completions of a prompt that differ, in tokens."""
-    return {tuple(prompt[way]["tokens"]) for way in DECODING_MODES}
+    return {tuple(prompt[way].tokens) for way in DECODING_MODES}

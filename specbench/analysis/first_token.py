@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.costs import seconds_of
-from specbench.records.schema import OfPrompts, Predicted, PromptRecord, TraceRecord
+from specbench.records.decoded import Trace
+from specbench.records.numbers import OfPrompts, Predicted
+from specbench.records.schema import PromptRecord
 
 
 class Starts(NamedTuple):
@@ -26,12 +28,12 @@ class Starts(NamedTuple):
     def of(prompts: Sequence[PromptRecord]) -> "Starts":
         """The means of these prompts; in a batch of each prompt's share."""
         alone = [prompt["baseline"] for prompt in prompts]
-        of_draft = [prompt["speculative"].get("draft_start_s") for prompt in prompts]
+        of_draft = [prompt["speculative"].draft_start_s for prompt in prompts]
         known = [one for one in of_draft if one is not None]
         return Starts(
-            float(np.mean([one["start_s"] for one in alone])),
+            float(np.mean([one.start_s for one in alone])),
             float(np.mean(known)) if len(known) == len(prompts) else None,
-            float(np.mean([one["decode_s"] for one in alone])),
+            float(np.mean([one.decode_s for one in alone])),
             float(np.mean([tokens_of(prompt) for prompt in prompts])),
         )
 
@@ -58,7 +60,7 @@ def of_prompts(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: boo
     """
     starts = Starts.of(prompts)
     alone, ours = ([prompt[mode] for prompt in prompts] for mode in ("baseline", "speculative"))
-    read = sum(one.get("prompt_read", tokens_of(prompt)) for one, prompt in zip(alone, prompts, strict=True))
+    read = sum(_read(one, prompt) for one, prompt in zip(alone, prompts, strict=True))
     found: OfPrompts = {
         "ttft_s_baseline": _first_token_s(alone),
         "ttft_s": None if wrong else _first_token_s(ours),
@@ -68,29 +70,35 @@ def of_prompts(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: boo
         "draft_start_s": starts.draft_s,
         "prompt_tokens": starts.tokens,
         "prompt_tokens_read": read,
-        "prompt_tokens_copied": sum(one.get("prompt_copied", 0) for one in alone),
-        "prompt_tokens_per_s": _rate(read, sum(one["start_s"] for one in alone)),
+        "prompt_tokens_copied": sum(one.prompt_copied or 0 for one in alone),
+        "prompt_tokens_per_s": _rate(read, sum(one.start_s for one in alone)),
     }
-    if all("draft_prompt_read" in one for one in ours):
-        of_draft = sum(one["draft_prompt_read"] for one in ours)
+    own = [one.draft_prompt_read for one in ours]
+    if None not in own:
+        of_draft = sum(count or 0 for count in own)
         found["draft_prompt_tokens_read"] = of_draft
-        found["draft_prompt_tokens_copied"] = sum(one["draft_prompt_copied"] for one in ours)
-        found["draft_prompt_tokens_per_s"] = _rate(of_draft, sum(one["draft_start_s"] for one in ours))
+        found["draft_prompt_tokens_copied"] = sum(one.draft_prompt_copied or 0 for one in ours)
+        found["draft_prompt_tokens_per_s"] = _rate(of_draft, sum(one.draft_start_s for one in ours))
     found["end_to_end_predicted"] = starts.end_to_end(predicted["speedup_predicted"])
     found["end_to_end_calibrated"] = starts.end_to_end(predicted["speedup_calibrated"])
     return found
 
 
-def _first_token_s(traces: Sequence[TraceRecord]) -> float:
+def _read(trace: Trace, prompt: PromptRecord) -> int:
+    """Tokens of the prompt that were read; all of them in records that are older than this."""
+    return tokens_of(prompt) if trace.prompt_read is None else trace.prompt_read
+
+
+def _first_token_s(traces: Sequence[Trace]) -> float:
     """Mean seconds from the prompt to its first token, or tokens: the start, and the first step or pass."""
-    return float(np.mean([one["start_s"] + next(iter(seconds_of(one)), 0.0) for one in traces]))
+    return float(np.mean([one.start_s + next(iter(seconds_of(one)), 0.0) for one in traces]))
 
 
-def _next_token_s(traces: Sequence[TraceRecord]) -> float | None:
+def _next_token_s(traces: Sequence[Trace]) -> float | None:
     """Seconds a token after the first step or pass, of one row; None where no completion goes on after it."""
     seconds = sum(sum(seconds_of(one)[1:]) for one in traces)
-    first = (passes[0]["emitted"] if (passes := one.get("passes")) else 1 for one in traces)
-    tokens = sum(len(one["tokens"]) - emitted for one, emitted in zip(traces, first, strict=True))
+    first = (one.passes[0].emitted if one.passes else 1 for one in traces)
+    tokens = sum(len(one.tokens) - emitted for one, emitted in zip(traces, first, strict=True))
     return seconds / tokens if tokens else None
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
-from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +23,6 @@ from specbench.records.schema import PromptRecord
 from specbench.stats import (
     LEVEL,
     Interval,
-    IntervalRecord,
     Jackknife,
     Scale,
     draw_weights,
@@ -129,43 +127,25 @@ Pairs = list[tuple[PromptRecord, PromptRecord]]
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Run A against run B. A ratio above 1 is in favour of A."""
-
-    prompts: int
-    faster: Interval  # time per token of B over that of A, as decoded
-    speedup: Interval  # speedup of A over that of B, each against its own baseline, which cancels a slower hour
-    alpha: Interval  # alpha of A less that of B
-    tokens_per_pass: Interval  # of A over that of B
-
-    def to_json(self) -> "PairedRecord":
-        return {
-            "prompts": self.prompts,
-            "faster": _shown(self.faster),
-            "speedup": _shown(self.speedup),
-            "alpha": _shown(self.alpha),
-            "tokens_per_pass": _shown(self.tokens_per_pass),
-        }
-
-
-class ComparedRecord(IntervalRecord):
+class Compared(Interval):
     """A difference or ratio, and the smallest `detectable` difference from none, nine times in ten."""
 
     detectable: float | None
 
+    @staticmethod
+    def of(one: Interval) -> "Compared":
+        return Compared(one.value, one.low, one.high, detectable(one))
 
-class PairedRecord(TypedDict):
-    """`Paired` as JSON."""
+
+@dataclass(frozen=True)
+class Paired:
+    """Run A against run B. A ratio above 1 is in favour of A."""
 
     prompts: int
-    faster: ComparedRecord
-    speedup: ComparedRecord
-    alpha: ComparedRecord
-    tokens_per_pass: ComparedRecord
-
-
-def _shown(one: Interval) -> ComparedRecord:
-    return {**one.to_json(), "detectable": detectable(one)}
+    faster: Compared  # time per token of B over that of A, as decoded
+    speedup: Compared  # speedup of A over that of B, each against its own baseline, which cancels a slower hour
+    alpha: Compared  # alpha of A less that of B
+    tokens_per_pass: Compared  # of A over that of B
 
 
 def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
@@ -178,13 +158,13 @@ def compare(pairs: Pairs) -> Paired:
     """Totals over the shared prompts, with intervals over prompts."""
     groups = groups_of([a for a, _ in pairs])
 
-    def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats], scale: Scale = "ratio") -> Interval:
-        return over_rows(columns, statistic, scale=scale, groups=groups)
+    def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats], scale: Scale = "ratio") -> Compared:
+        return Compared.of(over_rows(columns, statistic, scale=scale, groups=groups))
 
     times = [(*times_of(a, ("decode_s",)), *times_of(b, ("decode_s",))) for a, b in pairs]
     betas = [(sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])) for a, b in pairs]
     traces = [(a["speculative"], b["speculative"]) for a, b in pairs]
-    tokens = [(len(a["tokens"]), len(a["passes"]), len(b["tokens"]), len(b["passes"])) for a, b in traces]
+    tokens = [(len(a.tokens), len(a.passes), len(b.tokens), len(b.passes)) for a, b in traces]
     return Paired(
         len(pairs),
         faster=interval([[*ours[6:], *ours[2:4]] for ours in times], ratio_of_ratios),

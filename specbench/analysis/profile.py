@@ -11,21 +11,21 @@ from specbench.analysis.acceptance.by_position import levels, rank_counts, reach
 from specbench.analysis.acceptance.strata import Range, added_by_range, range_of
 from specbench.analysis.distinct import groups_of, numbers_of, said
 from specbench.errors import UserError
-from specbench.records.documents import (
+from specbench.records.alpha_document import AlphaRow, ScoredText
+from specbench.records.numbers import Summary
+from specbench.records.profile_document import (
     FORMAT,
     PROFILE_VERSION,
-    AlphaRow,
     GammaRange,
     GammaSpeed,
     PositionShare,
     Profile,
     RangeShare,
     RankShare,
-    ScoredText,
     Share,
     TaskProfile,
 )
-from specbench.records.schema import PromptRecord, RunRecord, Summary
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths
@@ -54,7 +54,7 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
                 speeds.setdefault((summary.get("batch") or 1, lengths), []).append(speed)
     found: list[GammaRange] = []
     for (batch, (first, last)), each in sorted(speeds.items()):
-        best = max(each, key=lambda one: one["speedup"]["value"])["gamma"]
+        best = max(each, key=lambda one: one["speedup"].value)["gamma"]
         ordered = sorted(each, key=lambda one: one["gamma"])
         found.append({"first": first, "last": last, "batch": batch, "best": best, "gammas": ordered})
     return found, missing
@@ -71,7 +71,7 @@ def _speeds(record: RunRecord, gamma: int) -> dict[Range, GammaSpeed]:
         if base and ours:
             speedup = over_rows(rows, ratio_of_ratios, groups=numbers_of(groups[place] for place in there))
             made[lengths] = {
-                "gamma": gamma, "speedup": speedup.to_json(), "tokens": int(ours), "run_id": record["run_id"],
+                "gamma": gamma, "speedup": speedup, "tokens": int(ours), "run_id": record["run_id"],
             }  # fmt: skip
     return made
 
@@ -118,7 +118,7 @@ def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText])
         ],
         "by_rank": [
             {
-                "rank": rank, "children": children, "value": one["value"], "low": one["low"], "high": one["high"],
+                "rank": rank, "children": children, "value": one.value, "low": one.low, "high": one.high,
                 "prompts": row["prompts"], "tokens": row["tokens"],
             }
             for children, ranks in row.get("acceptance_by_rank", {}).items()
@@ -172,9 +172,9 @@ def _task(records: Sequence[RunRecord]) -> TaskProfile:
 
 
 def _by_position(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list[PositionShare]:
-    longest = max(levels(one) for prompt in prompts for one in prompt["speculative"]["passes"])
+    longest = max(levels(one) for prompt in prompts for one in prompt["speculative"].passes)
     counts = np.array([
-        sum((reached_and_accepted(one, longest) for one in prompt["speculative"]["passes"]), np.zeros((longest, 2)))
+        sum((reached_and_accepted(one, longest) for one in prompt["speculative"].passes), np.zeros((longest, 2)))
         for prompt in prompts
     ])  # fmt: skip
     found: list[PositionShare] = []
@@ -188,7 +188,7 @@ def _by_position(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list
 
 def _by_rank(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list[RankShare]:
     """Of runs whose proposals are trees."""
-    ranks = zip_longest(*(rank_counts(prompt["speculative"]["passes"]) for prompt in prompts))
+    ranks = zip_longest(*(rank_counts(prompt["speculative"].passes) for prompt in prompts))
     return [
         {
             "rank": rank,
@@ -219,4 +219,10 @@ def _by_range(prompts: Sequence[tuple[int, Sequence[float]]], groups: Sequence[i
 def _share(sums: Sequence[tuple[float, float]], groups: Sequence[int]) -> Share:
     """A ratio of totals over prompts, with its interval; prompts of one of the `groups` are equal."""
     found = over_rows(sums, ratio, scale="probability", groups=numbers_of(groups))
-    return {**found.to_json(), "prompts": len(sums), "tokens": int(sum(count for _, count in sums))}
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "prompts": len(sums),
+        "tokens": int(sum(count for _, count in sums)),
+    }

@@ -31,6 +31,7 @@ from specbench.analysis.costs import (
     verify_cost,
 )
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
+from specbench.analysis.costs.slow import slow
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain import waterfall
@@ -44,25 +45,23 @@ from specbench.analysis.forecast.theorems import (
     by_rank,
     by_rows,
 )
-from specbench.analysis.processes import of_processes
 from specbench.analysis.proof import UNPROVED, prove
+from specbench.analysis.several_processes import of_processes
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.records.schema import (
-    DECODING_MODES,
+from specbench.records.numbers import (
     Counted,
-    DecodingMode,
     Energy,
     Grown,
     Learnt,
     LenienceRow,
     Measured,
-    PromptRecord,
     Repeated,
-    RunRecord,
     Speedups,
     UnderLenience,
     UnderRule,
 )
+from specbench.records.passes_run import loop_of
+from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
@@ -93,27 +92,27 @@ def summarise(
     target's own completion), and the predictions are made from it.
 
     `level` is that of all intervals of a run that looked at them more than once (`analysis.looks`). Of a run in several
-    processes (`analysis.processes`) the intervals of times cover the differences between these.
+    processes (`analysis.several_processes`) the intervals of times cover the differences between these.
     """
-    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"].passes]
     alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], groups_of(prompts), level)
     lossy = is_lossy(prompts)
     ruled = under_rule(prompts, level)
-    drafted = sum(a_pass["drafted"] for a_pass in passes)
+    drafted = sum(a_pass.drafted for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
     c, v, step_s = draft_cost(prompts, level), verify_cost(prompts, level), mean_step_s(prompts)
     proof = prove(prompts)
     differing = [p["difference"] for p in prompts if p["difference"] is not None]
-    wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
+    wrong = any(not one.is_rounding for one in differing) or (proof is not None and proof.failed)
     counted: Counted = {
         "prompts": len(prompts),
-        "tokens": sum(len(p["baseline"]["tokens"]) for p in prompts),
+        "tokens": sum(len(p["baseline"].tokens) for p in prompts),
         "passes": len(passes),
         "alpha": alpha.value,
         "alpha_low": alpha.low,
         "alpha_high": alpha.high,
-        "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
+        "accepted_per_drafted": sum(a_pass.accepted for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
         "c": None if c is None else c.value,
         "c_low": None if c is None else c.low,
@@ -135,7 +134,7 @@ def summarise(
         "lossy": lossy,
         "acceptance_by_position": acceptance_by_position(passes),
         "tokens_per_pass_histogram": {
-            str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
+            str(tokens): count for tokens, count in sorted(Counter(a_pass.emitted for a_pass in passes).items())
         },
     }
     if (different := len(set(groups_of(prompts)))) < len(prompts):
@@ -144,7 +143,7 @@ def summarise(
         counted["experts_read"] = read
     rates = throughput(prompts, batch, wrong)
     if at_once and c is not None:  # a draft step for each proposal
-        counted["c_step"] = c.value * sum(map(levels, passes)) / sum(one["drafted"] > 0 for one in passes)
+        counted["c_step"] = c.value * sum(map(levels, passes)) / sum(one.drafted > 0 for one in passes)
     trees = of_trees(passes)
     if trees:
         trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
@@ -177,6 +176,8 @@ def summarise(
         **trees,
         **proved,
         **disturbed,
+        **slow(prompts),
+        **loop_of(prompts),
         **energy(prompts),
         **repeats,
         **ruled,
@@ -213,7 +214,7 @@ def energy(prompts: Sequence[PromptRecord]) -> Energy:
         way: [prompt.get("used", {}).get(way, {}).get("joules") for prompt in prompts] for way in DECODING_MODES
     }
     per_token = {
-        way: sum(known) / sum(len(prompt[way]["tokens"]) for prompt in prompts)
+        way: sum(known) / sum(len(prompt[way].tokens) for prompt in prompts)
         if len(known := [one for one in joules if one is not None]) == len(prompts)
         else None
         for way, joules in spent.items()
@@ -315,17 +316,17 @@ def _worst(found: Sequence[Disturbance]) -> Disturbance:
 
 
 def _differs(prompt: PromptRecord) -> bool:
-    return bool(prompt.get("difference")) or prompt["baseline"]["tokens"] != prompt["speculative"]["tokens"]
+    return bool(prompt.get("difference")) or prompt["baseline"].tokens != prompt["speculative"].tokens
 
 
 def times_of(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, float, int]:
     """Seconds and tokens of the baseline, then of speculative decoding, over these parts of a decoding."""
     baseline, speculative = prompt["baseline"], prompt["speculative"]
     return (
-        sum(baseline[part] for part in parts),
-        len(baseline["tokens"]),
-        sum(speculative[part] for part in parts),
-        len(speculative["tokens"]),
+        sum(getattr(baseline, part) for part in parts),
+        len(baseline.tokens),
+        sum(getattr(speculative, part) for part in parts),
+        len(speculative.tokens),
     )
 
 
@@ -341,7 +342,7 @@ def explained(record: RunRecord) -> RunRecord:
     """A record with the explanation of its speedup."""
     config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
     has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
-    found = waterfall(record).to_json() if has_speed else None
+    found = waterfall(record).explanation if has_speed else None
     return {**record, "explanation": found}
 
 
@@ -369,11 +370,13 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 
 def completed(record: RunRecord) -> RunRecord:
-    """A record whose summary has what its prompts tell of loops and first tokens, also if it is older than that."""
+    """A record whose summary has what its prompts tell of loops, slow passes and first tokens, also if it is older."""
     summary, prompts = record["summary"], record["prompts"]
     timed = summary["speedup_measured"] is not None
     if "looping" not in summary:
         summary = {**summary, **degenerate(prompts, speedups if timed else None)}
+    if "slow_passes" not in summary:
+        summary = {**summary, **slow(prompts)}
     if "ttft_s_baseline" not in summary:
         summary = {**summary, **of_prompts(prompts, summary, not timed)}
     return {**record, "summary": summary}

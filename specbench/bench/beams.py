@@ -14,6 +14,7 @@ from specbench.bench.baselines import beam_search as theirs
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
 from specbench.formatting import markdown_table
+from specbench.records.timed_documents import BeamRow
 
 
 @dataclass(frozen=True)
@@ -26,22 +27,6 @@ class BeamBench:
     settings: BeamSettings
     us: list[int]
     gammas: list[int]
-
-
-@dataclass
-class BeamRow:
-    """One u and gamma over all prompts; gamma 0 is the search without a draft. A pass is a run of the target."""
-
-    u: int
-    gamma: int
-    passes_per_text: float
-    steps_per_pass: float
-    scored_per_pass: float  # completions whose next token a pass scores: what the target's batch has to hold
-    passes_saved: float  # of those that the search without a draft needs
-    identical: int  # completions whose beams are all transformers', in order
-    texts: int
-    score_gap: float  # the largest difference of a score from transformers', where the completion is the same
-    s_per_text: float
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from specbench.files import write_atomically
 from specbench.formatting import interval, markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.records.documents import BeamDocument, BenchDocument, write_document
+from specbench.records.documents import write_document
+from specbench.records.timed_documents import BeamDocument, BenchDocument, BenchRow
 from specbench.sampling import Sampling
 
 
@@ -62,24 +63,7 @@ class Bench:
     folder: str | None = None  # of the target's weights, or its name on the hub
 
 
-@dataclass
-class Row:
-    """One line of the table: ours and theirs in `unit`, and how many times faster ours is, with its interval."""
-
-    part: str
-    what: str
-    ours: float | None = None
-    theirs: float | None = None
-    unit: str = "ms"
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-    disturbed_by: str | None = None  # the signs, in words, that other work disturbed its times
-    more: dict[str, float] = field(default_factory=dict)
-
-
-def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
+def bench(setup: Bench, say: Callable[[str], None]) -> list[BenchRow]:
     """All rows, in the order of the table. `say` receives the name of each part as it is timed.
 
     The rows of a part that waited for a core are marked. Parts that take seconds are repeated first.
@@ -144,13 +128,13 @@ def _failing_as_theirs(decode: Decoder) -> Decoder:
     return attempt
 
 
-def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], prompts: int | None = None) -> Row:
+def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], prompts: int | None = None) -> BenchRow:
     """Our decoder against theirs, on the first `prompts` prompts or groups of them."""
     try:
         ours_theirs = {"ours": decoders[0], "theirs": _failing_as_theirs(decoders[1])}
         found = in_turn(ours_theirs, prompts or len(setup.prompts), setup.repeats)
     except _Fails as error:
-        return Row(part, what, unit="", note=f"their decoding fails: {error}")
+        return BenchRow(part, what, unit="", note=f"their decoding fails: {error}")
     ours, theirs = found["ours"], found["theirs"]
     faster = times_faster(theirs, ours)
     same = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
@@ -159,14 +143,16 @@ def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], 
         return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
 
     note = f"same tokens in {same} of {len(ours)} completions"
-    return Row(part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note)
+    return BenchRow(
+        part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note
+    )
 
 
-def _against_generate(setup: Bench) -> list[Row]:
+def _against_generate(setup: Bench) -> list[BenchRow]:
     return [_row("a", "autoregressive against generate", setup, (_ours(setup, None), _theirs(setup)))]
 
 
-def _against_peer(setup: Bench, name: str) -> list[Row]:
+def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
     """The target in our loop and in another engine's, encoder and prefill included: alone, and with prompt lookup."""
     assert setup.folder is not None
     ends = setup.target.eos_ids
@@ -185,9 +171,9 @@ def _looking_up(setup: Bench) -> Bench:
     return replace(setup, draft=LookupDraft(setup.target.vocabulary_size, setup.device, MATCH))
 
 
-def _against_assisted(setup: Bench) -> list[Row]:
+def _against_assisted(setup: Bench) -> list[BenchRow]:
     if not isinstance(setup.draft, ModelDraft):
-        return [Row("b", "speculative against assisted generation", note="not measured: the draft has no network")]
+        return [BenchRow("b", "speculative against assisted generation", note="not measured: the draft has no network")]
     rows = []
     for gamma in setup.gammas:
         what = f"speculative against assisted generation, γ={gamma}"
@@ -196,7 +182,7 @@ def _against_assisted(setup: Bench) -> list[Row]:
     return rows
 
 
-def _batches_against_generate(setup: Bench) -> list[Row]:
+def _batches_against_generate(setup: Bench) -> list[BenchRow]:
     rows = []
     for size in setup.batches:
         what = f"autoregressive against generate, batch={size}"
@@ -207,7 +193,7 @@ def _batches_against_generate(setup: Bench) -> list[Row]:
     return rows
 
 
-def _step_against_floor(setup: Bench) -> list[Row]:
+def _step_against_floor(setup: Bench) -> list[BenchRow]:
     rows = []
     models = {"target": setup.target} | ({"draft": setup.draft.model} if isinstance(setup.draft, ModelDraft) else {})
     for name, model in models.items():
@@ -217,20 +203,22 @@ def _step_against_floor(setup: Bench) -> list[Row]:
         step = over_lengths(model, setup.prompts[0])
         seconds = next(iter(step.values()))
         note = f"{seconds / floor:.2f} times the floor: {size / 2**20:.1f} MiB at {size / floor / 1e9:.0f} GB/s"
-        rows.append(Row("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
+        rows.append(BenchRow("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
         note = (
             f"from here on multiply-adds bind: {model.operations / 2e6:.1f} million a token, "
             f"{model.operations / 2e9 / least.multiplying:.0f} billion a second; a run over n tokens takes at least "
             f"max({1000 * floor:.3f}, {1000 * least.multiplying:.3f} n) ms"
         )
-        rows.append(Row("d", f"{name}, tokens at which v begins to grow (Ω)", least.turning, unit="tokens", note=note))
+        rows.append(
+            BenchRow("d", f"{name}, tokens at which v begins to grow (Ω)", least.turning, unit="tokens", note=note)
+        )
         shortest, note, more = bound(model, setup.prompts[0], setup.bandwidth or size / floor / 1e9, setup.launch_us)
         what = f"{name} step over its bound from the graph"
-        rows.append(Row("d", what, None if shortest is None else 1000 * seconds, shortest, note=note, more=more))
+        rows.append(BenchRow("d", what, None if shortest is None else 1000 * seconds, shortest, note=note, more=more))
     return rows
 
 
-def _inside_a_pass(setup: Bench) -> list[Row]:
+def _inside_a_pass(setup: Bench) -> list[BenchRow]:
     if not isinstance(setup.draft, ModelDraft):
         return []
     rows = []
@@ -239,12 +227,12 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
             parts, step = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
         except TooShort:
             note = "not measured: no completion is long enough for a second pass"
-            rows.append(Row("e", f"a pass, γ={gamma}", unit="", note=note))
+            rows.append(BenchRow("e", f"a pass, γ={gamma}", unit="", note=note))
             continue
         c, v = parts.drafting / gamma / step, parts.verifying / step
         note = f"{parts.whole / step:.2f} target steps; models alone: c = {c:.3f}, v = {v:.3f}"
         more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}
-        rows.append(Row("e", f"a pass, γ={gamma}", 1000 * parts.whole, note=note, more=more))
+        rows.append(BenchRow("e", f"a pass, γ={gamma}", 1000 * parts.whole, note=note, more=more))
         shares = {
             f"{gamma} draft steps, the model": parts.drafting,
             f"target over {gamma + 1} tokens, the model": parts.verifying,
@@ -254,11 +242,13 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
             "  accepted, rolled back": parts.accepting,
         }
         for what, seconds in shares.items():
-            rows.append(Row("e", f"  {what}", 1000 * seconds, note=f"{100 * seconds / parts.whole:.1f}% of the pass"))
+            rows.append(
+                BenchRow("e", f"  {what}", 1000 * seconds, note=f"{100 * seconds / parts.whole:.1f}% of the pass")
+            )
     return rows
 
 
-def _against_lookup(setup: Bench) -> list[Row]:
+def _against_lookup(setup: Bench) -> list[BenchRow]:
     """Ours searches the source too; transformers' own sees decoder tokens only."""
     rows = []
     for gamma in setup.gammas:
@@ -268,19 +258,19 @@ def _against_lookup(setup: Bench) -> list[Row]:
     return rows
 
 
-def _start_and_memory(setup: Bench) -> list[Row]:
+def _start_and_memory(setup: Bench) -> list[BenchRow]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     rows = [
-        Row("f", "engines made ready", setup.warmup_s, unit="s"),
-        Row("f", "peak memory of the process", peak / 2**20, unit="MiB"),
+        BenchRow("f", "engines made ready", setup.warmup_s, unit="s"),
+        BenchRow("f", "peak memory of the process", peak / 2**20, unit="MiB"),
     ]
     if setup.device.type == "cuda":
         on_gpu = torch.cuda.max_memory_allocated(setup.device)
-        rows.append(Row("f", "peak memory of the GPU", on_gpu / 2**20, unit="MiB"))
+        rows.append(BenchRow("f", "peak memory of the GPU", on_gpu / 2**20, unit="MiB"))
     return rows
 
 
-def _growth(setup: Bench) -> list[Row]:
+def _growth(setup: Bench) -> list[BenchRow]:
     prompt = setup.prompts[0]
     rows = _start_and_memory(setup)
     least = roofline(setup.target, setup.dtype)
@@ -292,13 +282,13 @@ def _growth(setup: Bench) -> list[Row]:
         if count in read:
             more |= {"experts": read[count], "predicted": least.verify_cost(count, read[count])}
             note += f"; {more['experts']:.2f} times the experts of a step"
-        rows.append(Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * of_run, note=note, more=more))
+        rows.append(BenchRow("f", f"target over {count} tokens", 1000 * seconds, 1000 * of_run, note=note, more=more))
     rows += [
-        Row("f", f"target step after {length} tokens", 1000 * seconds)
+        BenchRow("f", f"target step after {length} tokens", 1000 * seconds)
         for length, seconds in over_lengths(setup.target, prompt).items()
     ]
     rows += [
-        Row("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
+        BenchRow("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
         for size, seconds in over_vocabularies(setup.target, setup.device).items()
     ]
     return rows
@@ -308,11 +298,11 @@ PROMPT_LENGTHS = (128, 512, 2048, 8192)  # tokens
 OF_A_LENGTH = 2  # prompts
 
 
-def _long_prompts(setup: Bench) -> list[Row]:
+def _long_prompts(setup: Bench) -> list[BenchRow]:
     """Prompts of several lengths up to their first token, in our engine and in `transformers`' own forward pass."""
     network = _network(setup.target)
     if network.config.is_encoder_decoder:
-        return [Row("i", "prompts up to the first token", unit="", note="not measured: the target has an encoder")]
+        return [BenchRow("i", "prompts up to the first token", unit="", note="not measured: the target has an encoder")]
     longest = setup.target.longest or max(PROMPT_LENGTHS)
     text = [token for prompt in setup.prompts for token in prompt.prefix]
     rows = []
@@ -331,7 +321,7 @@ VERIFIED = (1, 2, 4, 8)  # tokens of a pass
 IN_A_CONTEXT = 15  # times that each is timed
 
 
-def _over_contexts(setup: Bench, text: Sequence[int], lengths: Sequence[int]) -> list[Row]:
+def _over_contexts(setup: Bench, text: Sequence[int], lengths: Sequence[int]) -> list[BenchRow]:
     """A step, and v of passes over several tokens, after so many tokens of context, with their roofline.
 
     A run reads the weights and the cache of all tokens before it, at the bandwidth of a copy.
@@ -354,7 +344,9 @@ def _over_contexts(setup: Bench, text: Sequence[int], lengths: Sequence[int]) ->
             f"{cached / 2**20:.1f} MiB of cache; {measured}"
         )
         rows.append(
-            Row("i", f"a step after {length} tokens", 1000 * seconds[1], 1000 * bound.of_run(1), note=note, more=more)
+            BenchRow(
+                "i", f"a step after {length} tokens", 1000 * seconds[1], 1000 * bound.of_run(1), note=note, more=more
+            )
         )
     return rows
 
@@ -384,7 +376,7 @@ def _first_token(target: Model, tokens: list[int]) -> int:
 
 
 QUICK = "def"  # parts that are repeated where another process disturbed them
-PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "a": ("generate", _against_generate),
     "b": ("assisted generation", _against_assisted),
     "c": ("prompt lookup", _against_lookup),
@@ -399,7 +391,7 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
 NOT_LISTED = ("schema_version", "environment", "rows")  # in the document alone
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[BenchRow]) -> str:
     """A Markdown table."""
     cells = []
     for row in rows:

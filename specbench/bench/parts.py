@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import DecodingSpec, Pass, autoregress, autoregressive, speculative
+from specbench.algorithm.decoding import DecodingSpec, autoregress, autoregressive, speculative
 from specbench.algorithm.draft import Draft
 from specbench.bench.baselines import generate_many
 from specbench.bench.timing import Decoder, medians
@@ -23,6 +23,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, WrappedModel, captured_first, innermost
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.decoded import Pass
 from specbench.sampling import Choice, Sampling, standardise
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16)

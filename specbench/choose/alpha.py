@@ -20,8 +20,8 @@ from specbench.analysis.distinct import numbers_of
 from specbench.analysis.findings import findings
 from specbench.analysis.findings.base import Observed, Text
 from specbench.analysis.findings.observed import has_network, reads_states
-from specbench.analysis.forecast.predict import POSITIONS
-from specbench.analysis.forecast.trees import counts_of_children
+from specbench.analysis.forecast.grown_trees import counts_of_children
+from specbench.analysis.forecast.positions import POSITIONS
 from specbench.choose.alpha_rows import alpha_rows, of_routers, of_top_tokens
 from specbench.choose.candidates import LoadedCandidate, Scored
 from specbench.choose.kept import KeptAgreements, kept_file
@@ -41,8 +41,10 @@ from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import TextDraft
-from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, ScoredText, write_document
-from specbench.records.schema import SCHEMA_VERSION, FindingRecord
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, ScoredSetting, ScoredText
+from specbench.records.documents import write_document
+from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.signs import FindingRecord
 
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 SHOWN = 3  # drafts whose alpha is shown while they are scored

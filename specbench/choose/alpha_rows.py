@@ -13,7 +13,7 @@ from specbench.algorithm.acceptance.base import Children
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector
 from specbench.analysis.forecast.hindsight import Option, least_cost
-from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
+from specbench.analysis.forecast.positions import POSITIONS, accepted_by_position
 from specbench.choose.candidates import Scored
 from specbench.config.model import name_of, own_weights
 from specbench.config.schema import task_label
@@ -22,8 +22,8 @@ from specbench.loading import vocabulary_facts
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.router.config import RouterConfig
-from specbench.records.documents import AlphaRow, RouterBound
-from specbench.stats import Interval, IntervalRecord, over_rows, ratio
+from specbench.records.alpha_document import AlphaRow, RouterBound
+from specbench.stats import Interval, over_rows, ratio
 from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 
@@ -70,7 +70,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                name: _mean(groups, [(sum(a.under[name]), len(a.beta)) for a in texts]).to_json()
+                name: _mean(groups, [(sum(a.under[name]), len(a.beta)) for a in texts])
                 for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
@@ -115,20 +115,20 @@ def _bounded(name: str, one: Interval) -> AlphaRow:
     return cast(AlphaRow, {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high})
 
 
-def _by_position(groups: Sequence[int], texts: Sequence[Agreement]) -> list[IntervalRecord]:
+def _by_position(groups: Sequence[int], texts: Sequence[Agreement]) -> list[Interval]:
     """The acceptance at each position that any proposal reaches, with its interval."""
     counts = np.array([accepted_by_position(text) for text in texts])  # [completions, positions, 2]
     reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
-    return [_mean(groups, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
+    return [_mean(groups, [(hit, seen) for seen, hit in counts[:, place]]) for place in reached]
 
 
 def _each(
     groups: Sequence[int], texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
-) -> dict[str, list[IntervalRecord]]:
+) -> dict[str, list[Interval]]:
     """The mean of each sum over `texts`, with its interval."""
     return {
         name: [
-            _mean(groups, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
+            _mean(groups, [(total, count) for total, count in zip(column, counts, strict=True)])
             for column in zip(*(text[name] for text in texts), strict=True)
         ]
         for name in texts[0]

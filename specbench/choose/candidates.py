@@ -21,14 +21,13 @@ import numpy as np
 
 from specbench.algorithm.acceptance.base import Children, TokenRule
 from specbench.algorithm.draft import Stores
-from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
 from specbench.analysis.costs.probe import Candidate, WrittenText
 from specbench.analysis.distinct import numbers_of
+from specbench.analysis.forecast.grown_trees import forecast_passes
 from specbench.analysis.forecast.predict import Grown
-from specbench.analysis.forecast.trees import forecast_passes
 from specbench.choose.kept import KeptAgreements
 from specbench.choose.target_sample import Sample
 from specbench.config.keys import bytes_of
@@ -40,7 +39,8 @@ from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
 from specbench.experiment.memory import bytes_by_part, total
 from specbench.formatting import size
 from specbench.loading import draft_name, vocabulary_facts
-from specbench.records.documents import CandidateNames, OfContext
+from specbench.records.choosing import CandidateNames, OfContext
+from specbench.records.prediction import DraftingPlan
 from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 

@@ -10,23 +10,15 @@ from typing import cast
 import numpy as np
 
 from specbench import border
+from specbench.analysis.arrivals import Promise, poisson, quantiles, service
 from specbench.analysis.costs.core_time import disturbed_by
-from specbench.analysis.load import (
-    Costs,
-    Promise,
-    SeenTurn,
-    Served,
-    fit,
-    poisson,
-    quantiles,
-    service,
-    simulate,
-)
+from specbench.analysis.queueing import Served, simulate
+from specbench.analysis.turn_costs import Costs, SeenTurn, fit
 from specbench.choose.timed_server import ALONE, Key, Server, Timed
 from specbench.config.verbs import LoadConfig
 from specbench.errors import UserError
-from specbench.records.documents import LoadRow, LoadSpan, ServedRow, ServiceRecord
-from specbench.report.load import best_at
+from specbench.records.choosing import LoadRow, LoadSpan, ServedRow, ServiceRecord
+from specbench.report.load_tables import best_at
 
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves
 DRAWS = 20  # simulations of each load: of as many arrivals, or of those of a real run

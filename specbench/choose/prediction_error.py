@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specbench.algorithm.decoding import Trace
-from specbench.algorithm.gamma import Constant, Gamma
+from specbench.algorithm.gamma import Constant, Gamma, policy_of
 from specbench.analysis.costs.core_time import core_times, disturbed_by, waited_share
 from specbench.analysis.costs.probe import Round, already_collected
 from specbench.choose.alpha import score
@@ -33,9 +32,11 @@ from specbench.experiment.gamma import choose_gamma
 from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
+from specbench.records.choosing import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument
+from specbench.records.decoded import Trace
+from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.stats import IntervalRecord, over_rows, ratio, ratio_of_ratios
+from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
@@ -228,8 +229,8 @@ def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma
     """auto and adaptive, as a run would choose them; from one probe for both, on prompts that are not decoded."""
     progress.say(f"probing for {candidate.name}")
     choice = choose_gamma(candidate.config, candidate.parts, progress.note)
-    best = Constant(choice.probe[0]["gamma"]) if choice.probe else choice.policy
-    return dict(zip(POLICIES, (best, choice.policy), strict=True))
+    best = Constant(choice.probe[0]["gamma"]) if choice.probe else policy_of(choice)
+    return dict(zip(POLICIES, (best, policy_of(choice)), strict=True))
 
 
 def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int]]:
@@ -250,10 +251,10 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
         measured = over_rows(times, ratio_of_ratios, groups=scored.groups)
         rows.append(
             {
-                **one.to_json(),
+                **one.as_row(),
                 **candidate.names(),
-                "measured": measured.to_json(),
-                "error": table.error((one.draft, one.gamma), times).to_json(),
+                "measured": measured,
+                "error": table.error((one.draft, one.gamma), times),
                 "alpha_decoded": _alpha_decoded(candidate, did, scored.groups),
                 "lossless": (one.draft, one.gamma) not in wrong,
             }
@@ -261,7 +262,7 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
     return rows
 
 
-def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[int]) -> IntervalRecord | None:
+def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[int]) -> Interval | None:
     """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
 
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
@@ -270,7 +271,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[in
     if candidate.rule != "exact" or candidate.config.draft.falls_with_position:
         return None
     counts = list(zip(did.accepted, did.tested, strict=True))
-    return over_rows(counts, ratio, scale="probability", groups=groups).to_json()
+    return over_rows(counts, ratio, scale="probability", groups=groups)
 
 
 def _against_best(
@@ -285,8 +286,8 @@ def _against_best(
         faster = over_rows(_times(own[best], one), ratio_of_ratios, groups=groups)
         measured = over_rows(_times(decoded[BASELINE], one), ratio_of_ratios, groups=groups)
         rows.append({
-            "candidate": candidate.name, "gamma": gamma, "measured": measured.to_json(), "best": best,
-            "against_best": faster.to_json(), "lossless": (candidate.name, gamma) not in wrong,
+            "candidate": candidate.name, "gamma": gamma, "measured": measured, "best": best,
+            "against_best": faster, "lossless": (candidate.name, gamma) not in wrong,
         })  # fmt: skip
     return rows
 

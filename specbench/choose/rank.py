@@ -42,16 +42,15 @@ from specbench.loading import cost_is_simulated
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
-from specbench.records.documents import (
+from specbench.records.choosing import (
     CandidateNames,
     MemoryOfCandidate,
     RankedRow,
     RecommendDocument,
     Verified,
     WithPrompts,
-    saved_document,
-    write_document,
 )
+from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.text.translation import TranslatedModel
@@ -122,7 +121,7 @@ def _verified(
     """A prediction beside the measured speedup; `signs` that other work disturbed it leave it without an error."""
     return {
         "draft": names["draft"], "accept": names["accept"], "lossy": names["lossy"], "candidate": names["candidate"],
-        "gamma": one.gamma, "run_id": None, "reused": False, "estimated": one.estimated.to_json(),
+        "gamma": one.gamma, "run_id": None, "reused": False, "estimated": one.estimated,
         "measured": measured, "measured_low": low, "measured_high": high,
         "off": one.estimated.value / measured - 1 if measured and not signs else None, "disturbed_by": signs,
         "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
@@ -216,7 +215,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     memory = {(name, batch): _memory(one, batch) for name, one in candidates.items() for batch in tables}
     rows: list[RankedRow] = [
         {
-            **one.to_json(),
+            **one.as_row(),
             **candidates[one.draft].names(),
             "batch": batch,
             **memory[one.draft, batch],

@@ -10,7 +10,7 @@ from specbench.analysis.forecast.predict import Grown, Predictions
 from specbench.choose.candidates import Scored
 from specbench.experiment.runner import Progress
 from specbench.formatting import duration
-from specbench.records.documents import RoundRecord
+from specbench.records.choosing import RoundRecord
 from specbench.records.schema import Row
 
 FEWEST_ROUNDS = 2  # that a ranking is made from

@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.algorithm.batching import Arrivals, Turn, together
-from specbench.algorithm.decoding import Decoding, DecodingSpec, Trace, autoregress, speculate
+from specbench.algorithm.decoding import Decoding, DecodingSpec, autoregress, speculate
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
-from specbench.analysis.load import (
-    Request,
-    SeenTurn,
-    seen,
-)
+from specbench.analysis.queueing import Request
+from specbench.analysis.turn_costs import SeenTurn, seen
 from specbench.choose.candidates import LoadedCandidate
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
 from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import require_memory
+from specbench.records.decoded import Trace
 
 ALONE = "none"
 Key = tuple[str, int]  # a candidate's name, and gamma; ALONE and 0 without a draft

@@ -17,11 +17,8 @@ from typing import cast
 
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import already_collected
-from specbench.analysis.load import (
-    SeenTurn,
-    Served,
-    served,
-)
+from specbench.analysis.queueing import Served
+from specbench.analysis.turn_costs import SeenTurn, served
 from specbench.choose.load_plan import Plan, Real, costs_of, recorded_arrivals, setting_name
 from specbench.choose.settled import prepare
 from specbench.choose.timed_server import ALONE, Key, Server, Timed, closed_loops, server_of, timed_round
@@ -36,9 +33,10 @@ from specbench.experiment.identity import identify
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
-from specbench.records.documents import LoadDocument, LoadRow, LoadSpan, write_document
+from specbench.records.choosing import LoadDocument, LoadRow, LoadSpan
+from specbench.records.documents import write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.report.load import best_at
+from specbench.report.load_tables import best_at
 
 
 def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[Path, LoadDocument]:

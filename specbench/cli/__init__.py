@@ -9,8 +9,6 @@ import gc
 import importlib
 import io
 import os
-import re
-import shlex
 import sys
 import traceback
 import warnings
@@ -71,16 +69,6 @@ GROUPS = {
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 
-# Former verbs: what they are now, and the option without which the new verb would do something else.
-RENAMED = {
-    "validate": ("recommend --validate", None),
-    "misses": ("recommend --validate", None),
-    "plan": ("explain", "--within 2%"),
-    "export": ("results", "--as profile"),
-    "check": ("compare", "--baseline FILE"),
-    "beam": ("bench beam", None),
-}
-
 HELP = """specbench: measure speculative decoding on your models and prompts
 
 usage: specbench COMMAND [option=value ...]
@@ -128,8 +116,6 @@ def _run(argv: list[str] | None) -> int:
     from specbench.errors import MachineError, UserError, closest_first
     from specbench.files import kept
 
-    if verb in RENAMED:
-        return fail(f"{verb}: is now: {renamed(verb, rest)}", 2)
     if verb not in VERBS:
         return fail(f"{verb}: no such command; choose from {', '.join(closest_first(verb, VERBS))}", 2)
 
@@ -162,19 +148,6 @@ def _unprinted(code: int) -> int:
 def _listed(verbs: dict[str, tuple[str, str]]) -> str:
     """A line of help for each of `verbs`."""
     return "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in verbs.items())
-
-
-def renamed(verb: str, words: list[str]) -> str:
-    """The command line to type in place of the former `verb` with `words`."""
-    now, option = RENAMED[verb]
-    if verb == "check":
-        words = [re.sub(r"^(--)?against(?==|$)", r"\1baseline", word) for word in words]
-    line = " ".join(["specbench", now, shlex.join(words)]).strip()
-    if option is None:
-        return line
-    name = option.partition(" ")[0]
-    given = any(word.partition("=")[0] in (name, name.removeprefix("--")) for word in words)
-    return line if given or {"-h", "--help"} & set(words) else f"{line} {option}"
 
 
 def fail(message: str, code: int) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.options import to_stderr
@@ -27,8 +26,9 @@ from specbench.config.verbs import (
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import require_writable
-from specbench.records.documents import BeamDocument, BeamRecord, BenchDocument, BenchRecord
+from specbench.recorded import to_json
 from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.timed_documents import BeamDocument, BenchDocument
 from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
@@ -154,12 +154,12 @@ def job(form: str, config: BenchConfig) -> None:
         "prompts": len(parts.prompts),
         "max_new_tokens": config.max_new_tokens,
         "environment": surroundings,
-        "rows": [cast(BenchRecord, asdict(row)) for row in rows],
+        "rows": rows,
     }
     at = None if run.context is None else f"c{run.context}"
     short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
     files = write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
-    print_rows(form, document["rows"], lambda: print(table(rows)))
+    print_rows(form, to_json(rows), lambda: print(table(rows)))
     if contended := sum(row.disturbed_by is not None for row in rows):
         print(
             f"CONTENDED: the times of {contended} of {len(rows)} rows are unreliable; run it again when nothing else "
@@ -226,10 +226,10 @@ def beam_job(form: str, config: BeamConfig) -> None:
         "disturbed_by": signs,
         "transformers_s_per_text": round(theirs_s, 3),
         "environment": surroundings,
-        "rows": [cast(BeamRecord, asdict(row)) for row in rows],
+        "rows": rows,
     }
     files = write(folder, file_name(f"beam-{'-'.join(names)}", f"-w{config.width}"), document, beam_table(rows))
-    print_rows(form, document["rows"], lambda: print(beam_table(rows)))
+    print_rows(form, to_json(rows), lambda: print(beam_table(rows)))
     print(f"transformers' beam search: {theirs_s:.2f} s a prompt", file=aside(form))
     if signs is not None:
         print(f"CONTENDED: {signs}; the times are unreliable: run it again when nothing else runs", file=aside(form))

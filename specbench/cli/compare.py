@@ -2,20 +2,21 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from specbench.analysis.paired import PairedRecord
-from specbench.cli.formats import aside, plain, print_rows
+from specbench.analysis.paired import Compared, Paired
+from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.cli.regression import add_regression, check_regression, require_regression
-from specbench.errors import UserError, closest_first
+from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.nouns import with_noun
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row, RunRecord
+from specbench.records.schema import RunRecord
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
-    from specbench.records.frame import Records
+    pass
 
 Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
     if len(arguments.runs) != 2:
         raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE, or --history")
     from specbench.analysis.costs.disturbance import disturbance
+    from specbench.analysis.costs.slow import differ, slow
     from specbench.analysis.paired import compare, shared
 
     catalog = Catalog(arguments.results)
@@ -50,16 +52,18 @@ def main(argv: list[str]) -> int:
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
-    paired = compare(pairs).to_json()
+    paired = compare(pairs)
     others = differing(first, second)
     runs = [(_ran(one), "; ".join(disturbance(one["prompts"], one["summary"]).signs)) for one in (first, second)]
-    rows = [
-        {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
-         "b": ids[1], "prompts": paired["prompts"]}
-        for key, _, none, *_ in LINES
-    ]  # fmt: skip
-    document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
-    print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others), document=document)
+    rows = []
+    for key, _, none, *_ in LINES:
+        one: Compared = getattr(paired, key)
+        of_pair = {"a": ids[0], "b": ids[1], "prompts": paired.prompts}
+        rows.append({"measure": key, **to_json(one), "higher": verdict(one.low, one.high, none), **of_pair})
+    shares = slow(first["prompts"]), slow(second["prompts"])
+    uneven = differ(*shares)
+    document = {"a": ids[0], "b": ids[1], "differ_in": others, "uneven": uneven, **to_json(paired)}
+    print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others, uneven), document=document)
     return 0
 
 
@@ -98,128 +102,29 @@ def _ran(record: RunRecord) -> str:
     return f"{engine}, {summary['dtype']} on {summary['device']}"
 
 
-def _draw(ids: list[str], runs: list[tuple[str, str]], paired: PairedRecord, others: Differing) -> None:
+def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: Differing, uneven: list[str]) -> None:
     """Print the comparison of A and B; `runs` says of each where it ran, and the signs that it was disturbed."""
     from specbench.stats import FEW_PROMPTS
 
     console = wide_console()
     for name, run_id, (where, _) in zip("AB", ids, runs, strict=True):
         console.print(f"{name}  {run_id}  ({where})")
-    console.print(f"{with_noun(paired['prompts'], 'prompt')} in both")
+    console.print(f"{with_noun(paired.prompts, 'prompt')} in both")
     for name, (_, signs) in zip("AB", runs, strict=True):
         if signs:
             console.print(f"{name} ran on a contended machine, so its times are unreliable: {signs}")
+    for line in uneven:
+        console.print(f"{line}: a part of the difference in times is the machine's")
     table = plain_table(("", "value", "95%", "higher", "could show", ""), left=("", "higher"))
     for key, title, none, unit, remark in LINES:
-        one = paired[key]
+        one: Compared = getattr(paired, key)
         form, between = ("+.3f", " to ") if none == 0 else (".3f", "–")
-        interval, value = span(one["low"], one["high"], form, between), f"{one['value']:{form}}{unit}"
-        higher, least = verdict(one["low"], one["high"], none), _least(one["detectable"], none)
+        interval, value = span(one.low, one.high, form, between), f"{one.value:{form}}{unit}"
+        higher, least = verdict(one.low, one.high, none), _least(one.detectable, none)
         table.add_row(title, value, interval, higher, least, remark)
     console.print(table)
     console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
     for name, (left, right) in others.items():
         console.print(f"they differ in {name} too: {left} and {right}")
-    if paired["prompts"] < FEW_PROMPTS:
-        console.print(f"{with_noun(paired['prompts'], 'prompt')} only: the intervals are rough")
-
-
-# `specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group.
-
-
-# What may differ within a group: a column of the table, and the keys of a run that set it.
-KEYS: dict[str, tuple[str, ...]] = {
-    "draft": ("draft",),
-    "gamma": ("gamma",),
-    "accept": ("accept",),
-    "batch": ("batch",),
-    "temperature": ("sampling.temperature",),
-    "dtype": ("dtype",),
-    "engine": ("engine",),
-    "hardware": (),
-}
-GROUP_NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "batch", "prompts"]
-
-
-def grouped(results: str, key: str, form: str, chosen: Catalog) -> None:
-    """Print every group of two runs or more of `chosen` that differ only in `key`, as tables, CSV or JSON.
-
-    Runs of a contended machine are in none, and are named.
-
-    Raises UserError if `key` is not among KEYS.
-    """
-    if key not in KEYS:
-        raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")
-    from specbench.records.frame import Records
-    from specbench.records.marks import contended
-
-    records = Records(results)
-    groups = _groups_of(records, key, {head.run_id for head in chosen.heads})
-    rows = [group["group"] | row for group in groups for row in group["rows"]]
-    print_rows(form, rows, lambda: _draw_groups(groups, key), document=groups)
-    for line in contended(records.disturbed):
-        print(line, file=aside(form))
-
-
-def _groups_of(records: "Records", key: str, chosen: set[str]) -> list[Row]:
-    """The groups, each with what its runs have in common and a row for each run, the fastest first."""
-    import pandas as pd
-
-    from specbench.analysis.paired import compare, shared
-    from specbench.records.frame import MACHINE
-    from specbench.records.store import config_digest
-
-    frame = pd.concat([records.chains, records.learning], ignore_index=True)
-    frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna() & frame["run_id"].isin(chosen)]
-    rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
-    made = []
-    for _, group in frame.assign(rest=rest).groupby(["rest", *(name for name in MACHINE if name != key)], dropna=False):
-        if len(group) < 2:
-            continue
-        group = group.sort_values("speedup_measured", ascending=False)
-        best = records.whole(group.iloc[0]["run_id"])
-        rows = []
-        for _, row in group.iterrows():
-            entry = {
-                name: row[name]
-                for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved", "passes_run")
-            }
-            pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
-            if row["run_id"] != best["run_id"] and pairs:
-                entry["against_best"] = compare(pairs).to_json()
-            rows.append({name: plain(value) for name, value in entry.items()})
-        common = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
-        made.append({"group": {name: plain(value) for name, value in common.items() if value == value}, "rows": rows})
-    return made
-
-
-def _draw_groups(groups: list[Row], key: str) -> None:
-    from specbench.records.marks import PASSES_RUN
-
-    console = wide_console()
-    if not groups:
-        console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
-    for group in groups:
-        named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
-        console.print(named, style="bold")
-        titles = (key, "α", "passes", "speedup", "of the fastest", "95%", "α less", "95%", "shared", "")
-        table = plain_table(titles, left=(key, ""))
-        for row in group["rows"]:
-            mark = " (lossy)" if row["lossy"] else " (underpowered)" if row.get("unproved") else ""
-            cells = [f"{row[key]}{mark}", f"{row['alpha']:.3f}", row["passes_run"], f"{row['speedup_measured']:.2f}"]
-            against = row.get("against_best")
-            if against is None:
-                is_fastest = row is group["rows"][0]
-                remark = "fastest" if is_fastest else "no prompt in common"
-                table.add_row(*cells, remark, style="bold" if is_fastest else None)
-                continue
-            speed, alpha = against["speedup"], against["alpha"]
-            higher = verdict(speed["low"], speed["high"], 1.0)
-            table.add_row(
-                *cells, f"{speed['value']:.3f}×", span(speed["low"], speed["high"]),
-                f"{alpha['value']:+.3f}", span(alpha["low"], alpha["high"], "+.3f", " to "),
-                str(against["prompts"]), {"A": "faster on these prompts", "B": "slower"}.get(higher, higher),
-            )  # fmt: skip
-        console.print(table)
-    if any(len({row["passes_run"] for row in group["rows"]}) > 1 for group in groups):
-        console.print(PASSES_RUN)
+    if paired.prompts < FEW_PROMPTS:
+        console.print(f"{with_noun(paired.prompts, 'prompt')} only: the intervals are rough")

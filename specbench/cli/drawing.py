@@ -29,15 +29,20 @@ def tables(argv: list[str]) -> int:
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
     )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
+    parser.add_argument(
+        "--all", action="store_true", help="every row; by default a text has 20 beside the paper's, CSV all"
+    )
     parser.add_argument("--score", action="store_true", help="every number of the paper's tables, ours, and a verdict")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically
-    from specbench.records.frame import Records, drawing_folder
+    from specbench.records.frame import Records
+    from specbench.records.keeping import drawing_folder
     from specbench.report.console import counted
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
     from specbench.report.tables import TABLES, build, usual
+    from specbench.report.tables.shorter import MOST_OTHERS
 
     forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
@@ -49,7 +54,8 @@ def tables(argv: list[str]) -> int:
         shown = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]
     else:
         with counted(len(arguments.names or usual(records)), "tables") as step:
-            shown = build(arguments.names, records, step)
+            most = None if arguments.all or "json" in forms else MOST_OTHERS
+            shown = build(arguments.names, records, step, most)
         if not arguments.names and [table.name for table in shown] == ["runs"]:
             to_stderr(f"the paper's tables with these runs in them: specbench tables {' '.join(TABLES)}")
     if forms == ["json"] and folder is None:  # one document, however many tables
@@ -85,7 +91,8 @@ def figures(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
-    from specbench.records.frame import Records, drawing_folder
+    from specbench.records.frame import Records
+    from specbench.records.keeping import drawing_folder
     from specbench.report.console import counted
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import FIGURES, build
@@ -127,7 +134,7 @@ def report(argv: list[str]) -> int:
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
         from specbench.analysis.summary import resummarised
-        from specbench.records.frame import keep
+        from specbench.records.keeping import keep
 
         copies = keep(records, to_stderr, resummarised, arguments.dirty)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
 from specbench.analysis.findings import findings_of
-from specbench.analysis.forecast.contexts import at_length
+from specbench.analysis.forecast.context_lengths import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
@@ -18,10 +18,11 @@ from specbench.config.model import ModelConfig, check_model
 from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.nouns import with_noun
+from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
 from specbench.report.console import plain_table, wide_console
-from specbench.report.contexts import beyond_run
+from specbench.report.context_tables import beyond_run
 from specbench.stats import Interval
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{arguments.run}: explain supports runs of one prompt at a time, and this run decoded a batch")
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
-    document = {"run_id": record["run_id"], **found.to_json(), "findings": [f.to_json() for f in findings_of(record)]}
+    document = {"run_id": record["run_id"], **to_json(found.explanation)}
+    document["findings"] = [one.to_json() for one in findings_of(record)]
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
     more: str | None = None
@@ -81,7 +83,7 @@ def main(argv: list[str]) -> int:
         shown = ("tokens", "gamma", "c", "verify_cost", "speedup")
         document["forecast"] = {name: getattr(further, name) for name in shown} | {"contended": contended}
         more = at_length(further) + ("; CONTENDED runs are in these costs" if contended else "")
-    rows = [{"run_id": record["run_id"], **step.to_json()} for step in found.steps]
+    rows = [{"run_id": record["run_id"], **to_json(step)} for step in found.steps]
     print_rows(
         arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted, more), document=document
     )
@@ -97,17 +99,18 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
 
     from specbench.report.explanation import name, needed, sentences
     from specbench.report.findings import lines
-    from specbench.report.summary_text import headline, remarks
+    from specbench.report.remarks import remarks
+    from specbench.report.summary_text import headline
 
     console = wide_console()
     console.print(headline(record["summary"], record["environment"]["threads"]), markup=True)
     table = plain_table(("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"), left=("step",))
     table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.3f}", "", "")
     for step in found.steps:
-        if step.name == "start":
+        if step.step == "start":
             table.add_row(Text("measured", "bold"), "", *_total(found.measured, found))
         table.add_row(
-            name(step.name, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
+            name(step.step, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
             _ms(step.ms.value), _span(step.ms, "+.3f"), "" if step.alone is None else f"{step.alone:.2f}",
         )  # fmt: skip
     table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
@@ -180,7 +183,7 @@ def _sizes_of_run(record: RunRecord, within: float) -> list[Row]:
     """The prompts for α, and for the speedups where the run has some."""
     prompts, summary = record["prompts"], record["summary"]
     decoded = [prompt[mode] for prompt in prompts for mode in DECODING_MODES]
-    seconds = sum(one["decode_s"] + one["start_s"] for one in decoded) / len(prompts)
+    seconds = sum(one.decode_s + one.start_s for one in decoded) / len(prompts)
     spreads = {} if summary.get("simulated") else {"α": _alpha_spread(prompts)}
     if summary["speedup_measured"] is not None:
         for quantity, parts in zip(("speedup", "speedup end to end"), PARTS, strict=True):

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell, printable
+from specbench.recorded import is_recorded, to_json
 
 if TYPE_CHECKING:
     from specbench.interop.serving.settings import EngineSettings
@@ -61,6 +62,8 @@ def as_json(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """`value` for JSON: numbers of numpy and pandas as Python's, and null for a number that is not finite."""
+    kind: Any = type(value)
+    value = to_json(value) if is_recorded(kind) else value
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -124,7 +127,8 @@ def picture_file(name: str | None) -> Path | None:
 
 def draw_picture(file: Path, draw: Callable[[str], "Drawn"], form: str = "table") -> None:
     """Write the figure that `draw` makes of its name to `file`, and its points beside it; print these files."""
-    from specbench.report.figure import headed, save, styled
+    from specbench.report.figure import save
+    from specbench.report.style import headed, styled
 
     with styled():
         drawn = draw(file.stem)

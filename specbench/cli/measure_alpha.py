@@ -12,7 +12,7 @@ from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
 from specbench.config.verbs import ChooseConfig, check_choose, refused
 from specbench.nouns import with_noun
-from specbench.report.alphas import draw as draw_alphas
+from specbench.report.alpha_tables import draw as draw_alphas
 
 ALPHA_ABOUT = """
 Estimate alpha of every draft on one sample: the target writes its completions once (cached in results/samples/), and

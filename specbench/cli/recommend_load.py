@@ -48,7 +48,7 @@ def main_under_load(command: CommandLine, engine: str | None, engines: list[str]
 
 def load_job(form: str, engines: list[str], picture: Path | None, configs: list[LoadConfig]) -> None:
     """Simulate the loads, print the table, and on request a picture and the settings of other engines."""
-    from specbench.report.load import draw
+    from specbench.report.load_tables import draw
 
     file, record = api.rank_under_load(configs)
     shown = settings_under_load(record, engines)
@@ -61,6 +61,6 @@ def load_job(form: str, engines: list[str], picture: Path | None, configs: list[
         print_settings(shown)
     print(f"record: {file}", file=aside(form))
     if picture is not None:
-        from specbench.report.figures.gammas import goodput
+        from specbench.report.figures.goodput import goodput
 
         draw_picture(picture, partial(goodput, record), form)

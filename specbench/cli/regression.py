@@ -16,7 +16,8 @@ from specbench.records.schema import Row
 from specbench.report.console import counted, plain_table, wide_console
 
 if TYPE_CHECKING:
-    from specbench.analysis.regression import Change, Comparison, StepOf, Tested
+    from specbench.analysis.baseline import Comparison, Tested
+    from specbench.analysis.changes import Change
     from specbench.records.measurements import Measurement
 
 BASELINE = (
@@ -59,6 +60,8 @@ def check_regression(arguments: Namespace) -> int:
         for name in ("baseline", "margin", "again", "counted"):
             if getattr(arguments, name):
                 raise UserError(f"--{name}: does not go with --history")
+        from specbench.cli.compare_history import history
+
         return history(arguments)
     if arguments.output is not None:
         raise UserError("--output: requires --history")
@@ -87,7 +90,7 @@ def require_records(results: str, kept: bool) -> None:
 
 def measured(results: str, kept: bool) -> "list[Measurement]":
     """The newest record of each config and machine of a results folder, as measurements."""
-    from specbench.analysis.regression import measurement
+    from specbench.analysis.as_measurement import measurement
     from specbench.records.measurements import identity
 
     catalog = Catalog(results, kept)
@@ -130,7 +133,8 @@ def against_baseline(arguments: Namespace) -> int:
 
     Raises UserError if there is no record, the file is not a baseline, or it has none of these configs.
     """
-    from specbench.analysis.regression import baseline_of, compare_with_baseline, sound, without_times
+    from specbench.analysis.as_measurement import without_times
+    from specbench.analysis.baseline import baseline_of, compare_with_baseline, sound
     from specbench.records.measurements import read_measurements, write_measurements
 
     file = Path(arguments.baseline)
@@ -219,7 +223,8 @@ NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass"}  # the others as t
 
 
 def _draw(found: "Comparison") -> None:
-    from specbench.analysis.regression import COUNTED, FALSE_ALARMS
+    from specbench.analysis.as_measurement import COUNTED
+    from specbench.analysis.changes import FALSE_ALARMS
 
     console = wide_console(160)
     moved = [one for one in found.tested if one.moved]
@@ -255,62 +260,3 @@ def _percent(change: "Change") -> tuple[str, str]:
 def _since(row: "Measurement") -> str:
     """The commit and day of a measurement."""
     return f"{row['commit'][:7] if row['commit'] else 'no commit'} {row['created'][:10]}"
-
-
-# `specbench compare --history`.
-
-
-def history(arguments: Namespace) -> int:
-    """Draw each config over commits and print its steps, or add records to the history; returns the exit code.
-
-    Raises UserError if there is no history.
-    """
-    from specbench.analysis.regression import sound, steps
-    from specbench.records.measurements import HISTORY, QUANTITIES, add_to_history, read_history
-
-    folder = Path(arguments.results) / HISTORY
-    if arguments.write:
-        require_records(arguments.results, arguments.kept)
-        now = measured(arguments.results, arguments.kept)
-        for line in _contradictory(now):
-            to_stderr(line)
-        added = add_to_history(arguments.results, sound(now))
-        to_stderr(f"{folder}: {added} measurements added")
-    rows = read_history(arguments.results)
-    if not rows:
-        raise UserError(f"--results={arguments.results}: {folder} has no measurements; --history --write adds records")
-    of_one: dict[str, list[Measurement]] = {}
-    for row in rows:
-        of_one.setdefault(row["id"], []).append(row)
-    found = steps(list(of_one.values()), QUANTITIES)
-    listed = [_step(one) for one in found]
-    print_rows(arguments.format, listed, lambda: _draw_steps(found, of_one), document=listed)
-    from specbench.report.figure import FORMATS, save, styled
-    from specbench.report.figures.history import draw
-
-    with styled():
-        drawn = draw(list(of_one.values()), found)
-    for file in save(drawn, Path(arguments.output or folder), [form for form in FORMATS if form != "pdf"]):
-        to_stderr(str(file))
-    return 0
-
-
-def _step(one: "StepOf") -> Row:
-    named = {"run_id": one.first["run_id"], "quantity": one.quantity}
-    commits = {"after": one.before["commit"], "at": one.first["commit"], "created": one.first["created"]}
-    return named | _numbers(one.change, one.q) | commits
-
-
-def _draw_steps(found: "Sequence[StepOf]", of_one: "dict[str, list[Measurement]]") -> None:
-    console = wide_console(160)
-    commits = len({row["commit"] for rows in of_one.values() for row in rows})
-    if found:
-        table = plain_table(("record", "", "change", "95%", "q", "after", "at"), ("record", "after", "at"))
-        for one in found:
-            table.add_row(
-                one.first["run_id"], NAMES.get(one.quantity, one.quantity), *_percent(one.change), f"{one.q:.1g}",
-                _since(one.before), _since(one.first),
-            )  # fmt: skip
-        console.print(table)
-    total = sum(map(len, of_one.values()))
-    console.print(f"{len(of_one)} configs, {total} measurements, {commits} commits: {len(found)} steps")

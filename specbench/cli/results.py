@@ -1,41 +1,25 @@
 """`specbench results`: all records as one table, a row a run."""
 
-import math
 import sys
-import types
 from argparse import Namespace
-from collections.abc import Mapping
-from itertools import groupby
-from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Required,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
 
-from specbench.analysis.acceptance.strata import ANSWER, NO_CATEGORY, By, Stratum, phases_of, strata
+from specbench.cli.by_part import by_stratum
+from specbench.cli.export import add_export, export
 from specbench.cli.formats import as_json, aside, print_rows
-from specbench.cli.options import RUN, Options, options, to_stderr
+from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
-from specbench.files import write_atomically
-from specbench.formatting import span
 from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog, digest, kept_folder
-from specbench.records.documents import DOCUMENTS, Profile
-from specbench.records.marks import many_loop, remarks_on_loops, remarks_on_proof, why_unproved
+from specbench.records.documents import DOCUMENTS
+from specbench.records.json_schema import json_schema
+from specbench.records.looping import many_loop, remarks_on_loops
+from specbench.records.marks import remarks_on_proof, why_unproved
+from specbench.records.profile_document import Profile
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Result, runs_folder
-from specbench.report.console import Screen, plain_table, wide_console
+from specbench.report.console import Screen
 from specbench.report.machine_text import machine_lines
-from specbench.stats import FEW_PROMPTS, Interval
 
 # Stable names and order; new columns go after these.
 COLUMNS = (
@@ -119,7 +103,7 @@ def main(argv: list[str]) -> int:
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
     if arguments.by == "context":
-        from specbench.report.contexts import draw_runs, rows_by_context
+        from specbench.report.context_tables import draw_runs, rows_by_context
 
         compared = rows_by_context(_chosen(arguments), arguments.run)
         print_rows(arguments.format, compared, lambda: draw_runs(compared))
@@ -128,7 +112,7 @@ def main(argv: list[str]) -> int:
         by_stratum(_chosen(arguments), arguments.by, arguments.run, arguments.format)
         return 0
     if arguments.group_by is not None:
-        from specbench.cli.compare import grouped
+        from specbench.cli.groups import grouped
 
         grouped(arguments.results, arguments.group_by, arguments.format, _chosen(arguments))
         return 0
@@ -281,210 +265,3 @@ def _cell(column: str, row: Row) -> str:
     if column == "speedup_measured" and row.get("speedup_low") is not None:
         return f"{value:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
     return f"{value:{DIGITS.get(column, '.2f')}}"
-
-
-# `specbench results --as`: what a run or a document of `specbench alpha` measured, for other programs.
-
-FORMS = ("vllm", "llama.cpp", "sglang", "tensorrt-llm", "speculation-profile", "inferencex")  # of forced acceptance
-PROFILE = (
-    "print RUN as JSON for other programs. profile: a draft and its target, α by position and rank, by task, position "
-    "in the completion and context length, with intervals and sample sizes, and the measured speedup of each γ by "
-    "context length; from runs that differ only in task or γ, or from one draft of a document of specbench alpha. "
-    "'specbench results --schema profile' prints its JSON Schema. Others: the run's acceptance by position, as "
-    "benchmarks of engines force it (vllm, llama.cpp, sglang, tensorrt-llm), as speculation_profile.json, or as "
-    "InferenceX's lengths by γ"
-)
-
-
-def add_export(parser: Options) -> None:
-    """The options of `results --as`."""
-    about = (
-        "show these runs and the machine that each ran on: an id, a unique part of it, a path, or 'last'; with --as: "
-        "runs, or one document of specbench alpha"
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=about)
-    parser.add_argument("--as", dest="kind", choices=("profile", *FORMS), help=PROFILE)
-    parser.add_argument("--draft", metavar="NAME", help="with --as: which draft of a document that has several")
-    parser.add_argument("--temperature", type=float, metavar="T", help="with --as: which temperature of it")
-    parser.add_argument("--output", metavar="FILE", help="with --as: write it there instead of printing it")
-
-
-def export(arguments: Namespace) -> None:
-    """Print or write the document that `results --as` asks for.
-
-    Raises UserError if no run is named, or the named do not make one document.
-    """
-    if not arguments.runs:
-        form = f"--as {arguments.kind}"
-        raise UserError(f"{form}: name the runs it is made of: specbench results RUN {form}")
-    made: object
-    if arguments.kind == "profile":
-        made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
-    elif other := [name for name in ("draft", "temperature") if getattr(arguments, name) is not None]:
-        raise UserError(f"--{other[0]}: goes with --as profile; --as {arguments.kind} is of a run, which has one")
-    else:
-        made = _forced(arguments.kind, arguments.results, arguments.runs)
-    text = made if isinstance(made, str) else as_json(made)
-    if arguments.output is None:
-        print(text)
-    else:
-        print(write_atomically(Path(arguments.output), text + "\n", "--output FILE"))
-
-
-def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object]:
-    """The acceptance of runs, in the form in which another program is set to it."""
-    from specbench.interop.readings.forced import written
-
-    catalog = Catalog(results)
-    records = [catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))]
-    for record in records:
-        if record["summary"]["simulated"]:
-            to_stderr(f"simulated, acceptance was drawn at a given α or weights are random: {record['run_id']}")
-    return written(form, records)
-
-
-def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:
-    from specbench.analysis.profile import profile_of_runs, profile_of_scores
-    from specbench.records.alphas import betas, find_scored
-
-    documents = [one for name in names if (one := find_scored(results, name)) is not None]
-    if not documents:
-        if draft is not None or temperature is not None:
-            raise UserError("--draft, --temperature: choose from a document of specbench alpha; a run has one of each")
-        catalog = Catalog(results)
-        return profile_of_runs([catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))])
-    document = documents[0]
-    if len(names) > 1:
-        raise UserError(f"{names[0]}: a profile is of runs, or of one document of specbench alpha alone")
-    scored = [
-        (row, texts)
-        for row, texts in betas(document)
-        if draft in (None, row["draft"]) and temperature in (None, row["temperature"])
-    ]
-    if len(scored) != 1:
-        there = ", ".join(f"{row['draft']} at T={row['temperature']:g}" for row, _ in betas(document))
-        raise UserError(f"{document['alpha_id']}: holds {there}; name one with --draft and --temperature")
-    return profile_of_scores(document["alpha_id"], *scored[0])
-
-
-# `specbench results --by`: the numbers of parts of each run, with intervals.
-
-UNSPLIT = {"turn": ("1",), "phase": (ANSWER,)}  # what a run has that has no turns or no thinking
-NOTHING = {"turn": "no run of conversations of several turns", "phase": "no run with completions that think"}
-OF_RUN = ("run_id", "target", "draft", "task", "temperature", "gamma")
-PARTS_DIGITS = {"alpha": ".3f", "tokens_per_pass": ".2f", "speedup": ".2f"}
-
-
-def by_stratum(catalog: Catalog, by: By, run: str | None, form: str) -> None:
-    """Print the strata of one run, or of all that have several. Raises UserError where there is no such run."""
-    run_ids = [catalog.find(run)] if run is not None else [head.run_id for head in catalog.heads]
-    rows: list[Row] = []
-    for run_id in run_ids:
-        record = catalog.whole(run_id)
-        summary: Row = {"run_id": run_id, **record["summary"]}
-        untimed = _untimed(summary)
-        found = strata(record["prompts"], by, untimed is None, phases_of(record) if by == "phase" else None)
-        if run is None and {one.name for one in found} <= {NO_CATEGORY, *UNSPLIT.get(by, ())}:
-            continue
-        of_run = {name: summary.get(name) for name in OF_RUN} | {"by": by, "untimed": untimed}
-        rows += [of_run | _stratum_row(one) for one in found]
-    print_rows(form, rows, lambda: _draw_strata(rows, by, bool(run_ids)))
-
-
-def _untimed(summary: Row) -> str | None:
-    """Why a run's strata have no speedups; None if they have."""
-    if summary.get("disturbed"):
-        return f"the machine was contended ({summary.get('disturbed_by')}); run it again with force=true"
-    if summary.get("speedup_measured") is None:
-        return "the run has no speedup, since its completions fail the losslessness check"
-    return None
-
-
-def _stratum_row(one: Stratum) -> Row:
-    row: Row = {"group": one.name, "prompts": one.prompts, "tokens": one.tokens}
-    for name in PARTS_DIGITS:
-        found: Interval = getattr(one, name) or Interval(math.nan, None, None)
-        value = None if math.isnan(found.value) else found.value
-        row |= {name: value, f"{name}_low": found.low, f"{name}_high": found.high}
-    return row
-
-
-def _draw_strata(rows: list[Row], by: str, has_runs: bool) -> None:
-    from rich.text import Text
-
-    console = wide_console()
-    if not rows:
-        nothing = NOTHING.get(by, "no run whose rows have a category; task.category_field=NAME names its field")
-        console.print(nothing if has_runs else f"{nothing}; there is no record at all: 'specbench run' makes one")
-    for run_id, own in groupby(rows, key=lambda row: row["run_id"]):
-        first, *others = own
-        named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"
-        console.print(Text.assemble((digest(run_id), "bold"), " ", named))
-        titles = (by, "prompts", "tokens", "α", "95%", "tokens per pass", "95%", "speedup", "95%")
-        table = plain_table(titles, left=(by,))
-        for row in (first, *others):
-            cells = [str(row["group"]), str(row["prompts"]), str(row["tokens"])]
-            for name, form in PARTS_DIGITS.items():
-                value = "–" if row[name] is None else f"{row[name]:{form}}"
-                cells += [value, span(row[f"{name}_low"], row[f"{name}_high"], form)]
-            table.add_row(*cells)
-        console.print(table)
-        if first["untimed"] is not None:
-            console.print(f"no speedups: {first['untimed']}")
-    if any(row["prompts"] < FEW_PROMPTS for row in rows):
-        console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
-
-
-# The types of records as JSON Schema (draft 2020-12), for readers in other languages.
-
-
-Schema = dict[str, object]
-PLAIN: dict[object, str] = {
-    int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
-}  # fmt: skip
-
-
-def json_schema(record: type) -> Schema:
-    """The schema of a TypedDict. Docstrings are descriptions of objects, strings in `Annotated` those of keys."""
-    definitions: dict[str, Schema] = {}
-    schema = _reference(record, definitions)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
-
-
-def _reference(record: type, definitions: dict[str, Schema]) -> Schema:
-    name = record.__name__
-    if name not in definitions:
-        definitions[name] = {}  # a type may hold itself
-        definitions[name] = _object(record, definitions)
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _object(record: Any, definitions: dict[str, Schema]) -> Schema:
-    hints = get_type_hints(record, include_extras=True)
-    return {
-        "type": "object",
-        "description": " ".join((record.__doc__ or "").split()),
-        "properties": {key: _schema(hint, definitions) for key, hint in hints.items()},
-        "required": [key for key in hints if key in record.__required_keys__],
-    }
-
-
-def _schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
-    if hint in PLAIN:
-        return {"type": PLAIN[hint]}
-    if is_typeddict(hint):
-        return _reference(hint, definitions)
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (NotRequired, Required):
-        return _schema(arguments[0], definitions)
-    if origin is Annotated:
-        return _schema(arguments[0], definitions) | {"description": ", ".join(map(str, arguments[1:]))}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema(one, definitions) for one in arguments]}
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is list:
-        return {"type": "array", "items": _schema(arguments[0], definitions)}
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
-    return {}  # anything

@@ -3,7 +3,8 @@
 from specbench.cli.formats import draw_picture, picture_file
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
-from specbench.records.schema import RunRecord, Summary
+from specbench.records.numbers import Summary
+from specbench.records.schema import RunRecord
 
 # Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.read(argv)
     picture = picture_file(arguments.picture)
     from specbench.records.catalog import Catalog
-    from specbench.report.passes import typical_prompt
+    from specbench.report.marked_passes import typical_prompt
 
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
     _print(record, number)
     _print_tree(record, number, arguments.tree)
     if picture is not None:
-        from specbench.report.figures.sample import sample
+        from specbench.report.figures.of_prompts import sample
 
         draw_picture(picture, lambda name: sample(record, number, name=name))
     return 0
@@ -47,7 +48,7 @@ def _print(record: RunRecord, number: int) -> None:
     from rich.text import Text
 
     from specbench.report.console import terminal
-    from specbench.report.passes import count, lines
+    from specbench.report.marked_passes import count, lines
 
     console = terminal(soft_wrap=False)
     prompt, summary = record["prompts"][number], record["summary"]
@@ -90,18 +91,18 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     from rich.text import Text
 
     from specbench.report.console import terminal
-    from specbench.report.passes import telling_pass, tree_of_pass
+    from specbench.report.marked_passes import telling_pass, tree_of_pass
 
     prompt = record["prompts"][number]
-    passes = len(prompt["speculative"]["passes"])
+    passes = len(prompt["speculative"].passes)
     if chosen is not None and not 1 <= chosen <= passes:
         raise UserError(f"--tree {chosen}: this prompt has passes 1 to {passes}")
     shown = telling_pass(prompt) if chosen is None else chosen - 1
     if shown is None:
         return
     console = terminal(soft_wrap=False)
-    a_pass = prompt["speculative"]["passes"][shown]
-    said = f"the tree of pass {shown + 1}: {a_pass['drafted']} nodes, {a_pass['accepted']} accepted"
+    a_pass = prompt["speculative"].passes[shown]
+    said = f"the tree of pass {shown + 1}: {a_pass.drafted} nodes, {a_pass.accepted} accepted"
     console.print(Text(f"\n     {said}", "bold"), soft_wrap=True)
     for twig in tree_of_pass(record, prompt, shown):
         style = STYLES.get(twig.kind, "dim")

@@ -12,7 +12,7 @@ from specbench.compose.grid import launch_each
 from specbench.config.verbs import VALIDATE, ChooseConfig
 from specbench.errors import UserError
 from specbench.files import write_atomically
-from specbench.records.documents import RecommendDocument, ValidateDocument
+from specbench.records.choosing import RecommendDocument, ValidateDocument
 from specbench.report.ranking import markdown
 
 
@@ -23,7 +23,7 @@ def of_contexts(configs: Sequence[ChooseConfig]) -> list[list[ChooseConfig]]:
 
 def compare_contexts(form: str, documents: Sequence[RecommendDocument | ValidateDocument]) -> None:
     """Print the candidates of several contexts, the best of each, and what is forecast of others."""
-    from specbench.report.contexts import draw_documents, rows_of_documents
+    from specbench.report.context_tables import draw_documents, rows_of_documents
 
     rows = rows_of_documents(documents)
     print_rows(form, rows, lambda: draw_documents(rows))

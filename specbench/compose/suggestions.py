@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from specbench.config.draft import REMOVED
 from specbench.config.keys import keys_of
 
 NOUNS = {"accept": "acceptance rule"}  # of a choice, where the group's name is none
@@ -20,8 +19,6 @@ PLACED = ("target", "draft", "task")  # groups that also take a file or a folder
 
 def no_such_key(key: str, schema: type[Any]) -> str:
     """That `schema` has no `key`, and the keys it has whose names come close."""
-    if key.startswith("draft.") and (instead := REMOVED.get(key.rpartition(".")[2])) is not None:
-        return f"{key}: this option was removed; {instead}"
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}

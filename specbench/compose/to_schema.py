@@ -11,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.compose.hydra_errors import one_line
 from specbench.compose.suggestions import no_such_key
-from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.draft_keys import keys_of_kind, of_kind
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
@@ -59,11 +58,11 @@ def to_schema(
 
 
 def config_of_record(frozen: Mapping[str, Any]) -> RunConfig:
-    """The config of a record, as it was run: without keys that later versions removed, and nothing is interpolated.
+    """The config of a record, as it was run: nothing is interpolated.
 
     Raises UserError if it has another key that this version does not know.
     """
-    keys = {name: _known(value) if name == "draft" else value for name, value in _as_written(frozen).items()}
+    keys = _as_written(frozen)
     try:
         built: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(keys)))
     except OmegaConfBaseException as error:
@@ -83,16 +82,6 @@ def _as_written(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_written(item) for item in value]
     return ESCAPABLE.sub(r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def _known(draft: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a draft, and of its parts, without those that were removed."""
-    removed = REMOVED_DEFAULTS.get(draft["kind"], {})
-    return {
-        name: _known(value) if isinstance(value, Mapping) and "kind" in value else value
-        for name, value in draft.items()
-        if name not in removed
-    }
 
 
 def _given(overrides: Sequence[str]) -> set[str]:

@@ -9,12 +9,6 @@ from specbench.config.keys import EXISTS, key, require
 from specbench.config.model import ModelConfig, NamedConfig, check_model, name_of
 from specbench.errors import UserError
 
-FORMER_FLAGS = {"inside": "inside_target", "falls": "falls_with_position", "finds": "found_in_text"}
-# Keys of drafts that an earlier version had: by the kinds that had them, the default, which old records hold.
-REMOVED_DEFAULTS: dict[str, dict[str, object]] = {"early-exit": {"reuse": False}, "layer-skip": {"reuse": False}}
-# And what to do instead.
-REMOVED = {"reuse": "leave it out (verification computes all layers)"}
-
 
 @dataclass
 class DraftConfig(NamedConfig):
@@ -52,12 +46,6 @@ class DraftConfig(NamedConfig):
     own_tree: ClassVar[bool] = False
     first_alone: ClassVar[bool] = False
     costs_on: ClassVar[str | None] = None
-
-    def __init_subclass__(cls) -> None:
-        """Let kinds of other packages set flags by the names that these had."""
-        for old, new in FORMER_FLAGS.items():
-            if old in vars(cls):
-                setattr(cls, new, vars(cls)[old])
 
     def label(self) -> str:
         """The draft's name in tables."""

@@ -19,7 +19,7 @@ import torch
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.decoding import autoregressive
-from specbench.algorithm.gamma import DraftingPlan
+from specbench.algorithm.gamma import policy_of
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
@@ -34,7 +34,8 @@ from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
 from specbench.loading.model_loader import Say
 from specbench.loading.ranks import agree
-from specbench.records.schema import AcceptanceByRank
+from specbench.records.prediction import DraftingPlan
+from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape, best_size
@@ -244,7 +245,7 @@ def with_gamma(
     choice = agree(choose(config, parts, note)) if before is None else before
     if config.tree.shape != "none":
         parts = with_tree(config, parts, choice)
-    return replace(parts, spec=replace(parts.spec, gamma=choice.policy)), choice
+    return replace(parts, spec=replace(parts.spec, gamma=policy_of(choice))), choice
 
 
 def choose_gamma(config: RunConfig, parts: Parts, note: Say = lambda line: None) -> DraftingPlan:
@@ -259,7 +260,7 @@ def choose_gamma(config: RunConfig, parts: Parts, note: Say = lambda line: None)
     ranked = _probe(config, parts, note)
     if not ranked:  # texts of a token or two
         return DraftingPlan(config.gamma, 1, probe=[])
-    best, rows = ranked[0], [one.to_json() for one in ranked]
+    best, rows = ranked[0], [one.as_row() for one in ranked]
     if config.gamma == "auto":
         return DraftingPlan(config.gamma, best.gamma, probe=rows)
     return DraftingPlan(

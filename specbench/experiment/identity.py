@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specbench.config.draft import REMOVED_DEFAULTS, TextDraftConfig
+from specbench.config.draft import TextDraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.rules import rule_of
@@ -17,6 +17,9 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 
 # The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
+
+# What the digests of these kinds of draft are made with: kept records are found by their ids.
+HELD: dict[str, dict[str, object]] = {"early-exit": {"reuse": False}, "layer-skip": {"reuse": False}}
 
 
 def identify(config: RunConfig) -> str:
@@ -46,7 +49,7 @@ def identify(config: RunConfig) -> str:
         if not config.draft.learns:
             for key in [key for key in draft if key.startswith(ONLINE)]:
                 del draft[key]
-        draft.update(REMOVED_DEFAULTS.get(draft.get("kind", ""), {}))
+        draft.update(HELD.get(draft.get("kind", ""), {}))
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     batch += "" if config.context is None else f"-c{config.context}"

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from specbench.records.schema import GpuRecord, GpuState, MachineRecord, StateRecord
+from specbench.records.machine_record import GpuRecord, GpuState, MachineRecord, StateRecord
 
 ROOT = Path("/")
 # The widest first; the system's names of flags (x86) and features (Arm).

@@ -1,32 +1,24 @@
 """Decode prompts with and without the draft, singly or in batches: the raw measurement of every number."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import (
-    Decoding,
-    DecodingSpec,
-    Trace,
-    autoregress,
-    autoregressive,
-    speculate,
-    speculative,
-)
+from specbench.algorithm.decoding import Decoding, DecodingSpec, autoregress, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.costs.core_time import CoreTime, between, core_times
-from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
+from specbench.analysis.forecast.grown_trees import counts_of_children, forecast_passes
 from specbench.analysis.looks import BATCHES
-from specbench.analysis.proof.departures import Difference, difference
+from specbench.analysis.proof.departures import difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
@@ -34,14 +26,16 @@ from specbench.errors import MachineError
 from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.machine import machine_of
 from specbench.experiment.meter import meter_of
-from specbench.records.schema import DecodingMode, PromptRecord, StateRecord, TraceRecord, TreeForecast, UsedRecord
+from specbench.records.decoded import Trace
+from specbench.records.machine_record import StateRecord
+from specbench.records.prompt_sums import Difference, TreeForecast, UsedRecord
+from specbench.records.schema import DecodingMode, PromptRecord
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
 
 T = TypeVar("T")
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
 WARMUP_TOKENS = 32
-OF_PROMPT = ("prompt_read", "prompt_copied", "draft_prompt_read", "draft_prompt_copied")
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -141,8 +135,8 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
         "prompt": example.prompt,
         "reference": example.reference,
         "prompt_tokens": len(prompt.source) + len(prompt.prefix),
-        "baseline": _raw(baseline, parts),
-        "speculative": _raw(ours, parts),
+        "baseline": replace(baseline, text=parts.vocabulary.text(baseline.tokens)),
+        "speculative": replace(ours, text=parts.vocabulary.text(ours.tokens)),
         "difference": None,
         "beta": [],
         "load": None if load is None else {"ran_s": load.ran_s, "waited_s": load.waited_s},
@@ -159,9 +153,9 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
     lossy = parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
         found = difference(parts.target, prompt, baseline.tokens, ours.tokens, parts.spec.max_new_tokens)
-        raw["difference"] = None if found is None else found.to_json()
+        raw["difference"] = found
         if raw["difference"] is not None and parts.invariant:  # then nothing rounds in two ways
-            raw["difference"]["is_rounding"] = False
+            raw["difference"] = replace(raw["difference"], is_rounding=False)
     rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
     if lossy is not None:
         rules["rule"] = lossy
@@ -180,7 +174,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
     if lossy is not None:
         raw["rule"] = {"accept_probability": under.pop("rule"), "total_variation": varied.pop("rule")}
     elif sampling.temperature > 0:
-        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling, parts.spec.drafting).to_json()
+        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling, parts.spec.drafting)
         if (rule := parts.spec.verification.own_alpha) is not None:
             raw["rule"] = {"accept_probability": sum(agreement.others[rule].beta)}
     if isinstance(draft, TreeDraft) and lossy is None:
@@ -244,18 +238,6 @@ def generator_for(seed: int, index: int, stream: str, device: torch.device) -> t
     """The random numbers of one prompt and one purpose, independent of all others."""
     words = [seed, index, *stream.encode()]
     return torch.Generator(device).manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
-
-
-def _raw(trace: Trace, parts: Parts) -> TraceRecord:
-    raw: dict[str, Any] = {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
-    for name in ("rows", "step_experts", *OF_PROMPT):
-        if raw[name] is None:
-            del raw[name]
-    for one in raw["passes"]:
-        for name in ("experts", "draft_run_s", "verify_run_s", "loop_s"):
-            if one[name] is None:
-                del one[name]
-    return cast(TraceRecord, raw)
 
 
 # Decode groups of prompts in batches, with and without the draft, and return their raw records.

@@ -20,7 +20,8 @@ from specbench.engine.paged import is_in_file
 from specbench.engine.session import Model, innermost
 from specbench.errors import UserError
 from specbench.experiment.build import Parts
-from specbench.records.schema import Memory, PromptRecord
+from specbench.records.numbers import Memory
+from specbench.records.schema import PromptRecord
 
 # Whose objects lead to a draft's modules and tables.
 OF_DRAFTS = ("specbench.methods.", "specbench.algorithm.", "specbench.engine.beside.")
@@ -30,8 +31,8 @@ Storages = dict[int, int]  # bytes by address
 
 def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
     """The columns of a record: bytes by part, their ratio, and the most that was held while prompts were decoded."""
-    pass_tokens = max((one["drafted"] + 1 for p in prompts for one in p["speculative"]["passes"]), default=1)
-    written = max(len(prompt[way]["tokens"]) for prompt in prompts for way in ("baseline", "speculative"))
+    pass_tokens = max((one.drafted + 1 for p in prompts for one in p["speculative"].passes), default=1)
+    written = max(len(prompt[way].tokens) for prompt in prompts for way in ("baseline", "speculative"))
     found = bytes_by_part(parts, written + pass_tokens)
     baseline, both = total(found, "target"), total(found)
     source = "tensors"

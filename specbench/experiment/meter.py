@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from specbench.experiment.machine import Gpu, machine_of
-from specbench.records.schema import UsedRecord
+from specbench.records.prompt_sums import UsedRecord
 
 T = TypeVar("T")
 ROOT = Path("/")

@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import IO
 
-from specbench.analysis.processes import merged
+from specbench.analysis.several_processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
@@ -35,7 +35,8 @@ from specbench.files import again, note_finished
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import GammaRecord, Process, RunRecord
+from specbench.records.prediction import DraftingPlan
+from specbench.records.schema import Process, RunRecord
 from specbench.records.store import Result
 
 CHILD = "from specbench.experiment.processes import child; child()"
@@ -100,7 +101,7 @@ def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) ->
 
 
 def _measured(
-    config: RunConfig, plan: GammaRecord | None, run_id: str, number: int, runs: int, progress: Progress
+    config: RunConfig, plan: DraftingPlan | None, run_id: str, number: int, runs: int, progress: Progress
 ) -> RunRecord:
     """The record of one process, which is started unless it is there from before an interruption.
 

@@ -23,20 +23,8 @@ from specbench.experiment.meter import meter_of
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
-from specbench.records.schema import (
-    DECODING_MODES,
-    SCHEMA_VERSION,
-    FailedRecord,
-    Learnt,
-    Limits,
-    Names,
-    Process,
-    PromptRecord,
-    Quality,
-    RunRecord,
-    Stopped,
-    Summary,
-)
+from specbench.records.numbers import Learnt, Limits, Names, Quality, Stopped, Summary
+from specbench.records.schema import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
 
 
 def make_record(
@@ -57,7 +45,7 @@ def make_record(
     plan = processes[-1]["gamma"]
     measured = summarise(
         prompts,
-        gamma=plan["gamma"],
+        gamma=plan.gamma,
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
         max_new_tokens=config.max_new_tokens,
@@ -73,8 +61,8 @@ def make_record(
         "draft": draft_name(config.draft, parts.draft_vocabulary, parts.engine),
         **vocabulary_facts(parts.draft_vocabulary),
         **_learning(config),
-        "gamma": plan["gamma"],  # None: adaptive; each pass says what it drafted
-        "gamma_requested": plan["requested"],
+        "gamma": plan.gamma,  # None: adaptive; each pass says what it drafted
+        "gamma_requested": plan.requested,
         "accept": rule_of(config.accept).label(),
         "tree": None if config.tree.shape == "none" else config.tree.label(),
         "prompts_cut": sum(prompt.truncated for prompt in parts.prompts),  # to task.max_source_tokens
@@ -121,11 +109,9 @@ def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> 
 
     As the recorded passes counted them, so that a resumed run has the same number; otherwise the draft's own figure.
     """
-    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"].passes]
     counted = [
-        (operations, one["drafted"])
-        for one in passes
-        if one["drafted"] and (operations := one.get("draft_operations")) is not None
+        (operations, one.drafted) for one in passes if one.drafted and (operations := one.draft_operations) is not None
     ]
     if not counted:
         return parts.draft.operations
@@ -196,7 +182,7 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
     if metric is None or config.simulate.alpha is not None:
         return UNSCORED
     references = [prompt["reference"] or "" for prompt in prompts]
-    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in DECODING_MODES)
+    alone, ours = ([prompt[way].text for prompt in prompts] for way in DECODING_MODES)
     try:
         less = quality_difference(metric, ours, alone, references)
         return {
@@ -214,5 +200,5 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
 
 def _tokens_of(prompts: list[PromptRecord]) -> set[int]:
     """Every token that was emitted or drafted."""
-    written = {t for prompt in prompts for way in DECODING_MODES for t in prompt[way]["tokens"]}
-    return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}
+    written = {t for prompt in prompts for way in DECODING_MODES for t in prompt[way].tokens}
+    return written | {t for p in prompts for a_pass in p["speculative"].passes for t in a_pass.tokens}

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import torch
 
-from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.looks import Looks
 from specbench.analysis.summary import completed, resummarised
@@ -39,7 +38,8 @@ from specbench.loading.ranks import agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import GammaRecord, PromptRecord, RunRecord
+from specbench.records.prediction import DraftingPlan
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.records.store import Result
 
 # Between two prompts turns are answered, and drafts that grow or learn read the completion.
@@ -66,7 +66,7 @@ Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its 
 
 def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
     """The speculative completions of the prompts at `places`."""
-    return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
+    return [(place, prompt["speculative"].tokens) for place, prompt in zip(places, prompts, strict=True)]
 
 
 def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
@@ -85,7 +85,7 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
         return
     parts.target.now()  # all work given to the device before is done
     began = time.perf_counter()
-    lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
+    lesson = draft.learn(parts.prompts[place], prompt["speculative"].tokens)
     if lesson is None:
         return
     if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
@@ -102,7 +102,7 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
         "timed": config.online_timed,
     }
     if config.online_timed:
-        prompt["speculative"]["decode_s"] += seconds
+        prompt["speculative"].decode_s += seconds
 
 
 # What torch says of a lack of memory where it has no type for it.
@@ -141,7 +141,7 @@ class Progress(Protocol):
 
 
 def execute(
-    config: RunConfig, progress: Progress, loader: ModelLoader | None = None, plan: GammaRecord | None = None
+    config: RunConfig, progress: Progress, loader: ModelLoader | None = None, plan: DraftingPlan | None = None
 ) -> Result:
     """Run a checked `config` and write its record, or return the existing record of the same config.
 
@@ -176,7 +176,7 @@ def execute(
                     [placed], progress.say, progress.note, f"run {run_id}: ", loader, later_turns=config.batch == 1
                 )
                 known = journal.parts[-1]["gamma"] if journal.parts else plan
-                before = None if known is None else DraftingPlan.from_json(known)
+                before = known
                 parts, choice = with_gamma(config, parts, before, progress.note)
                 looks = Looks.of(config, len(parts.examples))
                 if looks is not None:
@@ -265,7 +265,7 @@ def _decode_missing(
             "run starts again from the first prompt"
         )
     done = [place for place, example in enumerate(parts.examples) if example.index in journal.prompts]
-    answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
+    answers = {index: prompt["baseline"].text for index, prompt in journal.prompts.items()}
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
     missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
     _restore(parts, texts, answers)
@@ -273,7 +273,7 @@ def _decode_missing(
         return
     if journal.prompts:
         progress.note(f"resuming after {len(journal.prompts)} finished prompts")
-    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
+    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice)
     progress.say("warming up")
     if parts.config.batch > 1:
         require_memory(parts)
@@ -320,7 +320,7 @@ def _decode_in_turn(
         for place in places:
             put_answers(parts, place, answers)
             prompt = measure_prompt(parts, place)
-            answers[prompt["index"]] = prompt["baseline"]["text"]
+            answers[prompt["index"]] = prompt["baseline"].text
             give_completions(parts, decoded([place], [prompt]))
             learn_from(parts, place, prompt)
             if add(prompt):

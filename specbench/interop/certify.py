@@ -15,7 +15,8 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof import Certificate, greedy_certificate, prove, sampled_certificate, with_copies
+from specbench.analysis.proof import prove
+from specbench.analysis.proof.certificate import Certificate, greedy_certificate, sampled_certificate, with_copies
 from specbench.analysis.proof.departures import Departure, departures, first_difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.config.model import name_of
@@ -369,7 +370,7 @@ def _sampled(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str
             rows.append(row)
     found.rows[:] = rows
     proof = prove(cast(list[PromptRecord], [
-        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling).to_json()} for row in rows
+        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling)} for row in rows
     ]))  # fmt: skip
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show

@@ -9,7 +9,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.model.config import ModelDraftConfig
-from specbench.records.schema import Vocabularies
+from specbench.records.numbers import Vocabularies
 from specbench.text.translation import Translation
 from specbench.text.vocabulary import Vocabulary, require_same_vocabulary
 

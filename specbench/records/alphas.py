@@ -11,8 +11,10 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
+from specbench.recorded import from_json
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText
 from specbench.records.catalog import Damaged, kept_folder
-from specbench.records.documents import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText, read_document
+from specbench.records.documents import read_document
 from specbench.records.frame import Records, measured
 from specbench.records.schema import Row
 
@@ -54,7 +56,7 @@ def _rows(file: Path) -> list[Row]:
 
 def _row(row: Row, alpha_id: str) -> Row:
     lenient = [
-        {"lenience": float(lenience), "alpha": i["value"], "alpha_low": i["low"], "alpha_high": i["high"]}
+        {"lenience": float(lenience), "alpha": i.value, "alpha_low": i.low, "alpha_high": i.high}
         for lenience, i in row.get("lenient", {}).items()
     ]
     found = {"lenience": lenient or None, "run_id": alpha_id, "falls": falls_with_position(row["draft"])}
@@ -102,4 +104,4 @@ def _read(file: Path) -> AlphaDocument | None:
         border.check(document["rows"], list[AlphaRow])
     except Unreadable as error:
         raise UserError(f"{file}: is not a record of specbench ({error})") from error
-    return cast(AlphaDocument, document)
+    return cast(AlphaDocument, from_json(AlphaDocument, document))

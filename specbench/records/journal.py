@@ -25,8 +25,10 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.errors import MachineError, UserError
 from specbench.files import note_finished, unwritable
+from specbench.recorded import from_json, to_json
 from specbench.records.catalog import Damaged
-from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
+from specbench.records.prediction import DraftingPlan
+from specbench.records.schema import SCHEMA_VERSION, Process, PromptRecord
 from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -145,7 +147,7 @@ class Journal:
             )
         if version != SCHEMA_VERSION:
             raise Unreadable(f"schema version {border.shown(version)}")
-        entry: _Line = border.parse(line, _Line, finite=False)
+        entry: _Line = from_json(_Line, border.parse(line, _Line, finite=False))
         if "part" in entry:
             self.parts.append(entry["part"])
         elif "prompt" in entry:
@@ -154,7 +156,7 @@ class Journal:
         else:
             raise Unreadable("neither a part nor a prompt")
 
-    def begin_part(self, started: str, gamma: GammaRecord) -> None:
+    def begin_part(self, started: str, gamma: DraftingPlan) -> None:
         """A process starts or resumes the run, with this choice of gamma."""
         self.parts.append({"started": started, "gamma": gamma, "after_prompts": len(self.prompts)})
         self._append({"part": self.parts[-1]})
@@ -181,7 +183,10 @@ class Journal:
 
     def _append(self, entry: Mapping[str, object]) -> None:
         assert self._opened is not None
-        line = json.dumps({"schema_version": SCHEMA_VERSION, **entry}, ensure_ascii=False).encode() + b"\n"
+        line = (
+            json.dumps({"schema_version": SCHEMA_VERSION, **entry}, ensure_ascii=False, default=to_json).encode()
+            + b"\n"
+        )
         before = os.fstat(self._opened.fileno()).st_size
         try:
             left = memoryview(line)

@@ -15,37 +15,24 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
-from specbench.records.schema import (
-    SCHEMA_VERSION,
-    Config,
-    FailedRecord,
-    FrozenConfig,
-    Row,
-    RunRecord,
-    Summary,
-)
-
-RENAMED = {"strayed": "total_variation", "kept": "accept_probability"}  # version 1 to 2
-DROPPED = ("schema", "units", "speedup_explained")
+from specbench.recorded import from_json
+from specbench.records.numbers import Summary
+from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord
 
 
-def migrated(record: Row) -> Row:
-    """A record, or its first line, converted to this version. Raises Unreadable for a newer version, or for no version.
-
-    Columns that an older version lacks remain absent.
-    """
-    version = record.get("schema_version") or record.get("schema") or 1
-    if type(version) is not int or version < 1:
-        raise Unreadable(f"its schema version is {border.shown(version)}")
+def of_this_version(record: Row) -> Row:
+    """`record`, if it is of the version that this specbench reads. Raises Unreadable for another, or none."""
+    version = record.get("schema_version")
+    if version is None:
+        raise Unreadable("it has no schema version")
+    if type(version) is not int or version < SCHEMA_VERSION:
+        raise Unreadable(f"its schema version is {border.shown(version)}, and this specbench reads {SCHEMA_VERSION}")
     if version > SCHEMA_VERSION:
-        raise Unreadable(f"it has schema version {version}, and this specbench reads versions up to {SCHEMA_VERSION}")
-    border.check(record, _Parts)
-    new = record if version == SCHEMA_VERSION else _from_version_1(record)
-    return _labelled(new) if "summary" in new else new
+        raise Unreadable(f"it has schema version {version}, and this specbench reads {SCHEMA_VERSION}; update it")
+    return _labelled(record) if "summary" in record else record
 
 
 class _Task(TypedDict, total=False):
@@ -57,45 +44,16 @@ class _ConfigParts(TypedDict, total=False):
     task: _Task
 
 
-class _SummaryParts(TypedDict, total=False):
-    lenience: list[Row]
-
-
-class _PromptParts(TypedDict, total=False):
-    rule: Row
-
-
 class _Parts(TypedDict, total=False):
-    """What a migration reads of a record of any version."""
+    """What the label of a task is made from."""
 
-    summary: _SummaryParts
+    summary: Row
     config: _ConfigParts
-    rows: list[Row]
-    prompts: list[_PromptParts]
-
-
-def _from_version_1(record: Row) -> Row:
-    new = _renamed(record) | {"schema_version": SCHEMA_VERSION}
-    if "summary" in record:
-        new["summary"] = _renamed(record["summary"])
-        if "lenience" in record["summary"]:
-            new["summary"]["lenience"] = [_renamed(row) for row in record["summary"]["lenience"]]
-    if "rows" in record:
-        new["rows"] = [_renamed(row) for row in record["rows"]]
-    if "prompts" in record:
-        new["prompts"] = [_renamed(prompt) for prompt in record["prompts"]]
-        for prompt in new["prompts"]:
-            if "rule" in prompt:
-                prompt["rule"] = _renamed(prompt["rule"])
-    return new
-
-
-def _renamed(row: Row) -> Row:
-    return {RENAMED.get(key, key): value for key, value in row.items() if key not in DROPPED}
 
 
 def _labelled(record: Row) -> Row:
     """Rename the task of runs over the user's rows, so that they are never confused with the task itself."""
+    border.check(record, _Parts)
     summary, task = record["summary"], record.get("config", {}).get("task", {})
     if task.get("path") is None or "name" not in task or summary.get("task") != task["name"]:
         return record
@@ -201,13 +159,13 @@ def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
 
 def read(file: Path) -> RunRecord:
     """The whole record of a finished run, compressed or not, as its type says. Raises Unreadable where damaged."""
-    record = migrated(border.parse(border.read_bytes(file), Row))
+    record = of_this_version(border.parse(border.read_bytes(file), Row))
     _require_head(record)
     if FAILED in record["summary"]:  # it says why, and has no prompts
         return cast(RunRecord, record)
     border.check(record, RunRecord)
     border.check(record["config"], FrozenConfig)
-    return cast(RunRecord, record)
+    return cast(RunRecord, from_json(RunRecord, record))
 
 
 def read_head(file: Path) -> Head:
@@ -219,9 +177,7 @@ def read_head(file: Path) -> Head:
             if stream.read() != TAIL:
                 raise Unreadable("the file is cut short")
     head: Row = border.parse(line.rstrip().removesuffix(b",") + b"}", Row)
-    if "config" not in head:  # a record of version 1: its first line ends after the summary
-        head["config"] = border.parse(border.read_bytes(file), Row).get("config", {})
-    head = migrated(head)
+    head = of_this_version(head)
     _require_head(head)
     return Head(head["run_id"], head["summary"], head["config"], file)
 
@@ -259,17 +215,7 @@ def settings(config: Config) -> dict[str, object]:
     of a checkpoint are not part of the measurement.
     """
     defaults = _defaults()
-    return {
-        key: value
-        for key, value in _flat(config).items()
-        if defaults.get(NESTED.sub("", key)) != value and not _removed(key, value)
-    }
-
-
-def _removed(key: str, value: object) -> bool:
-    """Whether `key` is one that drafts had once, at the default that it had."""
-    name = key.rpartition(".")[2]
-    return key.startswith("draft.") and any(removed.get(name) == value for removed in REMOVED_DEFAULTS.values())
+    return {key: value for key, value in _flat(config).items() if defaults.get(NESTED.sub("", key)) != value}
 
 
 def config_digest(config: Config, *but: str) -> str:

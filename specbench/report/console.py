@@ -165,7 +165,8 @@ class Screen:
         """
         from specbench.records.marks import prompts_for_proof
         from specbench.report.findings import lines
-        from specbench.report.summary_text import brief, disturbed, remarks, simulated
+        from specbench.report.remarks import disturbed, remarks, simulated
+        from specbench.report.summary_text import brief
 
         summary = result.record["summary"]
         console = terminal(sys.stderr)
@@ -185,7 +186,8 @@ class Screen:
         from rich.table import Table
 
         from specbench.report.findings import lines
-        from specbench.report.summary_text import headline, largest_loss, remarks, rows
+        from specbench.report.remarks import remarks
+        from specbench.report.summary_text import headline, largest_loss, rows
 
         console = terminal()
         if not console.is_terminal:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from specbench.analysis.explain import Need, Step, Waterfall, passes_of_texts, speedup_with_longer_prompts
-from specbench.records.schema import StepName
+from specbench.analysis.explain import Need, Waterfall, passes_of_texts, speedup_with_longer_prompts
+from specbench.records.steps import Step, StepName
 
 TINY = 0.005  # a factor this close to 1 gets no sentence
 LONGER = 4  # times the completions', or the prompts', length: the example printed beside the cost of ends and prefill
@@ -20,6 +20,7 @@ NAMES: dict[StepName, str] = {
     "start": "encoder and prefill",
 }
 QUANTITIES = {"tokens_per_pass": "tokens a pass", "alpha": "α", "c": "c", "verify_cost": "v"}
+LITTLE = 0.002  # a share that is not worth a word
 DIGITS = {"tokens_per_pass": 2, "alpha": 3, "c": 3, "verify_cost": 2}
 
 
@@ -37,8 +38,8 @@ def sentences(found: Waterfall) -> list[str]:
     lines = []
     for step in found.levers:
         if step.factor.value < 1 - TINY:
-            lines.append(_sentence(step, before[step.name], found))
-            lines += _least(found) if step.name == "verification" else []
+            lines.append(_sentence(step, before[step.step], found))
+            lines += _least(found) if step.step == "verification" else []
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
         said = f"encoder and prefill: {start.speedup:.2f}× end to end instead of {before['start']:.2f}×"
@@ -58,7 +59,7 @@ def largest(found: Waterfall) -> str | None:
     if not found.levers:
         return None
     step, now = found.levers[0], found.measured.value
-    cost, would = float(found.levels.costs.get(step.name, 0.0)), f"would give {step.alone:.2f}× instead of {now:.2f}×"
+    cost, would = float(found.levels.costs.get(step.step, 0.0)), f"would give {step.alone:.2f}× instead of {now:.2f}×"
     said: dict[StepName, str] = {
         "rejections": f"rejections; a draft that is always accepted {would}",
         "drafting": f"drafting, {cost:.2f} target steps a pass; a free draft {would}",
@@ -66,7 +67,7 @@ def largest(found: Waterfall) -> str | None:
         "ends": f"ends of completions; completions without an end {would}",
         "overhead": f"accepting, {cost:.2f} target steps a pass; accepting in no time {would}",
     }
-    return said.get(step.name, f"{name(step.name, found)}; a run without it {would}")
+    return said.get(step.step, f"{name(step.step, found)}; a run without it {would}")
 
 
 def needed(speedup: float, rows: list[Need]) -> list[str]:
@@ -87,7 +88,7 @@ def _needed(row: Need) -> str:
 def _before(found: Waterfall) -> dict[StepName, float]:
     """The speedup before each step."""
     values = [found.ideal, *(step.speedup for step in found.steps)]
-    return {step.name: before for step, before in zip(found.steps, values, strict=False)}
+    return {step.step: before for step, before in zip(found.steps, values, strict=False)}
 
 
 def _sentence(step: Step, before: float, found: Waterfall) -> str:
@@ -95,34 +96,54 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
     totals, levels = found.sample.totals, found.levels
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
     fewer, alone = f"{step.speedup:.2f} tokens a pass instead of {before:.2f}", f"would give {step.alone:.2f}×"
-    cost, step_ms = float(levels.costs.get(step.name, 0.0)), float(levels.step_ms)  # in target steps
-    if step.name == "rejections":
+    cost, step_ms = float(levels.costs.get(step.step, 0.0)), float(levels.step_ms)  # in target steps
+    if step.step == "rejections":
         alpha = float(totals["beta"] / totals["scored_tokens"])
         return f"rejections: α = {alpha:.3f} leaves {fewer}; α = 1 {alone}"
-    if step.name == "ends":
+    if step.step == "ends":
         length = float(totals["ours_tokens"]) / len(found.sample.columns["passes"])
         return (
             f"completions of {length:.0f} tokens end inside passes: {fewer} ({_longer(found):.2f} with completions of "
             f"{LONGER * length:.0f} tokens); endless completions {alone}"
         )
-    if step.name == "shape":
+    if step.step == "shape":
         shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
         return f"acceptance differs by position ({shares}): {fewer}; the same at each position {alone}"
-    if step.name == "positions":
+    if step.step == "positions":
         return f"acceptances are correlated: {fewer}; independent acceptances {alone}"
-    if step.name == "drafting":
+    if step.step == "drafting":
         return (
             f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms, "
             f"c = {cost * passes / drafted:.3f}); a free draft {alone}"
         )
-    if step.name == "verification":
+    if step.step == "verification":
         return (
             f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} target steps a pass instead of 1 "
             f"({(cost - 1) * step_ms:.2f} ms more); v = 1 {alone}"
         )
-    if step.name == "overhead":
+    if step.step == "overhead":
         return f"accepting takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms); accepting in no time {alone}"
-    return f"unexplained: {step.speedup:.2f}× instead of {before:.2f}×; a run without it {alone}"
+    holds = "; ".join(_unexplained(found))
+    said = f"unexplained: {step.speedup:.2f}× instead of {before:.2f}×; a run without it {alone}"
+    return f"{said}; it holds {holds}" if holds else said
+
+
+def _unexplained(found: Waterfall) -> list[str]:
+    """What the factor that no step explains is made of, in words; nothing where each part is below `LITTLE`."""
+    totals = found.sample.totals
+    timed = sum(totals[name] for name in ("drafting_s", "verifying_s", "accepting_s"))
+    levels = found.levels
+    counted, said = float(levels.tokens_per_pass), float(levels.after["overhead"] * sum(levels.costs.values()))
+    lines = []
+    if abs(counted / said - 1) > LITTLE:
+        lines.append(f"passes that emitted {counted:.2f} tokens, where the rows above say {said:.2f}")
+    for way, other, whole in (
+        ("with the draft, outside of passes (the loop between them, learning)", totals["ours_other_s"], timed),
+        ("of the target alone, outside of its steps", totals["baseline_other_s"], totals["steps_s"]),
+    ):
+        if (share := float(other / (whole + other))) > LITTLE:
+            lines.append(f"{100 * share:.1f}% of the time {way}")
+    return lines
 
 
 def _experts(read: float, found: Waterfall) -> str:

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from specbench.formatting import number, size
-from specbench.records.schema import GpuState, MachineRecord, RunRecord
+from specbench.records.machine_record import GpuState, MachineRecord
+from specbench.records.schema import RunRecord
 
 PACKAGES = ("torch", "transformers")
 

@@ -9,8 +9,9 @@ from specbench.analysis import costs as pass_costs
 from specbench.analysis.distinct import groups_of
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
+from specbench.records.decoded import Pass
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
-from specbench.records.schema import PassRecord, RunRecord
+from specbench.records.schema import RunRecord
 from specbench.stats import Interval, over_rows, ratio
 
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
@@ -53,14 +54,14 @@ def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -
     return frame[same]
 
 
-def passes_of(record: RunRecord) -> list[PassRecord]:
+def passes_of(record: RunRecord) -> list[Pass]:
     """All passes of a record, over its prompts."""
-    return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
+    return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"].passes]
 
 
 def tokens_per_pass(record: RunRecord) -> Interval:
     """Emitted tokens of a target pass."""
-    return _ratio(record, lambda passes: (sum(p["emitted"] for p in passes), len(passes)))
+    return _ratio(record, lambda passes: (sum(p.emitted for p in passes), len(passes)))
 
 
 def operations(record: RunRecord) -> Interval:
@@ -69,8 +70,8 @@ def operations(record: RunRecord) -> Interval:
     return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
 
 
-def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, float]]) -> Interval:
-    columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
+def _ratio(record: RunRecord, totals: Callable[[list[Pass]], tuple[float, float]]) -> Interval:
+    columns = [totals(prompt["speculative"].passes) for prompt in record["prompts"]]
     return over_rows(columns, ratio, groups=groups_of(record["prompts"]))
 
 

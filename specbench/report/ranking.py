@@ -7,15 +7,8 @@ from specbench.analysis.distinct import said
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
 from specbench.nouns import with_noun
-from specbench.records.documents import (
-    AlphaRow,
-    ErrorRow,
-    PolicyRow,
-    RankedRow,
-    RecommendDocument,
-    ValidateDocument,
-    Verified,
-)
+from specbench.records.alpha_document import AlphaRow
+from specbench.records.choosing import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
 from specbench.report.console import plain_table, wide_console
 
 MOST_ROWS = 16
@@ -81,10 +74,10 @@ def _ranking(rows: list[RankedRow]) -> Any:
             mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
             table.add_row(
                 "→" if leads else "", *([str(batch)] if several else []), row["candidate"], _gamma(row),
-                number(row["alpha"]["value"], 3), number(cost["c"], 3), number(cost["verify_cost"]),
-                number(cost["overhead"], 3), number(row["tokens_per_pass"]),
+                number(row["alpha"].value, 3), number(cost.c, 3), number(cost.verify_cost),
+                number(cost.overhead, 3), number(row["tokens_per_pass"]),
                 number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
-                number(estimated["value"]), span(estimated["low"], estimated["high"], ".2f"),
+                number(estimated.value), span(estimated.low, estimated.high, ".2f"),
                 *([_memory(row)] if weighed else []),
                 *([number(row.get("end_to_end"))] if whole else []),
                 style="bold" if leads else None,
@@ -103,7 +96,7 @@ def _measured(runs: list[Verified]) -> Any:
     table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
     for run in runs:
         table.add_row(
-            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"]["value"]),
+            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"].value),
             number(run["measured"]), span(run["measured_low"], run["measured_high"], ".2f"), _error(run),
             _evidence(run),
         )  # fmt: skip
@@ -157,12 +150,13 @@ def _prediction_errors(record: ValidateDocument) -> str:
         [
             (
                 row["candidate"], row["gamma"], number(row["tokens_per_pass"]), number(row["predicted"]),
-                interval(**row["estimated"]), _speed(row), percentage(**row["error"]) if row["lossless"] else "none",
+                interval(**vars(row["estimated"])), _speed(row),
+                percentage(**vars(row["error"])) if row["lossless"] else "none",
             )
             for row in record["rows"]
         ],
     )  # fmt: skip
-    known = [abs(row["error"]["value"]) for row in record["rows"] if row["lossless"]]
+    known = [abs(row["error"].value) for row in record["rows"] if row["lossless"]]
     largest = f"The largest error is {100 * max(known):.1f}%." if known else "No candidate was lossless."
     return "\n\n".join(["## Prediction errors", table, largest])
 
@@ -170,7 +164,7 @@ def _prediction_errors(record: ValidateDocument) -> str:
 def _policies(record: ValidateDocument) -> str:
     cells = []
     for row in record["policies"]:
-        against = "the best" if row["gamma"] == row["best"] else percentage(**row["against_best"], less=1)
+        against = "the best" if row["gamma"] == row["best"] else percentage(**vars(row["against_best"]), less=1)
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
     return "\n\n".join(["## γ by a policy", table])
@@ -181,7 +175,12 @@ def _cost_of_alpha(record: ValidateDocument) -> str:
     table = markdown_table(
         ("draft", "α by teacher forcing", "γ", "α by decoding"),
         [
-            (row["candidate"], interval(**row["alpha"], digits=3), row["gamma"], interval(**decoded, digits=3))
+            (
+                row["candidate"],
+                interval(**vars(row["alpha"]), digits=3),
+                row["gamma"],
+                interval(**vars(decoded), digits=3),
+            )
             for row in record["rows"]
             if (decoded := row["alpha_decoded"]) is not None
         ],
@@ -196,4 +195,4 @@ def _cost_of_alpha(record: ValidateDocument) -> str:
 
 def _speed(row: ErrorRow | PolicyRow) -> str:
     """The measured speedup; 'not lossless' if rounding does not explain how the completions differ."""
-    return interval(**row["measured"]) if row["lossless"] else "not lossless"
+    return interval(**vars(row["measured"])) if row["lossless"] else "not lossless"

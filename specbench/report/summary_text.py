@@ -4,7 +4,6 @@ from typing import cast
 
 from rich.markup import escape
 
-from specbench.analysis.distinct import said
 from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.draft_labels import alpha_is_of
@@ -12,10 +11,11 @@ from specbench.config.schema import METRICS
 from specbench.formatting import NONE, draft_name, interval, interval_of, more_memory, number, size
 from specbench.nouns import with_noun
 from specbench.records.catalog import digest
-from specbench.records.marks import WEAKEST, prompts_for_proof, why_loops, why_unproved
-from specbench.records.schema import RunRecord, Summary
+from specbench.records.looping import why_loops
+from specbench.records.marks import why_unproved
+from specbench.records.numbers import Summary
+from specbench.records.schema import RunRecord
 from specbench.report.explanation import largest
-from specbench.stats import FEW_PROMPTS
 from specbench.theory import expected_tokens
 
 
@@ -189,7 +189,7 @@ def _numbers(s: Summary) -> list[tuple[str, str, str]]:
         ),
         (
             "verification cost v",
-            _cost_of_verifying(s),
+            cost_of_verifying(s),
             "verifying in a pass / target step, means; Theorem 3.8 takes it to be 1",
         ),
         ("speedup predicted", number(s["speedup_predicted"]), _theorem(s, "3.8")),
@@ -280,11 +280,12 @@ def _energy(s: Summary) -> list[tuple[str, str, str]]:
     return [("joules a token", f"{alone:.3g} / {ours:.3g}", f"target alone / speculative; {ours / alone:.2f} times")]
 
 
-def _cost_of_verifying(s: Summary) -> str:
+def cost_of_verifying(s: Summary) -> str:
+    """v with its interval; the same text in the table and in remarks."""
     return interval_of(s, "verify_cost", digits=3)
 
 
-def _statistics(s: Summary) -> dict[str, float | None]:
+def proof_statistics(s: Summary) -> dict[str, float | None]:
     """The test statistics by name, standard normal if tokens were drawn from p."""
     return {
         "z": s["proof_z"], "draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"],
@@ -294,7 +295,7 @@ def _statistics(s: Summary) -> dict[str, float | None]:
 def _proof(s: Summary) -> list[tuple[str, str, str]]:
     if s.get("proof_z") is None:
         return []
-    seen = "".join(f", {name} {z:+.2f}" for name, z in _statistics(s).items() if name != "z" and z is not None)
+    seen = "".join(f", {name} {z:+.2f}" for name, z in proof_statistics(s).items() if name != "z" and z is not None)
     return [
         ("z, losslessness", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
         ("  power", number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
@@ -332,122 +333,6 @@ def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
         "of the next token, from the target's distribution",
     )
     return [own, variation] if s["lossy"] else [own]
-
-
-def remarks(s: Summary) -> list[str]:
-    """Sentences on results that could mislead a reader."""
-    lines = []
-    if s.get("simulated"):
-        lines.append(simulated(s))
-    elif s.get("lossy"):
-        lines.append(
-            f"LOSSY: accept={s['accept']} changes the distribution of completions; the speedup is not lossless"
-        )
-    elif not s["lossless"] and s.get("proof_tokens"):
-        lines.append(_disproof(s))
-    elif not s["lossless"] and s.get("numerics") == "invariant":
-        lines.append(
-            "NOT LOSSLESS: completions differ although numerics are invariant, so no speedup is reported; please "
-            "report this"
-        )
-    elif not s["lossless"]:
-        lines.append(
-            "NOT LOSSLESS: completions differ by more than rounding, so no speedup is reported; please report this"
-        )
-    elif s["identical"] is not None and s["identical"] < 1:
-        reason = s.get("numerics_reason")
-        exact = "numerics=invariant gives identical completions" if reason is None else f"numerics are fast: {reason}"
-        lines.append(
-            f"{round((1 - s['identical']) * s['prompts'])} of {s['prompts']} completions differ: two tokens nearly "
-            f"tied, and {s['dtype']} rounding decided; {exact}"
-        )
-    elif (prompts := prompts_for_proof(dict(s))) is not None:
-        lines.append(
-            f"NOT PROVED at this size: over {s['proof_tokens']} sampled tokens the proof would have missed a fault of "
-            f"less than {s['proof_power']:.2f} total variation per token; {prompts} prompts would bring that to "
-            f"{WEAKEST}"
-        )
-    if s.get("accept") == "block":
-        lines.append("Eq. 1 and Theorem 3.8 assume Algorithm 1; block verification emits at least as many tokens")
-    if s["speedup_measured"] is not None and s["speedup_measured"] < 1 and not s.get("disturbed"):
-        drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
-        most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
-        lines.append(
-            f"slower than the target alone: a pass emits {s['tokens_per_pass']:.2f} tokens and takes "
-            f"{drafting + checking + s['accepting_per_pass']:.2f} target steps, mostly {most}"
-        )
-    if s.get("disturbed"):
-        lines.append(disturbed(s))
-    elif (high := s.get("verify_cost_high")) is not None and high + s["overhead"] < 1:
-        lines.append(
-            f"v = {_cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass "
-            "over several, whose kernels are faster"
-        )
-    if (loops := why_loops(dict(s))) is not None:
-        lines.append(
-            f"LOOPS: {loops}. Any draft looks good on repeated text (docs/run.md); sampling.repetition_penalty=1.2 or "
-            "sampling.temperature=1 give other text"
-        )
-    if s.get("grown") is not None:
-        lines.append(
-            f"each completion was added to the draft's store after it was decoded ({s['grown']} tokens before the "
-            "last): α and the speedup depend on the order of the prompts"
-        )
-    if s.get("learnt_positions") is not None:
-        lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
-    if s.get("until") is not None:
-        lines.append(_looked(s))
-    if len(measured := s.get("speedup_by_process", [])) > 1:
-        lines.append(
-            f"{len(measured)} processes measured a speedup of {', '.join(map(number, measured))}: the intervals of v "
-            "and the speedups cover the differences between them"
-        )
-    if (different := s.get("distinct_prompts")) is not None:
-        lines.append(said(s["prompts"], different))
-    if s.get("prompts_cut"):
-        lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
-    if s["prompts"] < FEW_PROMPTS:
-        lines.append(f"only {with_noun(s['prompts'], 'prompt')}: the intervals are rough")
-    return lines
-
-
-def _looked(s: Summary) -> str:
-    """Where and why a run with `until` stopped, and what its intervals are."""
-    value, low, high = s["speedup_measured"], s["speedup_low"], s["speedup_high"]
-    reach = "none" if value is None or low is None or high is None else f"±{100 * (high - low) / (2 * value):.1f}%"
-    ended = "stopped" if s["prompts"] < s["prompts_offered"] else "not stopped"
-    return (
-        f"until={100 * s['until']:g}%: {ended} after {s['prompts']} of {s['prompts_offered']} prompts, interval of the "
-        f"speedup {reach}; {s['looks']} of {s['looks_planned']} looks, so each interval has level "
-        f"{100 * s['level']:.2f}% and all looks together 95%"
-    )
-
-
-def simulated(s: Summary) -> str:
-    """The remark that acceptance was simulated, and which numbers were still measured."""
-    return (
-        f"SIMULATED: drafted tokens were accepted by chance at simulate.alpha={s['alpha']:g}. Times are measured; α "
-        "was chosen, speedups hold for that α only, and the completions are meaningless"
-    )
-
-
-def disturbed(s: Summary) -> str:
-    """The remark that the machine was shared or held back, with its signs."""
-    return (
-        f"CONTENDED: {s['disturbed_by']}. c, v and the speedups are unreliable, tables leave them out, and nothing is "
-        "concluded from them; α and the completions are valid. Run it again with force=true when nothing else runs"
-    )
-
-
-def _disproof(s: Summary) -> str:
-    """Why sampled completions are not the target's own."""
-    if s["proof_outside"]:
-        seen = f"{s['proof_outside']} of {s['proof_tokens']} sampled tokens have no probability under the target"
-    else:
-        z = _statistics(s)
-        worst = max(z, key=lambda name: abs(z[name] or 0.0))
-        seen = f"over {s['proof_tokens']} sampled tokens the {worst} statistic is {z[worst]:+.1f}"
-    return f"NOT LOSSLESS: {seen}: not drawn from the target, so no speedup is reported; please report this"
 
 
 def _learnt(s: Summary) -> list[tuple[str, str, str]]:

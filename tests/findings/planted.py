@@ -372,7 +372,7 @@ def of_passes(kept: Kept, draft: Draft) -> list[Finding]:
     for index in range(len(parts.prompts)):
         ours = speculative_of(parts, parts.spec, index)()
         prompts.append(prompt_record(parts, index, baseline_of(parts, parts.spec, index)(), ours, None))
-    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
+    passes = [one for prompt in prompts for one in prompt["speculative"].passes]
     summary = {"temperature": parts.spec.sampling.temperature, "acceptance_by_position": acceptance_by_position(passes)}
     record: Any = {"summary": summary, "config": {"draft": {"kind": "model"}}, "prompts": prompts, "pieces": {}}
     return findings_of(record)

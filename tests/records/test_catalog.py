@@ -18,7 +18,8 @@ from specbench.escaping import file_name
 from specbench.experiment.identity import identify
 from specbench.records import store
 from specbench.records.catalog import Catalog, digest, kept_folder
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 
 Capture = pytest.CaptureFixture[str]
 

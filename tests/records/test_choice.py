@@ -9,7 +9,9 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, choose, keep, remark
+from specbench.records.cells import choose, remark
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 from specbench.report.tables import TABLES
 
 Capture = pytest.CaptureFixture[str]

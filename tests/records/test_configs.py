@@ -14,7 +14,8 @@ from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.records.catalog import kept_folder
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 from specbench.records.store import config_digest, differing
 
 CONFIG = RunConfig(

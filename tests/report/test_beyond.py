@@ -9,8 +9,8 @@ from matplotlib.colors import to_hex
 
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.report.figure import FAINT, PAPER, VERMILLION
 from specbench.report.figures import build
+from specbench.report.style import FAINT, PAPER, VERMILLION
 from specbench.report.table import render
 from specbench.report.tables import TABLES
 from specbench.report.tables.beyond import planned

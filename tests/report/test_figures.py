@@ -8,20 +8,23 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from made_passes import made_pass, made_trace
 from made_records import make
 
 from specbench import theory
 from specbench.cli import main
 from specbench.records.catalog import digest
+from specbench.records.decoded import Pass
 from specbench.records.frame import Records
-from specbench.report import figure
-from specbench.report.figure import FORMATS, MARKERS, Drawn, save, svg, write_index
+from specbench.report import style
+from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
-from specbench.report.figures.parts import survival
-from specbench.report.figures.sample import baseline_calls, speculative_calls
-from specbench.report.figures.waterfall import parts
+from specbench.report.figures.of_parts import survival
+from specbench.report.figures.of_prompts import baseline_calls, speculative_calls
+from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
+from specbench.report.style import MARKERS
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def test_the_svg_is_sound_and_traceable_and_turns_dark(name: str, drawn: dict[st
     assert root.get("role") == "img"
     assert all(run_id in text for run_id in drawn[name].run_ids)
     colours = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text))
-    assert colours <= set(figure.DARK), "a colour has no dark twin"
+    assert colours <= set(style.DARK), "a colour has no dark twin"
 
 
 def test_a_simulated_record_is_labelled(drawn: dict[str, Drawn]) -> None:
@@ -144,23 +147,23 @@ def test_the_timeline_is_the_recorded_time(records: Records) -> None:
         ours, alone = prompt["speculative"], prompt["baseline"]
         calls = speculative_calls(prompt)
         assert sum(call.length for call in calls if call.what == "M_q") == pytest.approx(
-            sum(a_pass["draft_s"] for a_pass in ours["passes"])
+            sum(a_pass.draft_s for a_pass in ours.passes)
         )
-        last_accept = ours["passes"][-1]["accept_s"]
-        assert calls[-1].begin + calls[-1].length + last_accept == pytest.approx(ours["start_s"] + ours["decode_s"])
+        last_accept = ours.passes[-1].accept_s
+        assert calls[-1].begin + calls[-1].length + last_accept == pytest.approx(ours.start_s + ours.decode_s)
         assert [call.what for call in calls[:2]] == ["M_p encoder", "M_q encoder"]
         steps = baseline_calls(prompt)
-        assert steps[-1].begin + steps[-1].length == pytest.approx(alone["start_s"] + alone["decode_s"])
+        assert steps[-1].begin + steps[-1].length == pytest.approx(alone.start_s + alone.decode_s)
 
 
 def test_survival_is_the_product_of_conditional_shares_and_stops_at_the_end_of_the_text() -> None:
-    def a_pass(drafted: int, accepted: int, emitted: int) -> dict[str, int]:
-        return {"drafted": drafted, "accepted": accepted, "emitted": emitted}
+    def a_pass(drafted: int, accepted: int, emitted: int) -> Pass:
+        return made_pass(drafted=drafted, accepted=accepted, emitted=emitted)
 
     # The third drafted an end of sequence first: what it accepted after it does not count.
     passes = [a_pass(3, 3, 4), a_pass(3, 1, 2), a_pass(3, 3, 1), a_pass(2, 0, 1)]
     record = {
-        "run_id": "r", "prompts": [{"prompt": "p", "prompt_tokens": 1, "speculative": {"passes": passes}}],
+        "run_id": "r", "prompts": [{"prompt": "p", "prompt_tokens": 1, "speculative": made_trace(passes=passes)}],
         "summary": {"gamma": 3, "alpha": 0.5, "draft": "d", "temperature": 0},
     }  # fmt: skip
     rows = survival(record)
@@ -178,10 +181,10 @@ def test_parts_of_a_pass_add_up_to_the_measured_speedup(records: Records) -> Non
 def test_counted_operations_and_tokens(tmp_path: Path) -> None:
     run_id = make(tmp_path, alpha=1.0, gamma=3, prompts=2)
     record = Records(tmp_path).whole(run_id)
-    passes = [p for prompt in record["prompts"] for p in prompt["speculative"]["passes"]]
-    emitted = sum(p["emitted"] for p in passes)
+    passes = [p for prompt in record["prompts"] for p in prompt["speculative"].passes]
+    emitted = sum(p.emitted for p in passes)
     assert tokens_per_pass(record).value == pytest.approx(emitted / len(passes))
-    ran = sum(p["drafted"] + 1 + 0.1 * p["drafted"] for p in passes)
+    ran = sum(p.drafted + 1 + 0.1 * p.drafted for p in passes)
     assert operations(record).value == pytest.approx(ran / emitted)
 
 
@@ -195,15 +198,15 @@ def _contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("colour", [*figure.SERIES, figure.INK, figure.FAINT])
+@pytest.mark.parametrize("colour", [*style.SERIES, style.INK, style.FAINT])
 def test_lines_and_labels_stand_out_in_print_and_in_the_dark(colour: str) -> None:
-    assert _contrast(colour, figure.PAPER) >= 3
-    assert _contrast(figure.DARK[colour], figure.DARK[figure.PAPER]) >= 3
+    assert _contrast(colour, style.PAPER) >= 3
+    assert _contrast(style.DARK[colour], style.DARK[style.PAPER]) >= 3
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.01, 1.02, 5.0], [0.0, 0.0, 0.0], [3.0, 1.0, 2.0], []])
 def test_labels_are_spread_in_order(values: list[float]) -> None:
-    placed = figure.spread(values, 0.5)
+    placed = style.spread(values, 0.5)
     ranked = sorted(zip(values, placed, strict=True))
     assert all(b[1] - a[1] >= 0.5 - 1e-9 for a, b in pairwise(ranked))
     assert sum(placed) == pytest.approx(sum(values))

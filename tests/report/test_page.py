@@ -15,7 +15,8 @@ from specbench.analysis.summary import resummarised
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import kept_folder
-from specbench.records.frame import Records, keep
+from specbench.records.frame import Records
+from specbench.records.keeping import keep
 from specbench.report.figures import FIGURES
 from specbench.report.page import _code, page
 from specbench.report.tables import TABLES
@@ -136,8 +137,7 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
     whole = after.whole(after.paper_runs["run_id"].iloc[0])
     assert "platform" not in whole["environment"]
     assert (
-        whole["prompts"][0]["speculative"]["tokens"]
-        == before.whole(whole["run_id"])["prompts"][0]["speculative"]["tokens"]
+        whole["prompts"][0]["speculative"].tokens == before.whole(whole["run_id"])["prompts"][0]["speculative"].tokens
     )
 
 

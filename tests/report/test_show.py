@@ -3,28 +3,29 @@
 from pathlib import Path
 
 import pytest
+from made_passes import made_pass, made_trace
 
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.records.frame import Records
-from specbench.report.passes import lines, typical_prompt
+from specbench.report.marked_passes import lines, typical_prompt
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:
     record = records.whole(records.paper_runs["run_id"].iloc[0])
     for prompt in record["prompts"]:
         rows = lines(record, prompt, width=10_000)
-        assert len(rows) == len(prompt["speculative"]["passes"])
+        assert len(rows) == len(prompt["speculative"].passes)
         kept = "".join(piece.text for row in rows for piece in row.pieces if piece.kind != "rejected")
-        wanted = "".join(record["pieces"][str(token)] for token in prompt["speculative"]["tokens"])
+        wanted = "".join(record["pieces"][str(token)] for token in prompt["speculative"].tokens)
         assert kept.strip() == wanted.strip().replace("</s>", "▪")
         for row in rows:
             assert sum(piece.kind != "accepted" for piece in row.pieces) <= 2
 
 
 def test_nothing_after_the_end_of_a_completion_is_shown() -> None:
-    passes = [{"drafted": 3, "accepted": 2, "emitted": 1, "tokens": [1, 1, 5]}]
-    prompt = {"speculative": {"tokens": [1], "passes": passes}}
+    passes = [made_pass(drafted=3, accepted=2, emitted=1, tokens=[1, 1, 5])]
+    prompt = {"speculative": made_trace(tokens=[1], passes=passes)}
     (row,) = lines({"run_id": "r", "pieces": {"1": "</s>", "5": "x"}}, prompt)
     assert [(piece.text, piece.kind) for piece in row.pieces] == [("▪", "accepted")]
 
@@ -36,7 +37,7 @@ def test_long_text_is_cut_at_the_front(records: Records) -> None:
 
 
 def test_a_record_without_drafted_tokens_says_what_to_do() -> None:
-    prompt = {"speculative": {"tokens": [1], "passes": [{"drafted": 1, "accepted": 1, "emitted": 1}]}}
+    prompt = {"speculative": made_trace(tokens=[1], passes=[made_pass(drafted=1, accepted=1)])}
     with pytest.raises(UserError, match="run it again with force=true"):
         lines({"run_id": "r", "pieces": {}}, prompt)
 

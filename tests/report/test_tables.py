@@ -15,7 +15,8 @@ from specbench import border
 from specbench.cli import main
 from specbench.config.catalogue import held
 from specbench.records.catalog import digest
-from specbench.records.frame import Records, keep, one_sample
+from specbench.records.frame import Records, one_sample
+from specbench.records.keeping import keep
 from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
@@ -310,7 +311,7 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
         "lenient": {"1": interval, "0.5": interval},
         "hardware": "a CPU", "dtype": "float32", "simulated": False, "created": "2026-02-01T00:00:00+00:00",
     }  # fmt: skip
-    record = {"schema": 1, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
+    record = {"schema_version": 2, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
     (tmp_path / "alpha").mkdir()
     (tmp_path / "alpha" / "t5-mini-ende-mini-0a1b2c3d.json").write_text(json.dumps(record))
     records = Records(tmp_path)

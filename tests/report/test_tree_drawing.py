@@ -1,22 +1,24 @@
 """The tree of a pass, drawn: branches, the accepted path, and what was never tested."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from made_passes import made_pass, made_trace
 
 from specbench.errors import UserError
-from specbench.report.passes import lines, telling_pass, tree_of_pass
+from specbench.report.marked_passes import lines, telling_pass, tree_of_pass
 
 PIECES = {str(token): f" {letter}" for token, letter in enumerate("abcdefgh")}
 # a and b follow the text; c and d follow b; e follows a.
-TREE = {"drafted": 5, "tokens": [0, 1, 2, 3, 4], "parents": [-1, -1, 1, 1, 0]}
+TREE = made_pass(drafted=5, tokens=[0, 1, 2, 3, 4], parents=[-1, -1, 1, 1, 0])
 PASSES: list[Any] = [
-    TREE | {"accepted": 2, "emitted": 3, "path": [1, 3]},
-    TREE | {"accepted": 0, "emitted": 1, "path": []},
-    {"drafted": 1, "tokens": [0], "accepted": 1, "emitted": 2},
+    replace(TREE, accepted=2, emitted=3, path=[1, 3]),
+    replace(TREE, accepted=0, emitted=1, path=[]),
+    made_pass(drafted=1, tokens=[0], accepted=1, emitted=2),
 ]
 RECORD: Any = {"run_id": "r", "pieces": PIECES}
-PROMPT: Any = {"speculative": {"tokens": [1, 3, 5, 6, 0, 7], "passes": PASSES}}
+PROMPT: Any = {"speculative": made_trace(tokens=[1, 3, 5, 6, 0, 7], passes=PASSES)}
 
 
 def drawn(number: int) -> list[tuple[str, str]]:
@@ -50,6 +52,6 @@ def test_the_text_of_a_tree_is_that_of_its_path() -> None:
 
 def test_which_pass_is_drawn() -> None:
     assert telling_pass(PROMPT) == 0
-    assert telling_pass({"speculative": {"tokens": [0], "passes": [PASSES[2]]}}) is None  # type: ignore[typeddict-item]
+    assert telling_pass({"speculative": made_trace(tokens=[0], passes=[PASSES[2]])}) is None  # type: ignore[typeddict-item]
     with pytest.raises(UserError, match="--tree 3: this pass drafted no tree"):
         tree_of_pass(RECORD, PROMPT, 2)

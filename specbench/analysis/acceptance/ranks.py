@@ -29,7 +29,7 @@ from specbench.algorithm.acceptance.expected import (
 from specbench.algorithm.acceptance.tree_rules import ROUNDS, acceptance_by_rank
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.session import Model, Prompt
-from specbench.records.schema import AcceptanceByRank
+from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling, standardise
 
 MOST_RANKS = 8  # children of a node that are tried

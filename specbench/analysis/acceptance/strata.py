@@ -11,56 +11,11 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.acceptance.phases import ANSWER, Phases
 from specbench.analysis.costs import rows_of, seconds_of
 from specbench.analysis.distinct import groups_of
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.schema import PromptRecord
 from specbench.stats import Interval, Scale, over_rows, ratio, ratio_of_ratios
-
-# Thinking and answer: which tokens of a completion stand between the tags that a chat template marks thinking with.
-
-
-THINKING, ANSWER = "thinking", "answer"
-
-
-class Phases(NamedTuple):
-    """The phase of each token of the two completions of a prompt."""
-
-    alone: list[str]
-    ours: list[str]
-
-
-def phases_of(record: RunRecord) -> Callable[[PromptRecord], Phases] | None:
-    """What tells the phases of a prompt's completions; None where the chat template has no tags, or older records."""
-    tags = record.get("thinking")
-    if tags is None:
-        return None
-    opens, closes = tags
-    pieces = record["pieces"]
-
-    def found(prompt: PromptRecord) -> Phases:
-        inside = prompt.get("thinking", False)
-        both = (prompt[way]["tokens"] for way in ("baseline", "speculative"))
-        return Phases(*(labels([pieces[str(token)] for token in one], opens, closes, inside) for one in both))
-
-    return found
-
-
-def labels(pieces: Sequence[str], opens: str, closes: str, inside: bool) -> list[str]:
-    """The phase of each token by its first character; the tags belong to the thinking. `inside`: it began before."""
-    text, spans, at = "".join(pieces), list[tuple[int, int]](), 0
-    while inside or (begin := text.find(opens, at)) >= 0:
-        end = text.find(closes, at if inside else begin)
-        end = len(text) if end < 0 else end + len(closes)
-        spans.append((at if inside else begin, end))
-        at, inside = end, False
-    found, place = [], 0
-    for piece in pieces:
-        # A piece may have the space before a tag.
-        first = place + len(piece) - len(piece.lstrip())
-        found.append(THINKING if any(begin <= first < end for begin, end in spans) else ANSWER)
-        place += len(piece)
-    return found
-
 
 By = Literal["category", "length", "position", "turn", "phase"]
 NO_CATEGORY = "none"
@@ -119,8 +74,8 @@ def strata(
             continue
         alone, ours = prompt["baseline"], prompt["speculative"]
         added = Added(
-            sum(prompt["beta"]), len(prompt["beta"]), sum(one["emitted"] for one in ours["passes"]),
-            len(ours["passes"]), alone["decode_s"], len(alone["tokens"]), ours["decode_s"], len(ours["tokens"]),
+            sum(prompt["beta"]), len(prompt["beta"]), sum(one.emitted for one in ours.passes),
+            len(ours.passes), alone.decode_s, len(alone.tokens), ours.decode_s, len(ours.tokens),
         )  # fmt: skip
         if by == "category":
             rows[0, prompt.get("category", NO_CATEGORY)].append((group, added))
@@ -165,8 +120,8 @@ def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callab
     for number, (seconds, rows) in enumerate(zip(seconds_of(alone), rows_of(alone), strict=True)):
         add(of_alone(number), Added(alone_s=seconds / rows, alone_tokens=1))
     number = 0
-    for one, seconds, rows in zip(ours["passes"], seconds_of(ours), rows_of(ours), strict=True):
-        emitted = one["emitted"]
+    for one, seconds, rows in zip(ours.passes, seconds_of(ours), rows_of(ours), strict=True):
+        emitted = one.emitted
         add(of_ours(number), Added(emitted=emitted, passes=1, ours_s=seconds / rows, ours_tokens=emitted))
         number += emitted
     return found

@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.processes import of_processes
-from specbench.records.schema import DECODING_MODES, DecodingMode, PassRecord, PromptRecord, Throughput, TraceRecord
+from specbench.analysis.several_processes import of_processes
+from specbench.records.decoded import Pass, Trace
+from specbench.records.numbers import Throughput
+from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord
 from specbench.stats import Interval, over_rows
 
 
-def seconds_of(trace: TraceRecord) -> list[float]:
+def seconds_of(trace: Trace) -> list[float]:
     """Seconds of each step or pass."""
-    return trace.get("steps_s") or [one["draft_s"] + one["verify_s"] + one["accept_s"] for one in trace["passes"]]
+    return trace.steps_s or [one.draft_s + one.verify_s + one.accept_s for one in trace.passes]
 
 
-def rows_of(trace: TraceRecord) -> list[int]:
+def rows_of(trace: Trace) -> list[int]:
     """How many rows each step or pass had: 1 without a batch."""
-    return trace.get("rows") or [1] * len(seconds_of(trace))
+    return trace.rows or [1] * len(seconds_of(trace))
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
@@ -47,12 +49,12 @@ def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Thro
 def _rates(prompts: Sequence[PromptRecord], mode: DecodingMode) -> tuple[float, float, float]:
     """Mean rows, tokens a second, seconds a token of a row."""
     traces = [prompt[mode] for prompt in prompts]
-    tokens = sum(len(trace["tokens"]) for trace in traces)
+    tokens = sum(len(trace.tokens) for trace in traces)
     rows = [number for trace in traces for number in rows_of(trace)]
     waited_s = sum(sum(seconds_of(trace)) for trace in traces)
     return (
         len(rows) / sum(1 / number for number in rows),
-        tokens / sum(t["decode_s"] for t in traces),
+        tokens / sum(t.decode_s for t in traces),
         waited_s / tokens,
     )
 
@@ -76,22 +78,22 @@ class PassCosts:
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
     """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share."""
     alone, ours = ([prompt[mode] for prompt in prompts] for mode in DECODING_MODES)
-    steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
-    passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
+    steps_s = [s / rows for trace in alone for s, rows in zip(trace.steps_s, rows_of(trace), strict=True)]
+    passes = [(one, rows) for trace in ours for one, rows in zip(trace.passes, rows_of(trace), strict=True)]
     step_s = sum(steps_s) / len(steps_s)
-    drafting = sum(one["draft_s"] / rows for one, rows in passes) / len(passes)
-    checking = sum(one["verify_s"] / rows for one, rows in passes) / len(passes)
-    accepting = sum(one["accept_s"] / rows for one, rows in passes) / len(passes)
+    drafting = sum(one.draft_s / rows for one, rows in passes) / len(passes)
+    checking = sum(one.verify_s / rows for one, rows in passes) / len(passes)
+    accepting = sum(one.accept_s / rows for one, rows in passes) / len(passes)
     return PassCosts(drafting / step_s, checking / step_s, accepting / step_s)
 
 
-def operations(passes: Sequence[PassRecord], c_hat: float) -> tuple[float, int]:
+def operations(passes: Sequence[Pass], c_hat: float) -> tuple[float, int]:
     """Arithmetic operations of these passes in target steps, and the tokens that they emitted (Definition 3.10).
 
     A pass runs M_p on its drafted tokens and one more, and M_q on each drafted token.
     """
-    spent = sum(a_pass["drafted"] * (1 + c_hat) + 1 for a_pass in passes)
-    return spent, sum(a_pass["emitted"] for a_pass in passes)
+    spent = sum(a_pass.drafted * (1 + c_hat) + 1 for a_pass in passes)
+    return spent, sum(a_pass.emitted for a_pass in passes)
 
 
 # c and v of a run: means over all its passes, over the mean step of the target alone. So the drafted tokens of the mean
@@ -108,7 +110,7 @@ def draft_cost(prompts: Sequence[PromptRecord], level: float | None = None) -> I
 
     The time of passes for which the draft proposed nothing is part of it.
     """
-    if not any(one["drafted"] for prompt in prompts for one in prompt["speculative"]["passes"]):
+    if not any(one.drafted for prompt in prompts for one in prompt["speculative"].passes):
         return None
     return _of_times(prompts, columns_of_c, POWERS_OF_C, level)
 
@@ -134,20 +136,20 @@ def columns_of_part(prompt: PromptRecord, part: Literal["draft_s", "verify_s", "
     """Seconds of a part of the passes and their number, seconds of the steps and their number."""
     trace = prompt["speculative"]
     rows = rows_of(trace)
-    seconds = sum(one[part] / of for one, of in zip(trace["passes"], rows, strict=True))
+    seconds = sum(getattr(one, part) / of for one, of in zip(trace.passes, rows, strict=True))
     return (seconds, sum(1 / of for of in rows), *_steps(prompt))
 
 
 def columns_of_c(prompt: PromptRecord) -> tuple[float, ...]:
     """Those of drafting, then the levels that were drafted, and in how many passes of a row."""
-    passes = prompt["speculative"]["passes"]
+    passes = prompt["speculative"].passes
     return (*columns_of_part(prompt, "draft_s"), float(sum(map(levels, passes))), float(len(passes)))
 
 
 def _steps(prompt: PromptRecord) -> tuple[float, float]:
     trace = prompt["baseline"]
     rows = rows_of(trace)
-    return sum(s / of for s, of in zip(trace["steps_s"], rows, strict=True)), sum(1 / of for of in rows)
+    return sum(s / of for s, of in zip(trace.steps_s, rows, strict=True)), sum(1 / of for of in rows)
 
 
 def _of_times(
@@ -171,13 +173,13 @@ def _product(totals: NDArray[np.float64], powers: Sequence[int]) -> NDArray[np.f
     return found
 
 
-def _is_full(one: PassRecord, gamma: int | None) -> bool:
-    return gamma is None or one.get("parents") is not None or one["drafted"] == gamma
+def _is_full(one: Pass, gamma: int | None) -> bool:
+    return gamma is None or one.parents is not None or one.drafted == gamma
 
 
 def experts_read(prompts: Sequence[PromptRecord], gamma: int | None) -> float | None:
     """Mean experts read by a full pass, divided by the mean of a step; None without experts."""
-    of_steps = [count for prompt in prompts for count in prompt["baseline"].get("step_experts", ())]
-    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"] if _is_full(one, gamma)]
-    of_passes = [sum(one["experts"]) for one in passes if "experts" in one]
+    of_steps = [count for prompt in prompts for count in prompt["baseline"].step_experts or ()]
+    passes = [one for prompt in prompts for one in prompt["speculative"].passes if _is_full(one, gamma)]
+    of_passes = [sum(one.experts) for one in passes if one.experts is not None]
     return fmean(of_passes) / fmean(of_steps) if of_passes and of_steps else None

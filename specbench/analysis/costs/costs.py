@@ -21,29 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.costs.probe import Key, Round, Timed
+from specbench.records.prediction import Cost
 
 ODD = 1.5
 FEW = 3  # passes of a kind below which nothing is said of it
 KINDS = ("full", "first", "short", "idle")
 Times = NDArray[np.float64]  # [N, 3]: drafting, checking, accepting; [N, 1]: steps
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Costs in target steps of passes that draft all gamma tokens and do not begin a completion.
-
-    Drafting one token (c), verifying gamma + 1 positions (v), and accepting (overhead). `first` is the whole cost of a
-    pass that begins a completion.
-    """
-
-    c: float
-    verify_cost: float
-    overhead: float
-    passes: int  # how many were timed
-    first: float
-
-    def of_pass(self, gamma: float) -> float:
-        return gamma * self.c + self.verify_cost + self.overhead
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from specbench.records.schema import Disturbed, GpuState, PromptRecord, StateRecord
+from specbench.records.machine_record import GpuState, StateRecord
+from specbench.records.numbers import Disturbed
+from specbench.records.schema import PromptRecord
 
 MOST_WAITED = 0.05
 MOST_UNEVEN = 1.5
@@ -75,7 +77,7 @@ class Disturbance:
 
 def disturbance(prompts: Sequence[PromptRecord], summary: Mapping[str, Any]) -> Disturbance:
     """The signs in raw prompts, and in the `summary` that was made of them."""
-    found = of_steps(_waited(prompts), [prompt["baseline"]["steps_s"][1:] for prompt in prompts])
+    found = of_steps(_waited(prompts), [prompt["baseline"].steps_s[1:] for prompt in prompts])
     of_machine = of_states([prompt.get("states", []) for prompt in prompts])
     return replace(found, signs=found.signs + of_machine + impossible(summary))
 

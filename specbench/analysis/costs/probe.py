@@ -21,20 +21,12 @@ import numpy as np
 import torch
 
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import (
-    Decoding,
-    DecodingSpec,
-    Pass,
-    Trace,
-    autoregress,
-    autoregressive,
-    speculate,
-    speculative,
-)
+from specbench.algorithm.decoding import Decoding, DecodingSpec, autoregress, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt
+from specbench.records.decoded import Pass, Trace
 
 T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.explain.sample import Sample, sample
+from specbench.analysis.explain.totals import Sample, sample
 from specbench.analysis.forecast import expected_by_position, passes_to_come
-from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
+from specbench.records.schema import RunRecord
+from specbench.records.steps import Explanation, Step, StepName
 from specbench.stats import Interval, Jackknife, Scale, grouped
 
 Floats = NDArray[np.float64]
@@ -55,30 +56,6 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of the waterfall.
-
-    Attributes:
-        factor: `speedup` over the speedup before this step.
-        speedup: the speedup after this step.
-        ms: the time a token that it adds, negative where it gains.
-        alone: the speedup if this step alone were removed; None for a step that costs nothing.
-    """
-
-    name: StepName
-    factor: Interval
-    speedup: float
-    ms: Interval
-    alone: float | None
-
-    def to_json(self) -> StepRecord:
-        return {
-            "step": self.name, "factor": self.factor.to_json(), "speedup": self.speedup, "ms": self.ms.to_json(),
-            "alone": self.alone,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Waterfall:
     """A run's steps, and the numbers that words about them need."""
 
@@ -92,18 +69,16 @@ class Waterfall:
     @property
     def levers(self) -> list[Step]:
         """The steps that cost speed while decoding, the one first that would give most if it alone were removed."""
-        losing = [step for step in self.steps if step.alone is not None and step.name != "start"]
+        losing = [step for step in self.steps if step.alone is not None and step.step != "start"]
         return sorted(losing, key=lambda step: -(step.alone or 0.0))
 
-    def to_json(self) -> Explanation:
-        return {
-            "ideal": self.ideal,
-            "steps": [step.to_json() for step in self.steps],
-            "measured": self.measured.to_json(),
-            "end_to_end": self.end_to_end.to_json(),
-            "levers": [step.name for step in self.levers],
-            "missing": self.sample.missing,
-        }
+    @property
+    def explanation(self) -> Explanation:
+        """What a record holds of it."""
+        return Explanation(
+            self.ideal, self.steps, self.measured, self.end_to_end,
+            levers=[one.step for one in self.levers], missing=self.sample.missing,
+        )  # fmt: skip
 
 
 def waterfall(record: RunRecord, intervals: bool = True) -> Waterfall:

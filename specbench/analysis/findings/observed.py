@@ -7,7 +7,8 @@ from specbench.analysis.distinct import groups_of
 from specbench.analysis.findings.base import Observed, Text
 from specbench.config.draft import DraftConfig, TextDraftConfig
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.records.schema import PassRecord, PromptRecord, RunRecord
+from specbench.records.decoded import Pass
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
 
@@ -18,7 +19,7 @@ def of_run(record: RunRecord) -> Observed | None:
     if summary.get("simulated") or not has_network(draft):
         return None
     prompts = record["prompts"]
-    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
+    passes = [one for prompt in prompts for one in prompt["speculative"].passes]
     exact = summary.get("accept", "exact") == "exact" and not summary.get("tree")
     return Observed(
         texts=[_text(prompt) for prompt in prompts],
@@ -29,8 +30,8 @@ def of_run(record: RunRecord) -> Observed | None:
         falls=any(kind.falls_with_position for kind in kinds_of(draft)),
         inside=reads_states(draft),
         starts=[_starts(prompt, summary["temperature"] == 0) for prompt in prompts] if exact else [],
-        accepted=sum(one["accepted"] for one in passes),
-        drafted=sum(one["drafted"] for one in passes),
+        accepted=sum(one.accepted for one in passes),
+        drafted=sum(one.drafted for one in passes),
     )
 
 
@@ -57,17 +58,15 @@ def reads_states(draft: Mapping[str, Any]) -> bool:
 
 
 def _text(prompt: PromptRecord) -> Text:
-    alone, start = prompt["baseline"]["tokens"], prompt["prompt_tokens"]
+    alone, start = prompt["baseline"].tokens, prompt["prompt_tokens"]
     turn = prompt.get("turn", 1)
     if (signs := prompt.get("signs")) is not None:
         return Text(alone, signs["named"], prompt["beta"], alone, start, turn, signs["sums"])
-    tokens = prompt["speculative"]["tokens"]
-    return Text(
-        tokens, named_in_passes(prompt["speculative"]["passes"], len(tokens)), prompt["beta"], alone, start, turn
-    )
+    tokens = prompt["speculative"].tokens
+    return Text(tokens, named_in_passes(prompt["speculative"].passes, len(tokens)), prompt["beta"], alone, start, turn)
 
 
-def named_in_passes(passes: Sequence[PassRecord], length: int) -> list[int | None]:
+def named_in_passes(passes: Sequence[Pass], length: int) -> list[int | None]:
     """The draft token at each place of a completion that passes wrote; None where none stood there.
 
     Up to the first that is rejected draft tokens stand after the completion's own. In a tree a node's first child
@@ -75,18 +74,18 @@ def named_in_passes(passes: Sequence[PassRecord], length: int) -> list[int | Non
     """
     named: list[int | None] = []
     for one in passes:
-        own = _along(one)[: one["emitted"]]
-        named += [*own, *[None] * (one["emitted"] - len(own))]
+        own = _along(one)[: one.emitted]
+        named += [*own, *[None] * (one.emitted - len(own))]
     return (named + [None] * length)[:length]
 
 
-def _along(one: PassRecord) -> list[int]:
+def _along(one: Pass) -> list[int]:
     """The draft tokens of a pass that stand after accepted tokens alone."""
-    parents, path = one.get("parents"), one.get("path")
+    parents, path = one.parents, one.path
     if parents is None or path is None:
-        return one["tokens"][: one["accepted"] + 1]
+        return one.tokens[: one.accepted + 1]
     nodes = [ROOT, *path]
-    return [one["tokens"][parents.index(node)] for node in nodes if node in parents]
+    return [one.tokens[parents.index(node)] for node in nodes if node in parents]
 
 
 def _starts(prompt: PromptRecord, greedy: bool) -> tuple[int, float, int]:
@@ -95,7 +94,7 @@ def _starts(prompt: PromptRecord, greedy: bool) -> tuple[int, float, int]:
     Greedy completions are the target's own up to where rounding decides; beta is known there. Sampled completions are
     others, and each place has the mean beta.
     """
-    alone, ours, beta = prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt["beta"]
+    alone, ours, beta = prompt["baseline"].tokens, prompt["speculative"].tokens, prompt["beta"]
     known = list(beta)
     if greedy:
         same = (at for at, (a, b) in enumerate(zip(alone, ours, strict=False)) if a != b)
@@ -103,10 +102,10 @@ def _starts(prompt: PromptRecord, greedy: bool) -> tuple[int, float, int]:
     elif beta:
         known = [sum(beta) / len(beta)] * len(ours)
     count, expected, accepted, place = 0, 0.0, 0, 0
-    for one in prompt["speculative"]["passes"]:
+    for one in prompt["speculative"].passes:
         if place >= len(known):
             break
-        if one["drafted"]:
-            count, expected, accepted = count + 1, expected + known[place], accepted + (one["accepted"] > 0)
-        place += one["emitted"]
+        if one.drafted:
+            count, expected, accepted = count + 1, expected + known[place], accepted + (one.accepted > 0)
+        place += one.emitted
     return count, expected, accepted

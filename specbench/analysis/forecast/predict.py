@@ -12,7 +12,7 @@ machine that was busier at one time than at another.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import numpy as np
@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench import theory
 from specbench.analysis.acceptance.agreement import Agreement
-from specbench.analysis.costs.costs import Cost, Costs, Prices
+from specbench.analysis.costs.costs import Costs, Prices
 from specbench.analysis.costs.probe import Key, Round
 from specbench.analysis.forecast import Walked, tokens_by_position, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
-from specbench.records.schema import AcceptanceByRank, PredictionRow
+from specbench.records.prediction import Cost, PredictionRow
+from specbench.records.units import AcceptanceByRank
 from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
@@ -35,7 +36,7 @@ class Grown:
     """A candidate whose proposals are trees of up to `nodes` tokens, the completion's last one included.
 
     acceptance: by rank of the child; tokens: what Proposition 3.4 of Sequoia makes of it for the mean tree.
-    passes: of each completion, as `analysis.forecast.trees` counts them.
+    passes: of each completion, as `analysis.forecast.grown_trees` counts them.
     """
 
     tree: str
@@ -69,8 +70,9 @@ class Prediction:
     nodes: int | None = None  # of the tree, with the sequence's last token
     acceptance: AcceptanceByRank | None = None  # by rank of the child
 
-    def to_json(self) -> PredictionRow:
-        return cast(PredictionRow, asdict(self))
+    def as_row(self) -> PredictionRow:
+        """A row of a ranking, to which a candidate adds its names."""
+        return cast(PredictionRow, {one.name: getattr(self, one.name) for one in fields(self)})
 
 
 class Predictions:
@@ -231,30 +233,3 @@ def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
 def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:
     """Target steps that each completion takes without a draft."""
     return tokens_P - 1 + prices.first_step
-
-
-# Acceptance at each position of a proposal, by teacher forcing along the target's own completion.
-#
-# The probability that the k-th token is accepted, given that those before it in the same proposal were. A run counts it
-# over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is needed.
-
-POSITIONS = 5
-
-
-def accepted_by_position(text: Agreement, positions: int = POSITIONS) -> NDArray[np.float64]:
-    """Expected proposals [positions, 2] that reach each position, and of these the accepted.
-
-    One begins at each token where the draft has something to propose. At T > 0 earlier tokens are accepted with their
-    probability given the completion (`Agreement.ratio`), the token itself with beta.
-    """
-    found = np.zeros((positions, 2))
-    at_each = [text, *text.ahead] if text.ahead else [text] * positions
-    for start in range(len(text.beta)):
-        reached = 1.0
-        for position, one in enumerate(at_each[:positions]):
-            place = start + position
-            if place >= len(text.beta) or one.silent[place] or reached == 0:
-                break
-            found[position] += reached, reached * one.beta[place]
-            reached *= min(1.0, one.ratio[place])
-    return found

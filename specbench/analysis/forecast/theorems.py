@@ -16,7 +16,8 @@ from specbench import theory
 from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.costs import PassCosts
 from specbench.analysis.forecast import ExpectedOfRows
-from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
+from specbench.records.numbers import Counted, Predicted, Throughput
+from specbench.records.schema import PromptRecord
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 UNPREDICTED = cast(Predicted, dict.fromkeys(Predicted.__annotations__))  # gamma changed: the theorems have one gamma
@@ -49,12 +50,12 @@ def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> Asked:
     """
     counts, rooms = np.zeros((gamma, 2), np.int64), [0] * (gamma + 1)
     for prompt in prompts:
-        left = len(prompt["speculative"]["tokens"])
-        for a_pass in prompt["speculative"]["passes"]:
+        left = len(prompt["speculative"].tokens)
+        for a_pass in prompt["speculative"].passes:
             asked = min(gamma, left - 1)
             counts[:asked] += reached_and_accepted(a_pass, asked, asked)
             rooms[asked] += 1
-            left -= a_pass["emitted"]
+            left -= a_pass.emitted
     return Asked([float(accepted / reached) if reached else 0.0 for reached, accepted in counts], rooms)
 
 

@@ -19,40 +19,16 @@ from torch import Tensor
 
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.engine.session import Model, Prompt
-from specbench.records.schema import DifferenceRecord
+from specbench.records.prompt_sums import Difference
 from specbench.sampling import NOT_FINITE
 
 MOST_ROWS = 64  # of logits, held at a time
 NOISE_FACTOR = 2.0  # each of the two tokens, the emitted and the best, may move by the noise
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The place that decides whether rounding explains the difference of two completions.
-
-    Attributes:
-        position: its index in the generated tokens.
-        margin: by how many logits the target's best token is above the token in question.
-        noise: by how much the logits of that row vary with the way of computing it.
-        departures: how many tokens of the completion are not the target's best one, up to this place if it is a fault.
-        misplaced_end: the completion ends too early or continues after its end, which no rounding explains.
-    """
-
-    position: int
-    margin: float
-    noise: float
-    departures: int = 0
-    misplaced_end: bool = False
-
-    @property
-    def is_rounding(self) -> bool:
-        return not self.misplaced_end and self.margin <= NOISE_FACTOR * self.noise
-
-    def to_json(self) -> DifferenceRecord:
-        return {
-            "position": self.position, "margin": self.margin, "noise": self.noise, "is_rounding": self.is_rounding,
-            "departures": self.departures, "misplaced_end": self.misplaced_end,
-        }  # fmt: skip
+def decided(position: int, margin: float, noise: float, departures: int = 0) -> Difference:
+    """The difference at `position`, which rounding explains where it moves logits by as much as the `margin`."""
+    return Difference(position, margin, noise, margin <= NOISE_FACTOR * noise, departures)
 
 
 def first_place(baseline: Sequence[int], speculative: Sequence[int]) -> int:
@@ -76,7 +52,7 @@ def first_difference(
     row_V = at_once.extend(tokens[at_once.length :])[-1, : target.vocabulary_size].float()
     ((_, step_V, noise),) = read_by_step(target, prompt, tokens, {len(tokens): row_V})
     best = step_V.topk(2).values
-    return Difference(position, float(best[0] - best[1]), noise)
+    return decided(position, float(best[0] - best[1]), noise)
 
 
 def read_by_step(
@@ -161,13 +137,13 @@ def difference(
     place = first_place(baseline, written)
     found = departures(target, prompt, written)
     if found and not found[-1].is_rounding:
-        return Difference(found[-1].position, found[-1].margin, found[-1].noise, len(found))
+        return decided(found[-1].position, found[-1].margin, found[-1].noise, len(found))
     if place == min(len(baseline), len(written)) or not _ends_in_place(target, written, limit):
-        return Difference(place, 0.0, 0.0, len(found), misplaced_end=True)
+        return Difference(place, 0.0, 0.0, is_rounding=False, departures=len(found), misplaced_end=True)
     if not found:  # the target's own completion took the other side of a near tie, and this one the best token
-        return Difference(place, 0.0, 0.0)
+        return decided(place, 0.0, 0.0)
     worst = max(found, key=lambda one: one.margin / one.noise if one.noise else 0.0)
-    return Difference(worst.position, worst.margin, worst.noise, len(found))
+    return decided(worst.position, worst.margin, worst.noise, len(found))
 
 
 def _ends_in_place(target: Model, written: Sequence[int], limit: int | None) -> bool:

@@ -12,8 +12,6 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,38 +20,8 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.analysis.proof.departures import NOISE_FACTOR, read_by_step
 from specbench.engine.session import Model, Prompt
-from specbench.records.schema import EvidenceRecord
+from specbench.records.prompt_sums import Evidence, Sums
 from specbench.sampling import NOT_FINITE, Sampling, standardise
-
-
-@dataclass
-class Sums:
-    """Of one score along a text: its values, its variances given the tokens so far, and its third moments."""
-
-    sum: float = 0.0
-    variance: float = 0.0
-    third: float = 0.0
-
-    def add(self, value: float, variance: float, third: float) -> None:
-        self.sum += value
-        self.variance += variance
-        self.third += third
-
-
-@dataclass
-class Evidence:
-    """Sums along one completion. `deviation` sums E|log p + H|; `outside` counts tokens that p cannot give."""
-
-    tokens: int = 0
-    likelihood: Sums = field(default_factory=Sums)
-    draft: Sums = field(default_factory=Sums)
-    echo: Sums = field(default_factory=Sums)
-    order: Sums = field(default_factory=Sums)
-    deviation: float = 0.0
-    outside: int = 0
-
-    def to_json(self) -> EvidenceRecord:
-        return cast(EvidenceRecord, asdict(self))
 
 
 def evidence(

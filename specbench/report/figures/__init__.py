@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specbench.records.contended import contended
 from specbench.records.frame import Records
-from specbench.records.marks import contended
-from specbench.report.figure import Drawn, headed, styled
+from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import setting
-from specbench.report.figures.beyond import beyond, trees
+from specbench.report.figures.beyond_paper import beyond, trees
 from specbench.report.figures.curves import figure2, figure3, figure4
 from specbench.report.figures.gammas import batches, gamma
-from specbench.report.figures.parts import beta, online, position, strata
-from specbench.report.figures.sample import figure1, figure5
-from specbench.report.figures.waterfall import cost, gap, verify, waterfall
+from specbench.report.figures.of_parts import beta, online, position, strata
+from specbench.report.figures.of_prompts import figure1, figure5
+from specbench.report.figures.pass_costs import cost, verify
+from specbench.report.figures.waterfall import gap, waterfall
+from specbench.report.style import headed, styled
 from specbench.report.table import Step
 from specbench.report.table import build as make_each
 

@@ -11,8 +11,9 @@ from matplotlib.patheffects import withStroke
 
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, date
-from specbench.report.figure import FAINT, GRID, INK, MARKERS, PAPER, RECORDS, Drawn, panels, spread
+from specbench.report.figure import RECORDS, Drawn
 from specbench.report.paper import fill, fill_twin
+from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 from specbench.report.tables.notes import named, of_proof
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it

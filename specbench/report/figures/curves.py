@@ -9,19 +9,7 @@ from matplotlib.axes import Axes
 
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
-from specbench.report.figure import (
-    FAINT,
-    GAMMA_COLOURS,
-    INK,
-    MARKERS,
-    PAPER,
-    SERIES,
-    WIDE,
-    Drawn,
-    at_end,
-    panels,
-    with_intervals,
-)
+from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import (
     SIDE_BY_SIDE,
     TICKS,
@@ -34,6 +22,18 @@ from specbench.report.figures.annotations import (
 )
 from specbench.report.measured import FAMILIES, TRAINED, neural, outside, points, with_families
 from specbench.report.paper import paper
+from specbench.report.style import (
+    FAINT,
+    GAMMA_COLOURS,
+    INK,
+    MARKERS,
+    PAPER,
+    SERIES,
+    WIDE,
+    at_end,
+    panels,
+    with_intervals,
+)
 from specbench.report.tables.beyond import comparable, fastest
 
 ALL = "All drafts under Algorithm 1 at their fastest constant γ"

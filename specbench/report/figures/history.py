@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.analysis.regression import FALSE_ALARMS, StepOf
+from specbench.analysis.changepoints import StepOf
+from specbench.analysis.changes import FALSE_ALARMS
 from specbench.records.measurements import QUANTITIES, Measurement, Quantity
-from specbench.report.figure import FAINT, MARKERS, PAPER, SERIES, Drawn, at_end, panels, spread
+from specbench.report.figure import Drawn
+from specbench.report.style import FAINT, MARKERS, PAPER, SERIES, at_end, panels, spread
 
 TITLE = "Each config over commits"
 TITLES: dict[Quantity, str] = {"alpha": r"$\alpha$", "tokens_per_pass": "tokens per pass"}

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from specbench.records.contended import contended
 from specbench.records.frame import Records
-from specbench.records.marks import contended
 from specbench.report.table import Step, Table
 from specbench.report.table import build as make_each
 from specbench.report.tables.acceptance import strata, table3
@@ -12,21 +13,28 @@ from specbench.report.tables.beyond import beyond, trees
 from specbench.report.tables.gap import gap, levers
 from specbench.report.tables.lenience import table5
 from specbench.report.tables.runs import runs
+from specbench.report.tables.shorter import MOST_OTHERS
 from specbench.report.tables.speedups import table1, table2, table4
 
 _ALL: tuple[Callable[[Records], Table], ...] = (
     table1, table2, table3, table4, table5, beyond, gap, levers, trees, strata,
 )  # fmt: skip
 TABLES = {make.__name__: make for make in _ALL}
+LONG = (table2, table3, table4, table5, beyond, levers, trees)  # whose pages show a part of their rows
 OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the paper's
 
 
-def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Table]:
+def build(
+    names: Sequence[str], records: Records, step: Step = lambda: None, most: int | None = MOST_OTHERS
+) -> list[Table]:
     """The named tables, `usual` ones where none is named; `step` is called before each.
+
+    Their texts have `most` rows beside the paper's, or all (None); their values are whole.
 
     Each names the records that it leaves out because the machine was contended.
     """
-    made: list[Table] = make_each(names or usual(records), TABLES | OF_RUNS, "table", records, step)
+    makers = TABLES | OF_RUNS | {make.__name__: partial(make, most=most) for make in LONG}
+    made: list[Table] = make_each(names or usual(records), makers, "table", records, step)
     return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]
 
 

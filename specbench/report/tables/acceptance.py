@@ -7,12 +7,14 @@ from specbench.analysis.acceptance.strata import strata as divided
 from specbench.config.draft_labels import alpha_is_of
 from specbench.formatting import NONE, draft_name, interval, interval_of, number
 from specbench.records.alphas import alphas
-from specbench.records.frame import PAIR, Records, choose, remark
+from specbench.records.cells import choose, remark
+from specbench.records.frame import PAIR, Records
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
 
 TEMPERATURES = (0, 1)
 ROW = ("target", "task", "draft")
@@ -23,7 +25,7 @@ MEASURED = [
 CELL = [*ROW, "temperature", "alpha_paper", "state", *MEASURED, "alpha_of", "command"]
 
 
-def table3(records: Records) -> Table:
+def table3(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table 3: acceptance rates."""
     best = _most_tokens(alphas(records))
     printed = paper()["table3"]["rows"]
@@ -31,16 +33,20 @@ def table3(records: Records) -> Table:
     rows = printed + [row for row in best[list(ROW)].drop_duplicates().to_dict("records") if row not in theirs]
     cells = [_cell(row, temperature, best) for row in rows for temperature in TEMPERATURES]
     values = pd.DataFrame(cells, columns=CELL)
-    shown = pd.DataFrame([_show(row, values) for row in rows])
-    used = best[best["run_id"].isin(values["run_id"].dropna())]
+    each = [row | {"run_id": next(iter(matching(values, row, ROW)["run_id"].dropna()), None)} for row in rows]
+    shown = [*rows[: len(printed)], *shorter(each[len(printed) :], records, most)]
+    used = of_rows(best, [cell for row in shown for cell in matching(values, row, ROW).to_dict("records")])
     wanted = paper()["setup"]["alpha_tokens"]
     under = [
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
         "[95% interval over prompts]",
+        *of_left_out("table3", rows, shown),
         *notes.of_alpha(used),
         *notes.foot("table3", used, values, records, bool((values["state"] == "no record").any())),
     ]
-    return Table("table3", "Table 3. Acceptance rates", shown, values, under)
+    return Table(
+        "table3", "Table 3. Acceptance rates", pd.DataFrame([_show(row, values) for row in shown]), values, under
+    )
 
 
 def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:

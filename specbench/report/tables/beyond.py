@@ -14,12 +14,14 @@ from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
 from specbench.formatting import NONE, draft_name, interval, interval_of, number, share
 from specbench.quality import quality_difference
-from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import PAIR, Records, measured, one_sample
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
 
 ENTRY = [*PAIR, "accept", "policy"]  # a draft under a rule with a gamma policy
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
@@ -66,7 +68,7 @@ TAKEN = [
 TITLE = "Beyond the paper. Every draft and every rule"
 
 
-def beyond(records: Records) -> Table:
+def beyond(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table of every draft and rule beyond the paper."""
     frame = comparable(records)
     plan = planned()
@@ -78,7 +80,8 @@ def beyond(records: Records) -> Table:
     rows.sort(key=lambda row: groups.index(_group(row)))  # stable: within a group the plan's own order
     rows = [_with_difference(row, records) for row in rows]
     values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "unproved", "command"])
-    used = frame[frame["run_id"].isin(values["run_id"].dropna())]
+    shown = shorter(rows, records, most)
+    used = of_rows(frame, shown)
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
         "along the target's completions. v: verification cost. measured: decoding time per token, target alone over "
@@ -88,6 +91,7 @@ def beyond(records: Records) -> Table:
         "target's completions. quality: score of the run's completions and its paired difference from the target's; "
         "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
         "completions equal to the target's, at T=0.",
+        *of_left_out("beyond", rows, shown),
         *notes.of_alpha(used),
         *notes.of_choice(values, records),
         *notes.of_records(used),
@@ -96,7 +100,7 @@ def beyond(records: Records) -> Table:
         *(_filling() if (values["state"] == "no record").any() else []),
         *notes.silent("beyond"),
     ]
-    return Table("beyond", TITLE, pd.DataFrame([_show(row) for row in rows]), values, under)
+    return Table("beyond", TITLE, pd.DataFrame([_show(row) for row in shown]), values, under)
 
 
 def _group(row: Row) -> tuple[object, ...]:
@@ -187,7 +191,7 @@ def _with_difference(row: Row, records: Records) -> Row:
     if row["state"] == "no record" or not pd.isna(low) or row["quality_metric"] not in METRICS:
         return row
     prompts = records.whole(row["run_id"])["prompts"]
-    ours, alone = ([prompt[way]["text"] for prompt in prompts] for way in ("speculative", "baseline"))
+    ours, alone = ([prompt[way].text for prompt in prompts] for way in ("speculative", "baseline"))
     less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] or "" for prompt in prompts])
     return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))
 
@@ -258,10 +262,12 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def trees(records: Records) -> Table:
+def trees(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table of chains and trees: tokens a pass and speedups."""
     runs = tree_runs(records)
-    rows = [_our_tree(row) for row in runs.to_dict("records")] or [_none()]
+    all_rows = runs.to_dict("records")
+    listed = shorter(all_rows, records, most)
+    rows = [_our_tree(row) for row in listed] or [_none()]
     values = pd.concat([runs.assign(whose="ours"), pd.DataFrame(published()).assign(whose=PUBLISHED)])
     under = [
         "n: tokens that the target reads in a pass, the last accepted token included; a chain of size n drafts γ = "
@@ -271,9 +277,10 @@ def trees(records: Records) -> Table:
         "passes). measured: decoding time per token, target alone over speculative. [95% interval "
         "over prompts]",
         "published: numbers from the cited papers, not measured here; –: not given there",
-        *notes.of_passes(runs),
-        *notes.of_records(runs),
-        *notes.of_loops(runs, records),
+        *of_left_out("trees", all_rows, listed),
+        *notes.of_passes(of_rows(runs, listed)),
+        *notes.of_records(of_rows(runs, listed)),
+        *notes.of_loops(of_rows(runs, listed), records),
         *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
         *notes.silent("trees"),
     ]

@@ -15,12 +15,15 @@ from specbench import theory
 from specbench.analysis.explain import Waterfall, waterfall
 from specbench.analysis.forecast import passes_to_come
 from specbench.formatting import NONE, draft_name, interval, interval_of, number, percentage
-from specbench.records.frame import MACHINE, PAIR, Records, choose, measured, rule_name
-from specbench.records.schema import Row, StepName
+from specbench.records.cells import choose
+from specbench.records.frame import MACHINE, PAIR, Records, measured, rule_name
+from specbench.records.schema import Row
+from specbench.records.steps import StepName
 from specbench.report.explanation import NAMES, name
 from specbench.report.paper import label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
 
 LONGEST = 200  # tokens of a completion
 ALPHA, C, EMP = 0.005, 0.005, 0.05  # half of the last printed digit
@@ -185,29 +188,33 @@ SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "passes", 
 VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone")
 
 
-def levers(records: Records) -> Table:
+def levers(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table of the factors of the speedup of every run."""
     frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
-    found = [(row, waterfall(records.whole(row["run_id"]), intervals=False)) for row in chosen.to_dict("records")]
+    rows = chosen.to_dict("records")
+    listed = shorter(rows, records, most)
+    used = of_rows(chosen, listed)
+    found = [(row, waterfall(records.whole(row["run_id"]), intervals=False)) for row in rows]
     under = [
         "factors of the speedup; from the ideal to the unexplained factor they multiply to the measured speedup. "
         "largest loss: the step whose removal would raise the speedup most, and that speedup. "
         "`specbench explain RUN` adds intervals, milliseconds and explanations",
-        *notes.of_passes(chosen),
-        *notes.of_choice(chosen, records),
-        *notes.of_records(chosen),
-        *notes.of_loops(chosen, records),
-        *notes.of_precision(chosen),
+        *of_left_out("levers", rows, listed),
+        *notes.of_passes(used),
+        *notes.of_choice(used, records),
+        *notes.of_records(used),
+        *notes.of_loops(used, records),
+        *notes.of_precision(used),
         *notes.of_filling("levers", not found),
     ]
-    shown = pd.DataFrame([_show_run(row, one) for row, one in found], columns=list(SHOWN))
+    shown = pd.DataFrame([_show_run(row, one) for row, one in found if row in listed], columns=list(SHOWN))
     values = pd.DataFrame([_run_values(row, one) for row, one in found], columns=list(VALUES))
     return Table("levers", "Losses. Where the speed of every run goes", shown, values, under)
 
 
 def _show_run(row: Row, found: Waterfall) -> Row:
-    factors = {step.name: step.factor.value for step in found.steps}
+    factors = {step.step: step.factor.value for step in found.steps}
     rule = rule_name(row)
     lever = found.levers[0] if found.levers else None
     return {
@@ -217,7 +224,7 @@ def _show_run(row: Row, found: Waterfall) -> Row:
         **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
         "passes": row["passes_run"],
         "measured": interval_of(row, "speedup_measured", "speedup"),
-        "largest loss": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
+        "largest loss": NONE if lever is None else f"{name(lever.step, found)}: {lever.alone:.2f}",
         "record": notes.record(row["run_id"]),
     }  # fmt: skip
 
@@ -227,6 +234,6 @@ def _run_values(row: Row, found: Waterfall) -> Row:
     return (
         {key: row[key] for key in ("run_id", *PAIR, "gamma")}
         | {"ideal": found.ideal, "measured": found.measured.value}
-        | {step.name: step.factor.value for step in found.steps}
-        | {"lever": lever and lever.name, "alone": lever and lever.alone}
+        | {step.step: step.factor.value for step in found.steps}
+        | {"lever": lever and lever.step, "alone": lever and lever.alone}
     )

@@ -14,12 +14,14 @@ from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
 from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
-from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import MACHINE, Records, measured
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.tables.shorter import MOST_OTHERS, RUN_IDS, of_left_out, shorter
 
 KEYS = ["target", "task", "draft", "temperature"]
 TIMED = {
@@ -29,7 +31,7 @@ TIMED = {
 }  # fmt: skip
 
 
-def table5(records: Records) -> Table:
+def table5(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table 5: acceptance and speed under lenience."""
     printed, frame, runs = _printed(), alphas(records), records.chains
     lenient, timed = _lenient_records(frame), _timed(runs)
@@ -38,8 +40,8 @@ def table5(records: Records) -> Table:
     rows += _other_pairs(lenient, theirs)
     rows = [row | _measured(row, timed) for row in rows]
     values = pd.DataFrame(rows)
-    shown = pd.DataFrame([_show(row) for row in rows])
-    run_ids = {*values["run_id"].dropna(), *values["run_measured"].dropna()}
+    shown = [*rows[: len(printed)], *shorter(rows[len(printed) :], records, most)]
+    run_ids = {row.get(name) for row in shown for name in RUN_IDS}
     # A record may be in both; that of the run knows whether it is lossy.
     used = pd.concat([runs[runs["run_id"].isin(run_ids)], frame[frame["run_id"].isin(run_ids)]])
     under = [
@@ -57,10 +59,13 @@ def table5(records: Records) -> Table:
         "TV: mean total variation between the next token's distribution under l and the target's, along the target's "
         "completions.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
+        *of_left_out("table5", rows, shown),
         *notes.of_alpha(used),
         *notes.foot("table5", used, values, records, bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
     ]
-    return Table("table5", "Table 5. Acceptance under lenience", shown, values, under)
+    return Table(
+        "table5", "Table 5. Acceptance under lenience", pd.DataFrame([_show(row) for row in shown]), values, under
+    )
 
 
 def _printed() -> list[Row]:

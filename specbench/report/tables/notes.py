@@ -7,7 +7,9 @@ from specbench.config.draft_labels import alpha_is_of
 from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.records.marks import LOOPING, PASSES_RUN, explained, why_loops
+from specbench.records.looping import LOOPING, why_loops
+from specbench.records.marks import explained
+from specbench.records.passes_run import GUESSED, PASSES_RUN
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
@@ -146,8 +148,11 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
 
 
 def of_passes(used: pd.DataFrame) -> list[str]:
-    """The meaning of the column `passes`, where its rows differ in it."""
-    return [PASSES_RUN] if used["passes_run"].nunique() > 1 else []
+    """The meaning of the column `passes`, where its rows differ in it, and of how many records it is a guess."""
+    if used["passes_run"].nunique() < 2:
+        return []
+    guessed = int(used["passes_guessed"].sum()) if "passes_guessed" in used else 0
+    return [PASSES_RUN, *([GUESSED.format(guessed, len(used))] if guessed else [])]
 
 
 def of_processes(used: pd.DataFrame) -> list[str]:

@@ -12,12 +12,14 @@ import pandas as pd
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.formatting import NONE, interval_of, number
-from specbench.records.frame import MACHINE, PAIR, SIZE_THEN_SPEED, Records, choose, remark, rule_name
+from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.records.schema import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 KEPT = (
@@ -54,17 +56,17 @@ def _times(column: pd.Series) -> list[str]:
     return [f"{value:.2f}×" for value in column]
 
 
-def table2(records: Records) -> Table:
+def table2(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table 2: measured speedups."""
-    return _table("table2", "Table 2. Measured speedup", records, every_gamma=False)
+    return _table("table2", "Table 2. Measured speedup", records, most, every_gamma=False)
 
 
-def table4(records: Records) -> Table:
+def table4(records: Records, most: int | None = MOST_OTHERS) -> Table:
     """Table 4: expected and measured speedups."""
-    return _table("table4", "Table 4. Expected and measured speedup", records, every_gamma=True)
+    return _table("table4", "Table 4. Expected and measured speedup", records, most, every_gamma=True)
 
 
-def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
+def _table(name: str, title: str, records: Records, most: int | None, every_gamma: bool) -> Table:
     rows: list[Row] = []
     used = []
     ours = records.chains if every_gamma else records.paper_runs
@@ -79,9 +81,11 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     if not every_gamma:
         others = _fastest(others)
     used.append(others)
+    theirs = len(rows)
     rows += [_ours(record) for _, record in others.iterrows()]
     values = pd.DataFrame(rows)
-    sources = pd.concat(used)
+    shown = [*rows[:theirs], *shorter(rows[theirs:], records, most)]
+    sources = of_rows(pd.concat(used), shown)
     under = [
         "EXP: Theorem 3.8; by position: from the acceptance at each position, for drafts whose acceptance falls with "
         "the position. v: verification cost, the mean verification of a pass in target steps. calibrated: Theorem 3.8 "
@@ -96,8 +100,9 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         under.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
         under.append("pairs that are not in the paper are shown at the fastest γ, among the runs with the most prompts")
+    under += of_left_out(name, rows, shown)
     under += notes.foot(name, sources, values, records, bool((values["whose"] == "none").any()))
-    return Table(name, title, pd.DataFrame([_show(row) for row in rows], columns=SHOWN), values, under)
+    return Table(name, title, pd.DataFrame([_show(row) for row in shown], columns=SHOWN), values, under)
 
 
 def _printed(p: Row) -> Row:

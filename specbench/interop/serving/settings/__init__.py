@@ -64,7 +64,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
                 found["refused"] = list(dict.fromkeys([*found["refused"], f"{row['candidate']}: {reason}"]))
                 continue
             found |= {
-                "candidate": row["candidate"], "gamma": row["gamma"], "estimated": row["estimated"]["value"],
+                "candidate": row["candidate"], "gamma": row["gamma"], "estimated": row["estimated"].value,
                 "command": settings.command, "settings": settings.values, "notes": list(settings.notes),
                 "file": None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]},
             }  # fmt: skip

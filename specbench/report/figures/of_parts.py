@@ -16,8 +16,9 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.records.frame import PAIR, Records, measured
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
-from specbench.report.figure import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, Drawn, panels, with_intervals
+from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.style import COLUMN, FAINT, INK, MARKERS, PAPER, SERIES, panels, with_intervals
 from specbench.report.tables.acceptance import BY, chosen_runs, parts, telling
 from specbench.stats import over_rows
 
@@ -83,7 +84,7 @@ def survival(record: RunRecord) -> list[Row]:
     columns = np.array(
         [
             sum(
-                (np.array(reached_and_accepted(a_pass, gamma)) for a_pass in prompt["speculative"]["passes"]),
+                (np.array(reached_and_accepted(a_pass, gamma)) for a_pass in prompt["speculative"].passes),
                 np.zeros((gamma, 2)),
             )
             for prompt in record["prompts"]

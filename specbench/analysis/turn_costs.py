@@ -1,144 +1,16 @@
-"""A server under load, simulated: requests arrive, wait for a row of a batch, and decode in passes of all rows.
+"""Costs of turns, from turns of real batches; and real batches in the terms of the simulation."""
 
-The simulation takes turns as `algorithm.batching.together` does: requests that have arrived join while rows are free
-(their prompts are read one after another), then all rows have a pass, and each emits as many tokens as its completion
-had in that pass. What a turn costs is measured in real batches under load (`fit`); what a request emits in each of its
-passes is recorded. So nothing is assumed of queues or acceptance, and with exact costs the simulation is exact.
-
-Times are seconds, rates are requests a second. Plain numbers; random numbers come from seeds.
-"""
-
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench.algorithm.batching import Turn
-from specbench.records.documents import ServiceRecord
+from specbench.analysis.queueing import Request, Served
 
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 FEWEST = 5  # turns of a kind from which its spread is taken
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request: the tokens of its prompt, and what its completion emits in each of its passes."""
-
-    prompt: int
-    emitted: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Served:
-    """When a request arrived, had its first tokens, and was complete; and how many tokens it has."""
-
-    arrived_s: float
-    first_s: float
-    end_s: float
-    tokens: int
-
-    @property
-    def ttft_s(self) -> float:
-        """Time to first token, the wait included."""
-        return self.first_s - self.arrived_s
-
-    @property
-    def tpot_s(self) -> float:
-        """Time per output token after the first; 0 for a single token."""
-        return (self.end_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else 0.0
-
-
-class TurnCosts(Protocol):
-    """What a turn of the batch takes, in seconds."""
-
-    def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
-        """Of joining requests, by the tokens of their prompts; `rows` are at work with them."""
-        ...
-
-    def pass_s(self, rows: int, joined: int, held: int, draw: random.Random) -> float:
-        """Of a pass of `rows` rows that hold so many tokens together, `joined` of which have just joined."""
-        ...
-
-
-def simulate(
-    arrivals: Sequence[float], requests: Sequence[Request], costs: TurnCosts, rows: int, seed: int = 0
-) -> list[Served]:
-    """Serve `requests`, which arrive at `arrivals` (not decreasing), at most `rows` of them at a time."""
-    draw, now, taken = random.Random(seed), 0.0, 0
-    at_work: list[tuple[int, int]] = []  # (request, passes so far)
-    held = [one.prompt for one in requests]
-    first, end = [0.0] * len(requests), [0.0] * len(requests)
-    while taken < len(requests) or at_work:
-        if not at_work:
-            now = max(now, arrivals[taken])
-        ready = taken
-        while ready < len(requests) and ready - taken < rows - len(at_work) and arrivals[ready] <= now:
-            ready += 1
-        joined, taken = list(range(taken, ready)), ready
-        if joined:
-            now += costs.start_s([requests[index].prompt for index in joined], len(at_work) + len(joined), draw)
-        at_work += [(index, 0) for index in joined]
-        now += costs.pass_s(len(at_work), len(joined), sum(held[index] for index, _ in at_work), draw)
-        staying = []
-        for index, passes in at_work:
-            emitted = requests[index].emitted
-            held[index] += emitted[passes]
-            if passes == 0:
-                first[index] = now
-            if passes + 1 == len(emitted):
-                end[index] = now
-            else:
-                staying.append((index, passes + 1))
-        at_work = staying
-    return [Served(arrivals[index], first[index], end[index], sum(one.emitted)) for index, one in enumerate(requests)]
-
-
-# Arrivals and the SLO.
-
-
-def poisson(rate: float, requests: int, seed: int) -> list[float]:
-    """Arrivals at random, `rate` a second on average, from 0 on; other rates with this seed are the same, stretched."""
-    draw = random.Random(seed)
-    return list(accumulate(draw.expovariate(1.0) / rate for _ in range(requests)))
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A service level: the longest time to first token and time per output token, in seconds."""
-
-    ttft_s: float
-    tpot_s: float
-
-    def kept(self, one: Served) -> bool:
-        return one.ttft_s <= self.ttft_s and one.tpot_s <= self.tpot_s
-
-
-def service(served: Sequence[Served], promise: Promise) -> ServiceRecord:
-    """What was served, over the whole time from 0 until the last completion."""
-    whole = max(one.end_s for one in served)
-    kept = sum(map(promise.kept, served))
-    return {
-        "goodput": kept / whole,
-        "kept": kept / len(served),
-        "throughput": len(served) / whole,
-        "tokens_per_second": sum(one.tokens for one in served) / whole,
-        "ttft_s": quantiles([one.ttft_s for one in served]),
-        "tpot_s": quantiles([one.tpot_s for one in served]),
-    }
-
-
-def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """The smallest of `values` that is not exceeded by a share p of them."""
-    ordered = sorted(values)
-    return {name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] for name, share in QUANTILES.items()}
-
-
-# Costs of turns, from turns of real batches.
 
 
 @dataclass(frozen=True)
@@ -259,9 +131,6 @@ def _spread(took: Sequence[float], said: Sequence[float]) -> Sequence[float]:
     ratios = [one / of for one, of in known]
     mean = sum(ratios) / len(ratios)
     return [one / mean for one in ratios]
-
-
-# Real batches, in the terms of the simulation.
 
 
 def seen(turns: Sequence[Turn], requests: Sequence[Request]) -> list[SeenTurn]:

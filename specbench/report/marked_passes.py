@@ -10,7 +10,8 @@ from typing import Literal
 
 from specbench.analysis.degenerate import repeated
 from specbench.errors import UserError
-from specbench.records.schema import PassRecord, PromptRecord, RunRecord
+from specbench.records.decoded import Pass
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance
@@ -43,32 +44,32 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     """
     texts = record.get("pieces")
     ours = prompt["speculative"]
-    if texts is None or any("tokens" not in a_pass for a_pass in ours["passes"]):
+    if texts is None or any(len(a_pass.tokens) < a_pass.drafted for a_pass in ours.passes):
         raise UserError(f"{record['run_id']}: its passes do not hold the drafted tokens; run it again with force=true")
     made: list[Line] = []
     written = ""
     position = 0
-    for a_pass in ours["passes"]:
-        drafted, accepted = along_path(a_pass), a_pass["accepted"]
-        own = drafted[: min(accepted, a_pass["emitted"])]
+    for a_pass in ours.passes:
+        drafted, accepted = along_path(a_pass), a_pass.accepted
+        own = drafted[: min(accepted, a_pass.emitted)]
         pieces = [Piece(token_text(texts, token), "accepted") for token in own]
-        if accepted < min(len(drafted), a_pass["emitted"]):  # not after the end of the completion
+        if accepted < min(len(drafted), a_pass.emitted):  # not after the end of the completion
             pieces.append(Piece(token_text(texts, drafted[accepted]), "rejected"))
-        if a_pass["emitted"] > accepted:
-            pieces.append(Piece(token_text(texts, ours["tokens"][position + accepted]), "target"))
+        if a_pass.emitted > accepted:
+            pieces.append(Piece(token_text(texts, ours.tokens[position + accepted]), "target"))
         if not made and pieces:
             pieces[0] = Piece(pieces[0].text.lstrip(), pieces[0].kind)  # a completion does not begin with a space
         room = width - sum(len(piece.text) for piece in pieces)
         before = written.replace("␣", " ").lstrip()
         made.append(Line(before if len(before) <= room else "…" + before[len(before) - max(room - 1, 0) :], pieces))
         written += "".join(piece.text for piece in pieces if piece.kind != "rejected")
-        position += a_pass["emitted"]
+        position += a_pass.emitted
     return made
 
 
-def along_path(a_pass: PassRecord) -> list[int]:
+def along_path(a_pass: Pass) -> list[int]:
     """The drafted tokens of a pass; of a tree those of the accepted path, and the first child of its end."""
-    tokens, parents, path = a_pass["tokens"], a_pass.get("parents"), a_pass.get("path")
+    tokens, parents, path = a_pass.tokens, a_pass.parents, a_pass.path
     if parents is None or path is None:
         return tokens
     end = path[-1] if path else ROOT
@@ -81,10 +82,10 @@ def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
     pass are nearest to the run's. Only the fifth of them that is most like its references counts.
     """
-    passes = [prompt["speculative"]["passes"] for prompt in record["prompts"]]
-    lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
-    rejected = [any(p["accepted"] < p["drafted"] for p in of_prompt) for of_prompt in passes]
-    sound = [repeated(prompt["speculative"]["tokens"]) == 0 for prompt in record["prompts"]]
+    passes = [prompt["speculative"].passes for prompt in record["prompts"]]
+    lengths = [len(prompt["speculative"].tokens) for prompt in record["prompts"]]
+    rejected = [any(p.accepted < p.drafted for p in of_prompt) for of_prompt in passes]
+    sound = [repeated(prompt["speculative"].tokens) == 0 for prompt in record["prompts"]]
     fitting = [i for i, length in enumerate(lengths) if rejected[i] and sound[i] and length <= longest]
     fitting = fitting or list(range(len(lengths)))
     alike = [_likeness(prompt) for prompt in record["prompts"]]
@@ -97,13 +98,13 @@ def typical_prompt(record: RunRecord, longest: int = 44) -> int:
 def _likeness(prompt: PromptRecord) -> float:
     """How many words the completion shares with its reference, in their order; 0 without one."""
     reference = prompt.get("reference")
-    return SequenceMatcher(None, prompt["speculative"]["text"].split(), (reference or "").split()).ratio()
+    return SequenceMatcher(None, prompt["speculative"].text.split(), (reference or "").split()).ratio()
 
 
 def count(prompt: PromptRecord) -> str:
     """Return the length of a completion in words: '21 tokens in 7 target passes'."""
     ours = prompt["speculative"]
-    return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"
+    return f"{len(ours.tokens)} tokens in {len(ours.passes)} target passes"
 
 
 def token_text(texts: dict[str, str], token: int) -> str:
@@ -129,17 +130,17 @@ class Twig:
 
 def tree_of_pass(record: RunRecord, prompt: PromptRecord, number: int) -> list[Twig]:
     """The tree of pass `number` (from 0) of a prompt, nodes under their parents. Raises UserError if it has none."""
-    passes = prompt["speculative"]["passes"]
+    passes = prompt["speculative"].passes
     a_pass = passes[number]
-    parents, path = a_pass.get("parents"), a_pass.get("path")
+    parents, path = a_pass.parents, a_pass.path
     texts = record.get("pieces")
     if parents is None or path is None or texts is None:
         raise UserError(f"--tree {number + 1}: this pass drafted no tree")
-    done = sum(one["emitted"] for one in passes[:number])
-    last = prompt["speculative"]["tokens"][done + a_pass["emitted"] - 1]
-    taken = path[: a_pass["accepted"]]
-    target = token_text(texts, last).strip() if a_pass["emitted"] > a_pass["accepted"] else None
-    nodes = [token_text(texts, token).strip() or "␣" for token in a_pass["tokens"]]
+    done = sum(one.emitted for one in passes[:number])
+    last = prompt["speculative"].tokens[done + a_pass.emitted - 1]
+    taken = path[: a_pass.accepted]
+    target = token_text(texts, last).strip() if a_pass.emitted > a_pass.accepted else None
+    nodes = [token_text(texts, token).strip() or "␣" for token in a_pass.tokens]
     return list(_below(ROOT, "", parents, taken, nodes, target))
 
 
@@ -171,13 +172,13 @@ def telling_pass(prompt: PromptRecord) -> int | None:
 
     It has the longest accepted path that left a first child; of equals the earliest.
     """
-    passes = prompt["speculative"]["passes"]
-    grown = [number for number, one in enumerate(passes) if one.get("parents") is not None]
+    passes = prompt["speculative"].passes
+    grown = [number for number, one in enumerate(passes) if one.parents is not None]
     return max(grown, key=lambda number: _interest(passes[number]), default=None)
 
 
-def _interest(a_pass: PassRecord) -> tuple[bool, int]:
+def _interest(a_pass: Pass) -> tuple[bool, int]:
     """Whether the accepted path left a first child, and its length."""
-    parents, path = a_pass.get("parents") or [], a_pass.get("path") or []
+    parents, path = a_pass.parents or [], a_pass.path or []
     first = [parents.index(parents[node]) for node in path]  # the first sibling of each accepted node
-    return list(path) != first, a_pass["accepted"]
+    return list(path) != first, a_pass.accepted

@@ -7,9 +7,12 @@ from matplotlib.axes import Axes
 
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
-from specbench.records.marks import IN_C, IN_PYTHON, PASSES_RUN
+from specbench.records.passes_run import IN_C, IN_PYTHON, PASSES_RUN
 from specbench.records.schema import Row
-from specbench.report.figure import (
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import HALO, captions, nothing_yet
+from specbench.report.measured import with_families
+from specbench.report.style import (
     BLUE,
     FAINT,
     INK,
@@ -18,15 +21,12 @@ from specbench.report.figure import (
     SERIES,
     VERMILLION,
     WIDE,
-    Drawn,
     at_end,
     log2_axis,
     panels,
     spread,
     with_intervals,
 )
-from specbench.report.figures.annotations import HALO, captions, nothing_yet
-from specbench.report.measured import with_families
 from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, fastest, published, tree_runs
 
 TITLE = "Speedup of every draft and rule"

@@ -57,8 +57,8 @@ class Sample:
 def sample(record: RunRecord) -> Sample:
     """The sums of a record's prompts."""
     prompts, summary = record["prompts"], record["summary"]
-    passes = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
-    tree = any(one.get("parents") is not None for one in passes)
+    passes = [one for prompt in prompts for one in prompt["speculative"].passes]
+    tree = any(one.parents is not None for one in passes)
     deepest = max(map(levels, passes), default=0)
     gamma = deepest if tree else summary["gamma"]
     depth = max(gamma or 0, deepest)
@@ -67,12 +67,12 @@ def sample(record: RunRecord) -> Sample:
     falls_with_position = kind is not None and kind.falls_with_position and not simulated
     plain = not (tree or ruled or falls_with_position or simulated) and summary.get("accept", "exact") == "exact"
     most = record["config"]["max_new_tokens"]
-    lengths = sorted({len(prompt["speculative"]["tokens"]) for prompt in prompts})
+    lengths = sorted({len(prompt["speculative"].tokens) for prompt in prompts})
     rows = [
         _times(prompt)
         | _passes(prompt, depth, most)
         | _agreement(prompt, gamma if plain else None, most)
-        | {f"texts of {length}": float(len(prompt["speculative"]["tokens"]) == length) for length in lengths}
+        | {f"texts of {length}": float(len(prompt["speculative"].tokens) == length) for length in lengths}
         for prompt in prompts
     ]
     parts = [_parts(prompt) for prompt in prompts]
@@ -114,12 +114,12 @@ def _missing(record: RunRecord, gamma: int | None, tree: bool, falls_with_positi
 
 
 def _parts(prompt: PromptRecord) -> dict[str, Sequence[float]]:
-    passes = prompt["speculative"]["passes"]
+    passes = prompt["speculative"].passes
     return {
-        "steps_s": prompt["baseline"]["steps_s"],
-        "drafting_s": [one["draft_s"] for one in passes],
-        "verifying_s": [one["verify_s"] for one in passes],
-        "accepting_s": [one["accept_s"] for one in passes],
+        "steps_s": prompt["baseline"].steps_s,
+        "drafting_s": [one.draft_s for one in passes],
+        "verifying_s": [one.verify_s for one in passes],
+        "accepting_s": [one.accept_s for one in passes],
     }
 
 
@@ -128,13 +128,13 @@ def _times(prompt: PromptRecord) -> dict[str, float]:
     baseline, ours = prompt["baseline"], prompt["speculative"]
     sums = {name: float(sum(values)) for name, values in _parts(prompt).items()}
     return sums | {
-        "baseline_other_s": baseline["decode_s"] - sums["steps_s"],
-        "ours_other_s": ours["decode_s"] - sum(sums[name] for name in PARTS[1:]),
-        "baseline_start_s": baseline["start_s"],
-        "ours_start_s": ours["start_s"],
+        "baseline_other_s": baseline.decode_s - sums["steps_s"],
+        "ours_other_s": ours.decode_s - sum(sums[name] for name in PARTS[1:]),
+        "baseline_start_s": baseline.start_s,
+        "ours_start_s": ours.start_s,
         "prompt_tokens": float(tokens_of(prompt)),
-        "baseline_tokens": len(baseline["tokens"]),
-        "ours_tokens": len(ours["tokens"]),
+        "baseline_tokens": len(baseline.tokens),
+        "ours_tokens": len(ours.tokens),
     }
 
 
@@ -145,15 +145,15 @@ def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
     not reached.
     """
     counts, sizes, rooms, done = np.zeros((depth, 2)), np.zeros(depth + 1), np.zeros(depth + 1), 0
-    length = len(prompt["speculative"]["tokens"])
-    for one in prompt["speculative"]["passes"]:
-        ended = one["emitted"] <= one["accepted"]
-        counts += reached_and_accepted(one, depth, one["emitted"] if ended else min(depth, most - done - 1))
+    length = len(prompt["speculative"].tokens)
+    for one in prompt["speculative"].passes:
+        ended = one.emitted <= one.accepted
+        counts += reached_and_accepted(one, depth, one.emitted if ended else min(depth, most - done - 1))
         sizes[levels(one)] += 1
         rooms[min(depth, length - done - 1)] += 1
-        done += one["emitted"]
+        done += one.emitted
     return (
-        {"passes": float(sizes.sum()), "drafted": sum(one["drafted"] for one in prompt["speculative"]["passes"])}
+        {"passes": float(sizes.sum()), "drafted": sum(one.drafted for one in prompt["speculative"].passes)}
         | {f"reached {place}": float(reached) for place, (reached, _) in enumerate(counts, 1)}
         | {f"accepted {place}": float(accepted) for place, (_, accepted) in enumerate(counts, 1)}
         | {f"passes of {drafted}": float(count) for drafted, count in enumerate(sizes)}

@@ -7,24 +7,16 @@ prompts sees a run that was measured more exactly. Energy is a mean, too; of mem
 the machine all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from specbench.errors import MachineError
-from specbench.records.schema import (
-    DECODING_MODES,
-    LoadRecord,
-    PassRecord,
-    ProcessTimes,
-    PromptRecord,
-    TimesRecord,
-    TraceRecord,
-    UsedRecord,
-)
-
-OF_PASS = ("draft_s", "verify_s", "accept_s")
+from specbench.records.decoded import LoadRecord, Pass, ProcessTimes, TimesRecord, Trace
+from specbench.records.prompt_sums import UsedRecord
+from specbench.records.schema import DECODING_MODES, PromptRecord
 
 
 def merged(runs: Sequence[Sequence[PromptRecord]]) -> list[PromptRecord]:
@@ -75,13 +67,12 @@ def _used(processes: Sequence[UsedRecord]) -> UsedRecord:
 def _text_of(prompt: PromptRecord) -> list[object]:
     """All of a prompt's traces but the times."""
     return [
-        [_without_times(prompt[mode]), [_without_times(one) for one in prompt[mode]["passes"]]]
-        for mode in DECODING_MODES
+        [_without_times(prompt[mode]), [_without_times(one) for one in prompt[mode].passes]] for mode in DECODING_MODES
     ]
 
 
-def _without_times(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in one.items() if not key.endswith("_s") and key != "passes"}
+def _without_times(one: Trace | Pass) -> dict[str, Any]:
+    return {key: value for key, value in vars(one).items() if not key.endswith("_s") and key != "passes"}
 
 
 def _times_of(prompt: PromptRecord) -> ProcessTimes:
@@ -95,13 +86,13 @@ def _times_of(prompt: PromptRecord) -> ProcessTimes:
     return times
 
 
-def _times_of_trace(trace: TraceRecord) -> TimesRecord:
+def _times_of_trace(trace: Trace) -> TimesRecord:
     return {
-        "start_s": trace["start_s"],
-        "decode_s": trace["decode_s"],
-        "draft_start_s": trace["draft_start_s"],
-        "steps_s": trace["steps_s"],
-        "passes_s": [[one["draft_s"], one["verify_s"], one["accept_s"]] for one in trace["passes"]],
+        "start_s": trace.start_s,
+        "decode_s": trace.decode_s,
+        "draft_start_s": trace.draft_start_s,
+        "steps_s": trace.steps_s,
+        "passes_s": [[one.draft_s, one.verify_s, one.accept_s] for one in trace.passes],
     }
 
 
@@ -111,13 +102,15 @@ def _with_times(prompt: PromptRecord, times: ProcessTimes) -> PromptRecord:
     return cast(PromptRecord, {**prompt, **traces, **states, "load": times["load"]})
 
 
-def _trace_with(trace: TraceRecord, times: TimesRecord) -> TraceRecord:
+def _trace_with(trace: Trace, times: TimesRecord) -> Trace:
     passes = [
-        cast(PassRecord, {**one, **dict(zip(OF_PASS, seconds, strict=True))})
-        for one, seconds in zip(trace["passes"], times["passes_s"], strict=True)
+        replace(one, draft_s=seconds[0], verify_s=seconds[1], accept_s=seconds[2])
+        for one, seconds in zip(trace.passes, times["passes_s"], strict=True)
     ]
-    own = {key: value for key, value in times.items() if key != "passes_s"}
-    return cast(TraceRecord, {**trace, **own, "passes": passes})
+    return replace(
+        trace, start_s=times["start_s"], decode_s=times["decode_s"], draft_start_s=times["draft_start_s"],
+        steps_s=times["steps_s"], passes=passes,
+    )  # fmt: skip
 
 
 def _mean(times: Sequence[ProcessTimes]) -> ProcessTimes:

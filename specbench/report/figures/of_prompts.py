@@ -9,9 +9,14 @@ from matplotlib.patches import Rectangle
 
 from specbench.analysis.degenerate import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
-from specbench.records.marks import MOST_LOOPING
+from specbench.records.looping import MOST_LOOPING
 from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
-from specbench.report.figure import (
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
+from specbench.report.marked_passes import Line, count, lines, typical_prompt
+from specbench.report.measured import neural
+from specbench.report.paper import paper
+from specbench.report.style import (
     BLUE,
     FAINT,
     GREEN,
@@ -24,13 +29,8 @@ from specbench.report.figure import (
     TINT_RED,
     VERMILLION,
     WIDE,
-    Drawn,
     panels,
 )
-from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
-from specbench.report.measured import neural
-from specbench.report.paper import paper
-from specbench.report.passes import Line, count, lines, typical_prompt
 
 SIZE = 7.6  # points
 STEP = SIZE * 0.602 / 72  # inches a character of DejaVu Sans Mono takes
@@ -97,7 +97,7 @@ def _choose(records: Records) -> "pd.Series[Any] | None":
 
 def _sound(record: RunRecord) -> bool:
     """Whether few completions loop."""
-    looping = [loops(prompt["baseline"]["tokens"]) for prompt in record["prompts"]]
+    looping = [loops(prompt["baseline"].tokens) for prompt in record["prompts"]]
     return sum(looping) <= MOST_LOOPING * len(looping)
 
 
@@ -173,7 +173,7 @@ def figure5(records: Records) -> Drawn:
          "run_id": whole["run_id"]}
         for name, whole, calls in tracks for call in calls
     ]  # fmt: skip
-    tokens = len(wholes[0]["prompts"][index]["baseline"]["tokens"])
+    tokens = len(wholes[0]["prompts"][index]["baseline"].tokens)
     notes = [
         f"Prompt {index + 1}, {tokens} tokens by the target alone: among the longest tenth of the completions, the "
         "prompt whose speedup is closest to the run's; times as recorded",
@@ -189,11 +189,11 @@ def _typical(record: RunRecord, among: int) -> int:
     prompts = record["prompts"][:among]
 
     def seconds(way: DecodingMode, some: list[PromptRecord]) -> float:
-        spent: float = sum(p[way]["start_s"] + p[way]["decode_s"] for p in some)
-        return spent / sum(len(p[way]["tokens"]) for p in some)
+        spent: float = sum(p[way].start_s + p[way].decode_s for p in some)
+        return spent / sum(len(p[way].tokens) for p in some)
 
     whole = seconds("baseline", prompts) / seconds("speculative", prompts)
-    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"]["tokens"]))
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"].tokens))
     return min(
         order[: 1 + len(order) // 10],
         key=lambda i: abs(seconds("baseline", [prompts[i]]) / seconds("speculative", [prompts[i]]) - whole),
@@ -203,26 +203,26 @@ def _typical(record: RunRecord, among: int) -> int:
 def speculative_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of a speculative decoding, in order."""
     ours = prompt["speculative"]
-    draft_start = ours.get("draft_start_s", 0.0)
-    calls = [Call("M_p encoder", 0.0, ours["start_s"] - draft_start)]
+    draft_start = ours.draft_start_s
+    calls = [Call("M_p encoder", 0.0, ours.start_s - draft_start)]
     if draft_start:
-        calls.append(Call("M_q encoder", ours["start_s"] - draft_start, draft_start))
-    now = ours["start_s"]
-    for a_pass in ours["passes"]:
-        count = a_pass["drafted"]
-        calls += [Call("M_q", now + i * a_pass["draft_s"] / count, a_pass["draft_s"] / count) for i in range(count)]
-        now += a_pass["draft_s"]
-        calls.append(Call("M_p", now, a_pass["verify_s"]))
-        now += a_pass["verify_s"] + a_pass["accept_s"]
+        calls.append(Call("M_q encoder", ours.start_s - draft_start, draft_start))
+    now = ours.start_s
+    for a_pass in ours.passes:
+        count = a_pass.drafted
+        calls += [Call("M_q", now + i * a_pass.draft_s / count, a_pass.draft_s / count) for i in range(count)]
+        now += a_pass.draft_s
+        calls.append(Call("M_p", now, a_pass.verify_s))
+        now += a_pass.verify_s + a_pass.accept_s
     return calls
 
 
 def baseline_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of standard decoding."""
     alone = prompt["baseline"]
-    calls = [Call("M_p encoder", 0.0, alone["start_s"])]
-    now = alone["start_s"]
-    for step_s in alone["steps_s"]:
+    calls = [Call("M_p encoder", 0.0, alone.start_s)]
+    now = alone.start_s
+    for step_s in alone.steps_s:
         calls.append(Call("M_p", now, step_s))
         now += step_s
     return calls

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.formatting import NONE, number, percentage, span
-from specbench.records.documents import LoadDocument, LoadRow, ServedRow, ServiceRecord
+from specbench.records.choosing import LoadDocument, LoadRow, ServedRow, ServiceRecord
 from specbench.report.console import plain_table, wide_console
 
 TIE = 0.01  # goodputs that differ by no more are equal: at a low load every candidate keeps the promise

@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench.analysis.distinct import said
 from specbench.formatting import NONE, number, span
-from specbench.records.documents import AlphaDocument, AlphaRow, RouterBound
+from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
 from specbench.report.findings import said as findings_said
 
@@ -39,7 +39,7 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
     for row in rows:
         table.add_row(
             *_draft(row), *_estimate(row, "alpha"), *(_of_rule(row) if ruled else ()),
-            *(number(row["lenient"][lenience]["value"], 3) for lenience in leniences),
+            *(number(row["lenient"][lenience].value, 3) for lenience in leniences),
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
@@ -105,8 +105,8 @@ def _by_position(rows: list[AlphaRow]) -> Any:
     )  # fmt: skip
     for row in rows:
         found = row["alpha_by_position"]
-        values = [number(one["value"], 3) for one in found] + [NONE] * (most - len(found))
-        first = span(found[0]["low"], found[0]["high"]) if found else NONE
+        values = [number(one.value, 3) for one in found] + [NONE] * (most - len(found))
+        first = span(found[0].low, found[0].high) if found else NONE
         table.add_row(*_draft(row), f"{1 - row['silent']:.1%}", *values, first)
     return table
 
@@ -153,8 +153,8 @@ def _of_children(rows: list[AlphaRow]) -> Any:
             if rule in found:
                 names = _draft(row) if rule == next(iter(OF_CHILDREN)) else ("", "")
                 last = found[rule][-1]
-                values = [number(one["value"], 3) for one in found[rule]]
-                table.add_row(*names, title, *values, span(last["low"], last["high"]))
+                values = [number(one.value, 3) for one in found[rule]]
+                table.add_row(*names, title, *values, span(last.low, last.high))
     return table
 
 

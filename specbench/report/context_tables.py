@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from specbench import theory
 from specbench.analysis.costs import draft_cost, verify_cost
-from specbench.analysis.forecast.contexts import AtContext, beyond, said
+from specbench.analysis.forecast.context_lengths import AtContext, beyond, said
 from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
 from specbench.formatting import NONE, interval_of, number, span
 from specbench.records.catalog import Catalog, digest
-from specbench.records.documents import RecommendDocument, ValidateDocument
+from specbench.records.choosing import RecommendDocument, ValidateDocument
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console
@@ -40,7 +40,7 @@ def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
 
 def _row(record: RunRecord) -> Row:
     summary, prompts = record["summary"], record["prompts"]
-    halves = [len(prompt["baseline"]["tokens"]) / 2 for prompt in prompts]
+    halves = [len(prompt["baseline"].tokens) / 2 for prompt in prompts]
     row: Row = {"run_id": record["run_id"]} | {name: summary.get(name) for name in GROUP} | {
         "batch": summary.get("batch", 1), "context": summary.get("context"), "gamma": summary["gamma"],
         "prompts": summary["prompts"], "simulated": summary["simulated"], "disturbed": summary.get("disturbed", False),
@@ -101,15 +101,15 @@ def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument])
         for row in document["rows"]:
             if row.get("batch", 1) != batch:
                 continue
-            cost = row["cost"]
+            cost, measured = row["cost"], cast(Row, row).get("measured")
             made: Row = {
                 "draft": row["candidate"], "batch": batch, "context": document.get("context", 0),
                 "tokens": document.get("context_tokens", 0.0), "gamma": row["gamma"], "tree": row.get("tree"),
-                "target_step_s": step_s, "alpha": row["alpha"]["value"], "alpha_low": row["alpha"]["low"],
-                "alpha_high": row["alpha"]["high"], "c": cost["c"], "verify_cost": cost["verify_cost"],
-                "overhead": cost["overhead"], "estimated": row["estimated"]["value"],
-                "estimated_low": row["estimated"]["low"], "estimated_high": row["estimated"]["high"],
-                "measured": cast(Row, row).get("measured", {}).get("value"),
+                "target_step_s": step_s, "alpha": row["alpha"].value, "alpha_low": row["alpha"].low,
+                "alpha_high": row["alpha"].high, "c": cost.c, "verify_cost": cost.verify_cost,
+                "overhead": cost.overhead, "estimated": row["estimated"].value,
+                "estimated_low": row["estimated"].low, "estimated_high": row["estimated"].high,
+                "measured": None if measured is None else measured.value,
             }  # fmt: skip
             rows.append(made)
     return sorted(rows, key=lambda row: (row["draft"], row["batch"], row["context"], -row["estimated"]))

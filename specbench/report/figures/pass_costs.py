@@ -1,0 +1,169 @@
+"""The cost of passes in target steps: where the time of a pass goes, and v(n), the cost of verifying n tokens."""
+
+import pandas as pd
+
+from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample, short
+from specbench.records.schema import Row, RunRecord
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
+from specbench.report.measured import passes_of
+from specbench.report.style import (
+    BLUE,
+    FAINT,
+    GOLD,
+    INK,
+    MARKERS,
+    PAPER,
+    SERIES,
+    SLATE,
+    VERMILLION,
+    at_end,
+    log2_axis,
+    panels,
+    spread,
+)
+
+COST_TITLE = "Where the time of a pass goes"
+
+
+PARTS = {"draft": VERMILLION, "verify": BLUE, "accept": GOLD, "host": SLATE}
+
+
+MOST_BARS = 16
+
+
+def cost(records: Records) -> Drawn:
+    """Draw where the time of a pass goes, beside its tokens."""
+    chosen = _choose(records.paper_runs)
+    if chosen.empty:
+        return nothing_yet("cost", COST_TITLE)
+    rows = [parts(records.whole(run_id)) for run_id in chosen["run_id"]]
+    figure, (axes,) = panels(width=6.4, height=0.9 + 0.235 * (len(rows) + chosen["draft"].nunique()))
+    y, ticks, names = 0.0, [], []
+    before = None
+    for row, (_, record) in zip(rows, chosen.iterrows(), strict=True):
+        heading = pair_name(record)
+        if heading != before:
+            y += 0.6 if before else 0.0
+            axes.text(0, y, heading, va="center", fontsize=9, color=INK)
+            y, before = y + 0.95, heading
+        left = 0.0
+        for part, colour in PARTS.items():
+            axes.barh(y, row[part], left=left, height=0.66, color=colour, edgecolor=PAPER, linewidth=0.5)
+            left += row[part]
+        tokens = row["tokens_per_pass"]
+        axes.plot([tokens], [y], "o", color=INK, markeredgecolor=PAPER, markeredgewidth=0.7, markersize=6, zorder=5)
+        axes.annotate(
+            f"{tokens / left:.2f}×", (max(left, tokens), y), xytext=(7, 0), textcoords="offset points", va="center",
+            fontsize=8.5, color=INK,
+        )  # fmt: skip
+        ticks.append(y)
+        names.append(rf"$\gamma={record['gamma']:g}$")
+        y += 1
+    axes.set_yticks(ticks, names)
+    axes.set(ylim=(y - 0.4, -0.6), xlabel="target steps")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.axvline(1, ymax=0.97, color=FAINT, linewidth=0.6, linestyle=(0, (1, 2)), zorder=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.08)
+    shown = [part for part in PARTS if max(row[part] for row in rows) > 0.005]
+    legend(axes, [(part, PARTS[part]) for part in shown], [0.13 * i for i in range(len(shown))])
+    legend(axes, [("tokens per pass", INK)], [0.13 * len(shown)], mark="●")
+    notes = [
+        "Bars: mean time of a pass, in mean steps of the target alone. Dots: tokens per pass. A dot beyond its bar "
+        "is a gain, and their ratio, on the right, is the measured speedup. Accept: accepting drafted tokens and "
+        "drawing the next token",
+        *captions(chosen, "cost"),
+    ]
+    values = pd.DataFrame(rows)
+    return Drawn("cost", COST_TITLE, figure, values, notes)
+
+
+def parts(record: RunRecord) -> Row:
+    """Return the mean time of a pass by part, in mean steps of the target alone; `host` is the rest of the pass."""
+    alone = [prompt["baseline"] for prompt in record["prompts"]]
+    step_s = sum(trace.decode_s for trace in alone) / sum(len(trace.tokens) for trace in alone)
+    passes = passes_of(record)
+    spent: dict[str, float] = {
+        "draft": sum(p.draft_s for p in passes),
+        "verify": sum(p.verify_s for p in passes),
+        "accept": sum(p.accept_s for p in passes),
+    }
+    whole = sum(prompt["speculative"].decode_s for prompt in record["prompts"])
+    spent["host"] = max(0.0, whole - sum(spent.values()))
+    summary = record["summary"]
+    return {"draft_name": summary["draft"], "temperature": summary["temperature"], "gamma": summary["gamma"]} | {
+        part: seconds / len(passes) / step_s for part, seconds in spent.items()
+    } | {"tokens_per_pass": sum(p.emitted for p in passes) / len(passes), "run_id": record["run_id"]}  # fmt: skip
+
+
+def _choose(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of one temperature, greedy if there are any, of the pairs with the most gammas."""
+    greedy = frame[frame["temperature"] == 0]
+    frame = one_sample(greedy if not greedy.empty else frame)
+    groups = [group.sort_values("gamma") for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False)]
+    groups.sort(key=lambda group: (-len(group), -group["alpha"].iloc[0]))
+    taken: list[pd.DataFrame] = []
+    for group in groups:
+        if not taken or sum(map(len, taken)) + len(group) <= MOST_BARS:
+            taken.append(group)
+    return pd.concat(taken) if taken else frame
+
+
+VERIFY_TITLE = "Cost of verifying n tokens"
+
+
+WHO = ["target", "hardware", "dtype"]
+
+
+READ_MORE = ("lookahead", "pass")  # drafts with which a pass reads more than a proposal and a token
+
+
+AXES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def verify(records: Records) -> Drawn:
+    """Draw v(n), the cost of verifying n tokens in one pass: of runs, and of `tree.size=auto`, which measures it."""
+    frame = measured(pd.concat([records.chains, records.trees], ignore_index=True))
+    frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
+    frame = frame[~frame["draft"].isin(READ_MORE)]
+    points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
+    if points.empty:
+        return nothing_yet("verify", VERIFY_TITLE)
+    figure, (axes,) = panels(width=5.4, height=3.6)
+    top = 1.08 * max(2.0, points["v"].max())
+    ends, right = [], 0.0
+    for number, ((target, hardware, dtype), group) in enumerate(points.groupby(WHO, sort=False)):
+        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        runs, curve = group[group["of"] == "run"], group[group["of"] == "probe"]
+        medians = (curve if len(curve) else runs).groupby("n")["v"].median()
+        axes.plot(runs["n"], runs["v"], marker, color=colour, markersize=3, alpha=0.45, zorder=3)
+        axes.plot(
+            medians.index, medians, color=colour, linewidth=1.4, linestyle="-" if len(curve) else "",
+            marker=marker if len(curve) else "", markersize=4,
+        )  # fmt: skip
+        right = max(right, float(medians.index[-1]))
+        ends.append((float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour))
+    for (_, name, colour), place in zip(ends, spread([y for y, *_ in ends], 0.06 * top), strict=True):
+        at_end(axes, right, place, name, colour, dx=9)
+    axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
+    log2_axis(axes, [n for n in AXES if n <= points["n"].max()])
+    axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
+    notes = [
+        "Line with marks: trees of n nodes verified at one context length, medians (tree.size=auto). Faint marks: "
+        "the mean pass of a run, over n tokens on average. A step costs 1",
+        *captions(frame, "gamma"),
+    ]
+    return Drawn("verify", VERIFY_TITLE, figure, points, notes)
+
+
+def _points(records: Records, row: Row) -> list[Row]:
+    who = {key: row[key] for key in (*WHO, "run_id")}
+    tree, found = row["tree"], list[Row]()
+    if pd.notna(tree) and "auto" in str(tree):
+        curve = records.whole(row["run_id"])["gamma"].verify or {}
+        found = [who | {"of": "probe", "n": int(size), "v": cost} for size, cost in curve.items()]
+    if pd.notna(row["verify_cost"]):  # of the mean pass, which near the end of a completion drafts fewer than γ
+        found.append(who | {"of": "run", "n": round(row["drafted_per_pass"]) + 1, "v": row["verify_cost"]})
+    return found
