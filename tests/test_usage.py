@@ -8,7 +8,7 @@ import pytest
 from specbench.cli import main
 from specbench.cli.usage import COMMON, usage
 from specbench.config.draft import DraftConfig
-from specbench.config.drafts import DRAFT_KINDS, kinds_with
+from specbench.config.draft_keys import DRAFT_KINDS, kinds_with
 from specbench.config.keys import fresh, key, keys_of
 from specbench.config.model import ModelConfig
 from specbench.config.rules import RULE_OF, RULES
