@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench.cli.changed import NAMES, contradictory, measured, numbers, percent, require_records, since
 from specbench.cli.formats import print_rows
 from specbench.cli.options import to_stderr
 from specbench.errors import UserError
@@ -14,7 +15,6 @@ from specbench.report.console import plain_table, wide_console
 if TYPE_CHECKING:
     from specbench.analysis.changepoints import StepOf
     from specbench.records.measurements import Measurement
-from specbench.cli.regression import NAMES, _contradictory, _numbers, _percent, _since, measured, require_records
 
 
 def history(arguments: Namespace) -> int:
@@ -30,7 +30,7 @@ def history(arguments: Namespace) -> int:
     if arguments.write:
         require_records(arguments.results, arguments.kept)
         now = measured(arguments.results, arguments.kept)
-        for line in _contradictory(now):
+        for line in contradictory(now):
             to_stderr(line)
         added = add_to_history(arguments.results, sound(now))
         to_stderr(f"{folder}: {added} measurements added")
@@ -57,7 +57,7 @@ def history(arguments: Namespace) -> int:
 def _step(one: "StepOf") -> Row:
     named = {"run_id": one.first["run_id"], "quantity": one.quantity}
     commits = {"after": one.before["commit"], "at": one.first["commit"], "created": one.first["created"]}
-    return named | _numbers(one.change, one.q) | commits
+    return named | numbers(one.change, one.q) | commits
 
 
 def _draw_steps(found: "Sequence[StepOf]", of_one: "dict[str, list[Measurement]]") -> None:
@@ -67,8 +67,8 @@ def _draw_steps(found: "Sequence[StepOf]", of_one: "dict[str, list[Measurement]]
         table = plain_table(("record", "", "change", "95%", "q", "after", "at"), ("record", "after", "at"))
         for one in found:
             table.add_row(
-                one.first["run_id"], NAMES.get(one.quantity, one.quantity), *_percent(one.change), f"{one.q:.1g}",
-                _since(one.before), _since(one.first),
+                one.first["run_id"], NAMES.get(one.quantity, one.quantity), *percent(one.change), f"{one.q:.1g}",
+                since(one.before), since(one.first),
             )  # fmt: skip
         console.print(table)
     total = sum(map(len, of_one.values()))

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench import api
+from specbench.cli.changed import NAMES, contradictory, measured, numbers, percent, require_records, since
 from specbench.cli.formats import print_rows
 from specbench.cli.options import Options, to_stderr
 from specbench.errors import UserError
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
-from specbench.report.console import counted, plain_table, wide_console
+from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
     from specbench.analysis.baseline import Comparison, Tested
-    from specbench.analysis.changes import Change
     from specbench.records.measurements import Measurement
 
 BASELINE = (
@@ -82,28 +82,6 @@ def require_regression(arguments: Namespace) -> None:
         raise UserError("--margin: requires --baseline FILE")
 
 
-def require_records(results: str, kept: bool) -> None:
-    """Raises UserError if a results folder has no record."""
-    if not Catalog(results, kept).heads:
-        raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
-
-
-def measured(results: str, kept: bool) -> "list[Measurement]":
-    """The newest record of each config and machine of a results folder, as measurements."""
-    from specbench.analysis.as_measurement import measurement
-    from specbench.records.measurements import identity
-
-    catalog = Catalog(results, kept)
-    heads = sorted(catalog.heads, key=lambda head: str(head.summary.get("created")))
-    newest = {identity(head.config, head.summary)[0]: head.run_id for head in heads}
-    rows = []
-    with counted(len(newest), "records") as step:
-        for run_id in newest.values():
-            step()
-            rows.append(measurement(catalog.whole(run_id)))
-    return rows
-
-
 def run_again(results: str, kept: bool, rows: "Sequence[Measurement]") -> "list[Measurement]":
     """Run the configs of the disturbed records again; returns all measurements after that."""
     disturbed = [row["run_id"] for row in rows if row["disturbed_by"]]
@@ -151,7 +129,7 @@ def against_baseline(arguments: Namespace) -> int:
         lines = baseline_of(now, before)
         write_measurements(file, lines, "--baseline FILE")
         print(f"{file}: {len(lines)} measurements, {len(sound(now))} of them from these records")
-        for line in [*_contradictory(now), *_without_times(sound(now))]:
+        for line in [*contradictory(now), *_without_times(sound(now))]:
             to_stderr(line)
         return 0
     found = compare_with_baseline(before, now, arguments.margin or 0.0)
@@ -171,10 +149,6 @@ def against_baseline(arguments: Namespace) -> int:
         )
         return 1
     return 1 if found.fails else 0
-
-
-def _contradictory(rows: "Sequence[Measurement]") -> list[str]:
-    return [f"left out: {row['run_id']}: {row['contradicts']}" for row in rows if "contradicts" in row]
 
 
 def _without_times(rows: "Sequence[Measurement]") -> list[str]:
@@ -202,13 +176,9 @@ def _remarks(found: "Comparison") -> list[str]:
 
 def _row(one: "Tested") -> Row:
     values = {"baseline": one.before["quantities"][one.quantity][0], "now": one.after["quantities"][one.quantity][0]}
-    since = {"since": one.before["commit"], "commit": one.after["commit"], "created": one.before["created"]}
+    commits = {"since": one.before["commit"], "commit": one.after["commit"], "created": one.before["created"]}
     named = {"run_id": one.after["run_id"], "quantity": one.quantity, "moved": one.moved, "fails": one.fails}
-    return named | values | _numbers(one.change, one.q) | since
-
-
-def _numbers(change: "Change", q: float) -> Row:
-    return {"ratio": change.ratio, "low": change.low, "high": change.high, "q": q, "paired": change.paired}
+    return named | values | numbers(one.change, one.q) | commits
 
 
 def _document(found: "Comparison") -> Row:
@@ -217,9 +187,6 @@ def _document(found: "Comparison") -> Row:
               for name in ("wrong", "contradicting", "disturbed", "unknown", "same", "untimed")}  # fmt: skip
     counts = {"compared": len(found.compared), "missing": found.missing, "elsewhere": found.elsewhere}
     return {"fails": found.fails, **counts, **groups, "moved": [_row(one) for one in found.tested if one.moved]}
-
-
-NAMES = {"alpha": "α", "tokens_per_pass": "tokens per pass"}  # the others as they are
 
 
 def _draw(found: "Comparison") -> None:
@@ -237,7 +204,7 @@ def _draw(found: "Comparison") -> None:
             table.add_row(
                 "worse" if one.fails and one.quantity not in COUNTED else "moved" if one.fails else "better",
                 row["run_id"], NAMES.get(one.quantity, one.quantity), f"{row['baseline']:.4g}", f"{row['now']:.4g}",
-                *_percent(one.change), f"{one.q:.1g}", _since(one.before),
+                *percent(one.change), f"{one.q:.1g}", since(one.before),
             )  # fmt: skip
         console.print(table)
     others = len({one["run_id"] for one in (*found.wrong, *found.contradicting, *found.disturbed)})
@@ -250,13 +217,3 @@ def _draw(found: "Comparison") -> None:
         console.print(
             f"q: the share of false alarms among changes at least as certain; moved: at most {FALSE_ALARMS:g}"
         )
-
-
-def _percent(change: "Change") -> tuple[str, str]:
-    low, high = (f"{100 * (one - 1):+.1f}" for one in (change.low, change.high))
-    return f"{100 * (change.ratio - 1):+.1f}%", f"{low} to {high}"
-
-
-def _since(row: "Measurement") -> str:
-    """The commit and day of a measurement."""
-    return f"{row['commit'][:7] if row['commit'] else 'no commit'} {row['created'][:10]}"
