@@ -182,7 +182,7 @@ def test_a_run_reads_the_beginning_of_its_task_once(
     assert ours == [(*one, *one) for one in alone]
     assert of_prompts(whole, "baseline") == [(length, 0) for length in lengths]
     for mode in ("baseline", "speculative"):
-        assert [one[mode]["tokens"] for one in found["prompts"]] == [one[mode]["tokens"] for one in whole["prompts"]]
+        assert [one[mode].tokens for one in found["prompts"]] == [one[mode].tokens for one in whole["prompts"]]
 
 
 def test_later_turns_copy_the_turns_before_them(folders: dict[str, Path], tmp_path: Path, capfd: Any) -> None:

@@ -281,8 +281,8 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     out = capfd.readouterr().out
     rows = {row["gamma_requested"]: row for row in Catalog(tmp_path).rows()}
     found = store.read(store.record_file(tmp_path, rows["auto"]["run_id"]))
-    best = max(found["gamma"]["probe"], key=lambda one: one["estimated"]["value"])
-    assert rows["auto"]["gamma"] == found["gamma"]["gamma"] == best["gamma"]
+    best = max(found["gamma"].probe, key=lambda one: one["estimated"].value)
+    assert rows["auto"]["gamma"] == found["gamma"].gamma == best["gamma"]
     assert found["config"]["gamma"] == "auto" and f"γ={best['gamma']} (auto)" in out
     adaptive = store.read(store.record_file(tmp_path, rows["adaptive"]["run_id"]))
     assert rows["adaptive"]["gamma"] is None and rows["adaptive"]["speedup_predicted"] is None

@@ -23,7 +23,7 @@ def argv(folders: Folders, results: Path, *more: str) -> list[str]:
 
 def texts(results: Path) -> list[list[int]]:
     (file,) = store.runs_folder(results).glob("*.json")
-    return [prompt[way]["tokens"] for prompt in store.read(file)["prompts"] for way in ("baseline", "speculative")]
+    return [prompt[way].tokens for prompt in store.read(file)["prompts"] for way in ("baseline", "speculative")]
 
 
 @pytest.mark.slow

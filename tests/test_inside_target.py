@@ -90,7 +90,7 @@ def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Pa
     code, said = run("blockwise", f"draft.path={heads}", f"gamma={gamma}")
     assert code == 0, said
     record = newest(tmp_path / "results")
-    assert record["gamma"]["probe"][0]["prediction"] == "by position"
+    assert record["gamma"].probe[0]["prediction"] == "by position"
     assert (record["summary"]["gamma"] is None) == (gamma == "adaptive")
 
 

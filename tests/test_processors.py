@@ -286,7 +286,7 @@ def test_a_run_with_all_of_them_is_lossless(temperature: str, tmp_path, capsys) 
     for prompt in records.whole(run["run_id"])["prompts"]:
         for way in ("baseline", "speculative"):
             trace = prompt[way]  # type: ignore[literal-required]
-            assert len(trace["tokens"]) >= 6 and not {"der", "die"} & set(trace["text"].split())
+            assert len(trace.tokens) >= 6 and not {"der", "die"} & set(trace.text.split())
 
 
 @pytest.mark.full

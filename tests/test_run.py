@@ -86,7 +86,7 @@ def test_the_same_config_is_not_run_twice_unless_forced(run) -> None:  # type: i
 def test_seeds_are_used_and_limits_do_not_change_a_prompt(run) -> None:  # type: ignore[no-untyped-def]
     def texts(*overrides: str) -> list[list[int]]:
         record = run("sampling.temperature=1", "force=true", *overrides)[3]
-        return [p[way]["tokens"] for p in record["prompts"] for way in ("baseline", "speculative")]
+        return [p[way].tokens for p in record["prompts"] for way in ("baseline", "speculative")]
 
     first = texts()
     assert first == texts()

@@ -37,7 +37,7 @@ def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
     assert summary["prediction"] == "by rank" and len(summary["acceptance_by_rank_estimated"]) == 8
     # Greedily the passes of a text are known without verifying a tree.
     assert summary["tokens_per_pass_predicted"] == pytest.approx(summary["tokens_per_pass"])
-    assert len(record["gamma"]["acceptance"]) == 8 and 1 <= record["gamma"]["most"] <= 3
+    assert len(record["gamma"].acceptance) == 8 and 1 <= record["gamma"].most <= 3
     a_pass = record["prompts"][0]["speculative"].passes[0]
     assert len(a_pass.parents) == a_pass.drafted and len(a_pass.path) >= a_pass.accepted
     assert "tree=sequoia is probed on" in err
@@ -97,8 +97,8 @@ def test_the_size_is_chosen_from_what_verifying_costs_here(
     code, _, err, record = run("tree=sequoia", "tree.size=auto", "tree.depth=3", "engine=eager")
     assert code == 0, err
     chosen = record["gamma"]
-    assert chosen["size"] in (2, 4, 8, 16, 32, 64, 128) and set(chosen["verify"]) >= {"2", "16"} and chosen["level"] > 0
-    assert record["summary"]["nodes_per_pass"] < chosen["size"] and record["summary"]["identical"] == 1.0
+    assert chosen.size in (2, 4, 8, 16, 32, 64, 128) and set(chosen.verify) >= {2, 16} and chosen.level > 0
+    assert record["summary"]["nodes_per_pass"] < chosen.size and record["summary"]["identical"] == 1.0
     where = ["--results", str(tmp_path), "--min-prompts", "1"]
     assert main(["figures", "verify", *where, "--format", "svg", "--output", str(tmp_path / "figures")]) == 0
     assert "16," in (tmp_path / "figures" / "verify.csv").read_text()

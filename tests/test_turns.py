@@ -1,6 +1,7 @@
 """Conversations with tool calls, turn by turn, and α by turn and by phase."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_strata_by_turn_and_phase():
     thinks: dict[str, Any] = prompt(8, 10, 0.5)
     thinks["beta"] = [0.9] * 4 + [0.1] * 4
     for way in ("baseline", "speculative"):
-        thinks[way]["tokens"] = [1, 5, 5, 2, 5, 5, 5, 5]
+        thinks[way] = replace(thinks[way], tokens=[1, 5, 5, 2, 5, 5, 5, 5])
     record: Any = {"thinking": ["<t>", "</t>"], "pieces": {"1": "<t>", "2": "</t>", "5": "x"}}
     found = strata([thinks], "phase", True, phases_of(record))
     assert [(one.name, one.tokens, one.alpha.value) for one in found] == [("thinking", 4, 0.9), ("answer", 4, 0.1)]
