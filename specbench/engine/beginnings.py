@@ -142,7 +142,7 @@ def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginning
 
 
 def shared_lengths(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """How many tokens, at most, each text shares with the beginning of another text."""
+    """The length of the longest beginning that each text shares with another text."""
     ordered, found = sorted(texts), dict.fromkeys(texts, 0)
     for one, other in pairwise(ordered):  # the most that a text shares, it shares with a neighbour
         count = common_length(one, other)
