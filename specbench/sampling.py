@@ -215,7 +215,7 @@ class Choice:
         return drawn(row_1V, uniform_1), row_1V
 
     def __call__(self, logits_LV: Tensor, uniform_1: Tensor | None) -> tuple[int, Tensor | None]:
-        """The same, of the last position, with the token as a number.
+        """The token that follows the last position, as a number, and the row that it was drawn from.
 
         Raises FloatingPointError where the distribution is not finite.
         """

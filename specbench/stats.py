@@ -194,7 +194,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 @cache
 def _t_quantile(probability: float, freedom: float) -> float:
-    """With t = √f tan θ the density of θ is cos^(f-1) θ up to a factor: its sum over a fine grid is inverted."""
+    """The quantile by a sum over a fine grid: with t = √f tan θ the density of θ is cos^(f-1) θ up to a factor."""
     theta = np.linspace(0, np.pi / 2, 20_001)
     density = np.cos(theta) ** (freedom - 1)
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])

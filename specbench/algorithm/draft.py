@@ -51,7 +51,7 @@ class DraftSession(ABC):
     # Of drafts that run a model, whose reads of a batch are answered at once.
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
-        """As `propose`, as reads for a driver to answer; tokens may still be on the device. See `ProposesByReading`."""
+        """Propose by reads that a driver answers (`ProposesByReading`); tokens may still be on the device."""
         return self.propose(tokens, gamma, generator)
         yield
 
@@ -157,7 +157,7 @@ class ProposesByReading(DraftSession):
 
     @abstractmethod
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
-        """As `propose`, which answers each read at once; tokens may still be on the device."""
+        """Propose by reads that a driver answers; `propose` answers each at once. Tokens may still be on the device."""
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         return on_host(answered(self.proposing(tokens, gamma, generator)))
@@ -219,7 +219,7 @@ class Draft(ABC):
         """A session that has read the prompt."""
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        """As `start`, of a draft that uses `session`, the target's own on the same prompt. See `FollowsTarget`.
+        """Start a draft that uses `session`, the target's own on the same prompt. See `FollowsTarget`.
 
         The caller extends and rolls back that session first.
         """
@@ -234,7 +234,7 @@ class Draft(ABC):
         """Prepare for proposals of so many tokens, before the models are made ready (`Model.get_ready`)."""
 
     def in_batch(self, rows: int) -> "Draft":
-        """The same draft, its models with room for `rows` sequences at a time.
+        """This draft, its models with room for `rows` sequences at a time.
 
         Raises UserError if one of them cannot be batched.
         """
@@ -275,7 +275,7 @@ class FollowsTarget(Draft):
 
     @abstractmethod
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        """See `Draft.start_on`; then no engine runs its passes in calls."""
+        """Start on the target's own session, as in `Draft.start_on`; then no engine runs its passes in calls."""
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.start_on(self.target.start(prompt), prompt, sampling)

@@ -45,7 +45,7 @@ class Looks:
 
     @staticmethod
     def of(config: RunConfig, prompts: int) -> "Looks | None":
-        """Those of a run over so many prompts; None without `until`. Prompts of a batch are decoded in groups."""
+        """The looks of a run over so many prompts; None without `until`. Prompts of a batch are decoded in groups."""
         within = None if config.until is None else as_share(config.until)
         group = 1 if config.batch == 1 else BATCHES * config.batch
         return None if within is None else Looks(within, prompts, group)

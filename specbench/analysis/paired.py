@@ -84,13 +84,13 @@ class Spread:
 
 
 def alpha_spread(sums: Sequence[tuple[float, int]]) -> Spread:
-    """Of alpha, from the sum of beta and the tokens of each prompt."""
+    """Spread of alpha, from the sum of beta and the tokens of each prompt."""
     columns = np.asarray(sums, float)
     return _spread(columns, np.array([1.0, -1.0]), np.zeros_like(columns))
 
 
 def speedup_spread(prompts: Sequence[PromptRecord], parts: Sequence[Part]) -> Spread:
-    """Of the measured speedup over `parts` (`summary.PARTS`)."""
+    """Spread of the measured speedup over `parts` (`summary.PARTS`)."""
     columns = np.array([times_of(prompt, parts) for prompt in prompts], float)
     variances = np.array([variances_of(prompt) for prompt in prompts], float)
     return _spread(columns, np.array([1.0, -1.0, -1.0, 1.0]), variances)
@@ -108,7 +108,7 @@ def detectable(difference: Interval) -> float | None:
 
 
 def _spread(columns: Floats, powers: Floats, variances: Floats) -> Spread:
-    """Of the product of column totals to these powers: `columns` [N, K], `variances` within each entry [N, K]."""
+    """Spread of a product of column totals to these powers: `columns` [N, K], `variances` within each entry [N, K]."""
     count, totals = len(columns), columns.sum(0)
     value = float(np.prod(totals**powers))
     shares_NK = count * columns / totals

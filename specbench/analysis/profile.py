@@ -1,4 +1,4 @@
-"""From records of one draft and target to a profile (`records.documents.Profile`)."""
+"""A profile (`records.documents.Profile`) from the records of one draft and target."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -187,7 +187,7 @@ def _by_position(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list
 
 
 def _by_rank(prompts: Sequence[PromptRecord], groups: Sequence[int]) -> list[RankShare]:
-    """Of runs whose proposals are trees."""
+    """Acceptance by rank in runs whose proposals are trees."""
     ranks = zip_longest(*(rank_counts(prompt["speculative"].passes) for prompt in prompts))
     return [
         {

@@ -47,11 +47,11 @@ class TurnCosts(Protocol):
     """What a turn of the batch takes, in seconds."""
 
     def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
-        """Of joining requests, by the tokens of their prompts; `rows` are at work with them."""
+        """Seconds of joining requests, by the tokens of their prompts; `rows` are at work with them."""
         ...
 
     def pass_s(self, rows: int, joined: int, held: int, draw: random.Random) -> float:
-        """Of a pass of `rows` rows that hold so many tokens together, `joined` of which have just joined."""
+        """Seconds of a pass of `rows` rows that hold so many tokens together, `joined` of which have just joined."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""From raw prompts to one row of numbers. Pure arithmetic on records; no torch.
+"""One row of numbers from raw prompts. Pure arithmetic on records; no torch.
 
 Each quantity that is commonly called 'acceptance rate' has its own name here: `alpha` (Corollary 3.6),
 `accepted_per_drafted`, acceptance by position, and tokens per pass.

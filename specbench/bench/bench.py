@@ -167,7 +167,7 @@ def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
 
 
 def _looking_up(setup: Bench) -> Bench:
-    """The same with our prompt lookup as the draft."""
+    """The setup with our prompt lookup as the draft."""
     return replace(setup, draft=LookupDraft(setup.target.vocabulary_size, setup.device, MATCH))
 
 

@@ -58,7 +58,7 @@ class LoadedCandidate:
 
     @property
     def rule(self) -> str:
-        """As tables call it: 'exact', 'lenient l=0.3'."""
+        """The rule's name in tables: 'exact', 'lenient l=0.3'."""
         return rule_of(self.config.accept).label()
 
     @property
@@ -78,7 +78,7 @@ class LoadedCandidate:
 
     @property
     def tree(self) -> str | None:
-        """As tables call it; None for chains."""
+        """The tree's name in tables; None for chains."""
         return None if self.config.tree.shape == "none" else self.config.tree.label()
 
     @property
@@ -103,7 +103,7 @@ class LoadedCandidate:
         return bytes_by_part(replace(self.parts, config=replace(config, batch=batch)), tokens)
 
     def names(self) -> CandidateNames:
-        """Its name in tables, and the names of draft and rule."""
+        """The candidate's name in tables, and the names of its draft and rule."""
         names: CandidateNames = {
             "draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name
         }  # fmt: skip
@@ -174,7 +174,7 @@ class Scored:
 
     @cached_property
     def stores(self) -> Stores:
-        """Of those drafts that grow, filled by these texts."""
+        """The stores of drafts that grow, filled by these texts."""
         return Stores([one.parts.draft for one in self.candidates], self.texts)
 
     def at_context(self) -> OfContext:

@@ -27,7 +27,7 @@ class InnerRanking:
 
 
 def rank_inner_drafts(configs: Sequence[ChooseConfig], progress: Progress) -> dict[str, InnerRanking]:
-    """Of each vertical cascade, by its name, the ranking of its inner draft on its middle model."""
+    """The ranking of each vertical cascade's inner draft on its middle model, by the cascade's name."""
     found = dict[str, InnerRanking]()
     for config in configs:
         name, draft = config.draft.label(), config.draft

@@ -163,7 +163,7 @@ def of_training(recipe: Recipe) -> Needs:
 
 
 def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | None, str]:
-    """From the steps that this training has done, else from its operations."""
+    """Seconds of training and their basis: the steps that this training has done, else its operations."""
     output = Path(recipe.output).expanduser()
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
     spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None

@@ -1,4 +1,4 @@
-"""Which draft and which gamma: alpha from the cached sample, costs from timed probes, a ranking, and its verification.
+"""Choice of draft and gamma: alpha from the cached sample, costs from timed probes, a ranking, and its verification.
 
 Each of the best candidates is verified by a real run, whose record is that of `specbench run` with the same keys. For
 another engine (`Engines`) its own parts are timed, and whole completions verify the ranking.

@@ -31,7 +31,7 @@ def time_starts(scored: Scored, step_s: float) -> dict[str, Starts]:
 
 
 def _tokens(prompt: Prompt) -> int:
-    """Those that are read before the first step."""
+    """Tokens of a prompt that are read before the first step."""
     return len(prompt.source) + len(prompt.prefix) - 1
 
 

@@ -79,7 +79,7 @@ def differing(a: RunRecord, b: RunRecord) -> Differing:
 
 
 def verdict(low: float | None, high: float | None, none: float) -> str:
-    """Which of the two the interval is in favour of."""
+    """The run that the interval favours, or why neither."""
     if low is None or high is None:
         return "one prompt tells nothing"
     if low > none:

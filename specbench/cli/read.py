@@ -195,7 +195,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
 
 
 def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:
-    """The same quantities of every file, a row each; those that no file has are left out."""
+    """A row for each quantity, with every file's value; quantities that no file has are left out."""
     found = [source.estimate for source in sources]
     longest = max((len(one.conditional) for one in found if one is not None), default=0)
 

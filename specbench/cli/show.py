@@ -81,7 +81,7 @@ def _print(record: RunRecord, number: int) -> None:
 
 
 def _drafted(summary: Summary) -> str:
-    """Its gamma, or its tree."""
+    """The gamma of a run, or its tree."""
     tree = summary.get("tree")
     return f"tree {tree}" if tree else f"γ={summary['gamma'] or summary.get('gamma_requested')}"
 

@@ -1,1 +1,1 @@
-"""From key=value words to typed configs, composed by Hydra from `conf/`. The only room that knows Hydra."""
+"""Typed configs from key=value words, composed by Hydra from `conf/`. The only room that knows Hydra."""

@@ -150,7 +150,7 @@ def check_model(key: str, model: ModelConfig) -> None:
 
 
 def own_weights(config: Mapping[str, Any]) -> str:
-    """Those of 'target' and 'draft' in a frozen config whose folder replaces the model that their name stands for.
+    """The models ('target', 'draft') of a frozen config whose folder replaces the model that their name stands for.
 
     `target=t5-xxl target.path=FOLDER` is called t5-xxl, and may be any model. A choice that is a folder by itself, such
     as `gpt-97m`, is not among them.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class AcceptConfig:
-    """Which drafted tokens are accepted: a rule, and the keys of all rules (`rules.AcceptKeys`)."""
+    """The acceptance of draft tokens: a rule, and the keys of all rules (`rules.AcceptKeys`)."""
 
     rule: str = key("exact", "")
 

@@ -105,7 +105,7 @@ class Batch(Model):
         return self._read(reads)
 
     def source_states(self, row: int, layer: int) -> tuple[Tensor, Tensor] | None:
-        """See `Session.source_states`."""
+        """Keys and values of a decoder layer's cross-attention over the row's source; None for a decoder-only model."""
         if not self._of_source.layers:
             return None
         length = self._source_lengths[row]
@@ -157,7 +157,7 @@ class Batch(Model):
         return session
 
     def _layout(self, standing: Sequence["RowSession | None"], counts: dict["RowSession", int], count: int) -> Layout:
-        """Of `count` tokens in each of these rows; those that read fewer, or nothing, are filled up."""
+        """The layout of `count` tokens in each of these rows; rows that read fewer, or nothing, are filled up."""
         if all(one is None or one.tree.is_chain for one in standing):
             begins = [0 if one is None else one.end - (counts.get(one, 0) if one.tree else 0) for one in standing]
             return ragged(torch.tensor(begins, device=self.device), count, self._numbers_1C, self._positions_1C)

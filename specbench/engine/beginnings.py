@@ -38,7 +38,7 @@ class PromptCount(NamedTuple):
     copied: int
 
     def to(self, later: "PromptCount") -> "PromptCount":
-        """Those between this count and a later one."""
+        """The tokens read and copied between this count and a later one."""
         return PromptCount(later.read - self.read, later.copied - self.copied)
 
 
@@ -142,7 +142,7 @@ def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginning
 
 
 def shared_lengths(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Of each text how many tokens, at most, it begins with as another one does."""
+    """The length of the longest beginning that each text shares with another text."""
     ordered, found = sorted(texts), dict.fromkeys(texts, 0)
     for one, other in pairwise(ordered):  # the most that a text shares, it shares with a neighbour
         count = common_length(one, other)

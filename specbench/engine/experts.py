@@ -41,7 +41,7 @@ class Experts:
 
     @staticmethod
     def of(network: Any, reads: ExpertReads | None = None) -> "Experts | None":
-        """Those of `network`, whose runs write to `reads`; None where it has none."""
+        """The experts of `network`, whose runs write to `reads`; None where it has none."""
         modules = expert_modules(network)
         if not modules:
             return None
@@ -54,7 +54,7 @@ class Experts:
 
     @staticmethod
     def noted(network: Any) -> "Experts | None":
-        """Those of `network`, which notes what it reads itself, as it runs."""
+        """The experts of `network`, which itself notes the experts that it reads as it runs."""
         made = Experts.of(network)
         for module in expert_modules(network):
             assert made is not None

@@ -107,7 +107,7 @@ class Session(ABC):
         return None
 
     def tapped(self, start: int, stop: int) -> Tensor | None:
-        """The same for the states after the tapped layers (chosen when the model was loaded), concatenated."""
+        """States after the tapped layers (chosen when the model was loaded), concatenated; otherwise as `states`."""
         return None
 
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:

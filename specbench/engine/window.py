@@ -40,7 +40,7 @@ class Window:
 
     @property
     def slots(self) -> int:
-        """Of a session's cache."""
+        """Slots of a session's cache."""
         return self.sinks + self.tokens + ROLLED_BACK + BLOCK
 
     def over(self, slots: Layout, dropped: int, numbers_1C: Tensor) -> Layout:

@@ -1,4 +1,4 @@
-"""From `gamma=` and `tree=` of a config to a number, a policy, or the plan by which the draft builds trees.
+"""A number, a policy, or the plan by which the draft builds trees, from `gamma=` and `tree=` of a config.
 
 Of gamma: a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the
 probe (`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum

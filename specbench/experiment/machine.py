@@ -69,7 +69,7 @@ class Machine:
         return found
 
     def state(self) -> StateRecord | None:
-        """Its state now; None where nothing is known, or where reading it again so soon would cost too much."""
+        """The machine's state; None where nothing is known, or where reading it again so soon would cost too much."""
         began = time.perf_counter()
         if began < self._next:
             return None

@@ -268,7 +268,7 @@ def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:
 
 
 def warm_up_rows(parts: Parts, rows: BatchParts) -> None:
-    """As `measure_prompt.warm_up`, in rows."""
+    """Decode a few prompts in rows before timing starts; at T > 0, also prove the loop at T = 0."""
     if parts.config.warmup:
         decode_rows(parts, rows, shortened(parts), range(min(len(parts.prompts), rows.number)))
     if is_proved_greedily(parts):

@@ -251,7 +251,7 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Setup:
 
 
 def _greedy(setup: _Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
-    """Of each row the departures that matter: all that rounding explains, or the first that it does not."""
+    """The certificate, and each row's departures: those that rounding explains, up to the first that it does not."""
     where: list[tuple[str, Departure]] = []
     tokens = 0
     _drop_copies(found, lambda row: True)

@@ -21,7 +21,7 @@ class RawSampling(ctypes.Structure):
 
     @staticmethod
     def of(temperature: float, top_k: int | None, top_p: float | None) -> "RawSampling":
-        """With None for what is off."""
+        """The structure for these settings; None for what is off."""
         return RawSampling(temperature, 1.0 if top_p is None else top_p, top_k or 0)
 
 
@@ -131,7 +131,7 @@ def layout() -> dict[str, int]:
 
 
 def layout_of(kernels: ctypes.PyDLL) -> dict[str, int]:
-    """The same of compiled kernels."""
+    """The layout (see `layout`) that compiled kernels report."""
     kernels.layout.restype, kernels.layout.argtypes = ctypes.c_char_p, [ctypes.c_int64, ctypes.c_void_p]
     found, number = dict[str, int](), ctypes.c_int64()
     while (name := kernels.layout(len(found), ctypes.byref(number))) is not None:

@@ -145,7 +145,7 @@ class RowsAlong:
         self._first = len(prompt.prefix) - 1
 
     def q_ahead(self, tokens: Sequence[int], prefix_length: int, most: int, sampling: Sampling) -> Iterator[Tensor]:
-        """As `ScoresAhead.score_ahead`."""
+        """q [L, V] of the first, second, ... token of a proposal, of up to `most`: `ScoresAhead.score_ahead`."""
         before = 1 if self.own else 2  # tokens from one that rows follow to the first that they are about
         most = min(most, len(self.ids) + self.own)
         self._read(tokens[: len(tokens) - before], most - self.own)

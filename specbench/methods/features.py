@@ -23,7 +23,7 @@ class Features:
     """The target's features of the first tokens of a text: what follows a rollback is read from here again."""
 
     def __init__(self, session: Session, tapped: bool, columns: Sequence[int] | None) -> None:
-        """Of tapped states, or else of the head's input; `columns`: which of their numbers, None for all.
+        """Gather tapped states, or else the head's input; `columns`: which of their numbers, None for all.
 
         Those of the prompt are kept now, before the target reads on.
         """

@@ -89,7 +89,7 @@ class HeadsDraft(FollowsTarget):
         return self.heads.logits(states_ND, which, self.target.project)
 
     def read(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
-        """The same of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together.
+        """Logits of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together.
 
         A proposal that the text's end makes short has the heads of a longer one, so that none is made ready for it.
         """
@@ -128,7 +128,7 @@ class BlockwiseSession(AtOnceSession):
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
-        """Those of heads 2, 3, ..."""
+        """Logits of heads 2, 3, ...; None where nothing is predicted."""
         state_1D, count = self._state(tokens), min(most, self.draft.heads.later)
         return None if state_1D is None or count == 0 else self._logits(state_1D, 0, count)
 

@@ -49,7 +49,7 @@ class Catalog:
 
     @property
     def heads(self) -> list[Head]:
-        """Those of finished runs."""
+        """The heads of finished runs."""
         return list(self._heads.values())
 
     def own_first(self) -> "Catalog":

@@ -6,7 +6,7 @@ AGAIN = "specbench results --again"  # measures them again
 
 
 def contended(run_ids: Sequence[str]) -> list[str]:
-    """Which runs are left out since the machine was contended, and the command that repeats them."""
+    """A note on runs that are left out since the machine was contended, and the command that repeats them."""
     if not run_ids:
         return []
     names = ", ".join(run_id.rpartition("-")[2] for run_id in run_ids)

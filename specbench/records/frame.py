@@ -184,7 +184,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each config and machine the record of the most processes, and of these the newest."""
+    """One record for each config and machine: that of the most processes, and of these the newest."""
     frame = frame.sort_values(["runs", "created"], kind="stable").drop_duplicates(CONFIG, keep="last")
     frame["where"] = _where(frame)
     return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)

@@ -62,7 +62,7 @@ class Speedups(TypedDict):
 
 
 class Repeated(TypedDict, total=False):
-    """With runs=N: how much the speedup differs between processes that measured the same prompts; absent otherwise.
+    """How much the speedup differs between processes that measured the same prompts, with runs=N; absent otherwise.
 
     `speedup_between` is where the spread between processes stands. The interval of a mean over N processes has
     speedup_between² / N as a part of its variance, relative to the speedup; a difference of two records has both parts.
@@ -75,7 +75,7 @@ class Repeated(TypedDict, total=False):
 
 
 class Stopped(TypedDict, total=False):
-    """With until=SHARE: the looks at the interval of the speedup; absent otherwise."""
+    """The looks at the interval of the speedup, with until=SHARE; absent otherwise."""
 
     until: Annotated[float, "half width at which the run stops, as a share of the speedup"]
     looks: Annotated[int, "looks that were taken"]
@@ -320,7 +320,7 @@ class Quality(TypedDict):
 
 
 class Vocabularies(TypedDict, total=False):
-    """Of a draft whose vocabulary differs from the target's; absent where they agree."""
+    """Overlap of the vocabularies of draft and target where they differ; absent where they agree."""
 
     vocabulary: Annotated[str, "tli: draft only shared tokens; slem: draft a string"]
     vocabulary_reason: Annotated[str, "why"]

@@ -23,13 +23,13 @@ class Share(TypedDict):
 
 
 class PositionShare(Share):
-    """Of the drafted tokens that were reached at a position, the share that was accepted."""
+    """The share that was accepted of the drafted tokens that were reached at a position."""
 
     position: Annotated[int, "from 1; of a tree its level"]
 
 
 class RankShare(Share):
-    """Of visits to a node with children, the share in which the child of this rank was accepted."""
+    """The share of visits to a node with children in which the child of this rank was accepted."""
 
     rank: Annotated[int, "from 1: the draft's likeliest child"]
     children: Annotated[str | None, "how the children were chosen (tree.children); null for those of a run"]

@@ -11,7 +11,7 @@ TIE = 0.01  # goodputs that differ by no more are equal: at a low load every can
 
 
 def best_at(rows: Sequence[LoadRow]) -> LoadRow:
-    """Of rows of one load the highest goodput, and within `TIE` of it the lowest median time per output token."""
+    """The row of lowest median time per output token, among rows of one load within `TIE` of the highest goodput."""
     highest = max(row["goodput"] for row in rows)
     return min(
         (row for row in rows if row["goodput"] >= (1 - TIE) * highest), key=lambda row: row["tpot_s"]["p50"]
@@ -19,7 +19,7 @@ def best_at(rows: Sequence[LoadRow]) -> LoadRow:
 
 
 def best_drafts(record: LoadDocument) -> list[tuple[LoadRow, LoadRow]]:
-    """Of each load the target alone, and the best draft and gamma."""
+    """The target alone, and the best draft and gamma, for each load."""
     found = []
     for rate in dict.fromkeys(row["rate"] for row in record["rows"]):
         here = [row for row in record["rows"] if row["rate"] == rate]

@@ -95,7 +95,7 @@ def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
 
 
 def overview(scored: Sequence[Cell]) -> Table:
-    """Which numbers are the paper's, which of them we have, and why the others are missing, a row for each list."""
+    """The paper's numbers, which of them we have, and why the others are missing, a row for each list."""
     rows = []
     for printed in paper()["score"]["lists"]:
         own = [
@@ -196,14 +196,14 @@ def _formulas(records: Records) -> Iterator[Cell]:
 
 
 def _measured(ours: Ours) -> Iterator[Cell]:
-    """Of Table 2: the measured speedups."""
+    """Cells of Table 2: the measured speedups."""
     for printed in paper()["table2"]["rows"]:
         found = ours.get(_key(printed), {})
         yield _measured_cell("2", _named(printed), "EMP", printed["empirical"], 1, found, "empirical")
 
 
 def _costs(ours: Ours) -> Iterator[Cell]:
-    """Of Table 4: EXP follows from the printed alpha and c, c is measured."""
+    """Cells of Table 4: EXP follows from the printed alpha and c, c is measured."""
     for printed in paper()["table2"]["rows"]:
         found = ours.get(_key(printed), {})
         yield _cell("4", _named(printed), "c", printed["c"], 2, found.get("c"), run_id=found.get("run_id"))

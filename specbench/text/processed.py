@@ -99,5 +99,5 @@ class ProcessedSession(Session):
         return self.session.source_states(layer)
 
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Session:
-        """Its logits are not processed: a draft of its own, at every q of which the target's completions are right."""
+        """The first layers, with raw logits: a draft, at every q of which the target's completions are right."""
         return self.session.shallow(layers, skipped)

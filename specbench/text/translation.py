@@ -43,7 +43,7 @@ class Overlap:
 
 
 class Translation:
-    """From the tokens of `target` to those of `draft`.
+    """The translation from the tokens of `target` to those of `draft`.
 
     Tokens are shared that spell the same bytes, and special tokens that are written the same; and the two ends of text,
     however they are written. The pairs are one to one, so that the draft's probability of a token is that of one token
@@ -168,7 +168,7 @@ class Translation:
         return found
 
     def _canonical(self, spelled: bytes) -> list[int]:
-        """As the draft's tokenizer has this text; what is no text as `continuation` has it."""
+        """Tokens of this text as the draft's tokenizer has it; what is no text as `continuation` has it."""
         try:
             return self.draft.continuation(spelled.decode())
         except UnicodeDecodeError:
@@ -232,7 +232,7 @@ class TranslatedModel(WrappedModel):
         return self.model.own_prompt(self.translation.prompt(prompt))
 
     def in_batch(self, rows: int) -> "TranslatedModel":
-        """The same, with room for `rows` sequences at a time."""
+        """This model with room for `rows` sequences at a time."""
         return TranslatedModel(self.model.in_batch(rows), self.translation)
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:

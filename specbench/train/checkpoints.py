@@ -1,4 +1,4 @@
-"""Which checkpoints of a training are whole: a kill or a full disk leaves part of one.
+"""Checkpoints of a training that are whole: a kill or a full disk leaves part of one.
 
 A checkpoint is whole if the digests written after it are those of its files.
 """

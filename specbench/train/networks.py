@@ -147,7 +147,7 @@ def parameter_count(model: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Size:
-    """As much of a tokenizer as the size of a network depends on."""
+    """The part of a tokenizer that the size of a network depends on."""
 
     number: int
     pad_token_id: int = 0

@@ -1,4 +1,4 @@
-"""Which recipe the training in a folder is of.
+"""The recipe of the training in a folder.
 
 Checkpoints, the fitted tokenizer and the target's completions are taken up again by the same recipe alone. Beside them
 lies its fingerprint: the values that change the training, and digests of the files that they name.
@@ -73,7 +73,7 @@ def _contents(recipe: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _digest_of_weights(folder: Path) -> str:
-    """Of the names, the sizes and both ends of the files of a model: reading all of a large one takes minutes."""
+    """Digest of the names, the sizes and both ends of a model's files: reading all of a large one takes minutes."""
     found = hashlib.sha256()
     for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
         if file.suffix not in WEIGHTS or file.name == FINGERPRINT:

@@ -65,7 +65,7 @@ class SizedTrainer(Seq2SeqTrainer):
 
 
 class DistillTrainer(SizedTrainer):
-    """The same, with a loss that asks the target, too; the mean α of the batches is logged beside the loss."""
+    """A `SizedTrainer` whose loss asks the target, too; the mean α of the batches is logged beside the loss."""
 
     def __init__(self, *args: Any, target: PreTrainedModel, kl_weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

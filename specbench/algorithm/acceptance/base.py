@@ -232,7 +232,7 @@ class ChainRule(ABC):
     numbers_beforehand: ClassVar[bool] = False
 
     def drafted_LV(self, q_LV: Tensor) -> Tensor:
-        """Of a lossless rule with its own alpha: rows d [L, V] with which alpha is the mean of sum_x p(x) d(x).
+        """Rows d [L, V] of a lossless rule with its own alpha, which is the mean of sum_x p(x) d(x).
 
         Given that token x follows, it was drafted and accepted with probability d(x).
         """

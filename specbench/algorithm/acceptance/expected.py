@@ -37,14 +37,14 @@ class Ranked(NamedTuple):
 
 
 def fixed(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
-    """Of the `most` likeliest tokens of q: each is accepted where a draw from p is that token."""
+    """Acceptance by rank of the `most` likeliest tokens of q: each is accepted where a draw from p is that token."""
     children_LK = q_LV.topk(min(most, q_LV.shape[-1]), dim=-1).indices
     accepted_LK = p_LV.gather(-1, children_LK)
     return _padded(accepted_LK, (children_LK == written_L1).to(p_LV.dtype), most)
 
 
 def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
-    """Of `most` independent draws from q, tested in rounds (Miao et al. 2024, "SpecInfer", Algorithm 2)."""
+    """Acceptance by rank of `most` independent draws from q, in rounds (Miao et al. 2024, "SpecInfer", Algorithm 2)."""
     return _in_rounds(p_LV, q_LV, written_L1, most, most, lambda law_LV, _: law_LV)
 
 
@@ -113,7 +113,7 @@ def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
 
 
 def k_sequential(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, children: int) -> Ranked:
-    """Of `children` independent draws from q, each tested on p itself by K-SEQ, whose scale rho depends on how many.
+    """Acceptance by rank under K-SEQ of `children` independent draws from q, each tested on p itself; rho depends on k.
 
     Child r is the accepted one with (1 - beta)^r beta. Sun et al. 2023, "SpecTr", Algorithm 3.
     """

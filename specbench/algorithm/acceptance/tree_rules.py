@@ -183,7 +183,7 @@ ROUNDS: dict[Children, type[Node]] = {
 
 
 def walk(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance, start: type[Node]) -> Verdict:
-    """From the root down to the first node without an accepted child, and a token from its residual."""
+    """Walk from the root to the first node without an accepted child, and draw a token from its residual."""
     path: list[int] = []
     node = ROOT
     while True:

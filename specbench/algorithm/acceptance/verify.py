@@ -1,4 +1,4 @@
-"""From the target's logits to a verdict; the only place with a shortcut for T = 0.
+"""The verdict from the target's logits; the only place with a shortcut for T = 0.
 
 At T = 0 a lossless rule compares one-hot rows, so its verdict only depends on whether a draft token is the argmax.
 `target_rows` then computes argmax tokens instead of rows, which on a CPU would cost as much as the rest of the
@@ -177,7 +177,7 @@ def verdict_on_host(
 
 
 def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
-    """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`.
+    """Decide which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`.
 
     A tree that is a chain gets the chain's verdict, on the same random numbers. Raises ValueError for a tree where the
     rule is for chains alone.

@@ -152,7 +152,7 @@ def acceptance_vector(texts: Sequence[Ranks], children: Children) -> AcceptanceB
 
 
 def k_seq_acceptance(texts: Sequence[Ranks], widths: Sequence[int]) -> list[list[float]]:
-    """The same under K-SEQ at each level of a tree whose nodes have `widths` children, on which P depends."""
+    """P[k] under K-SEQ at each level of a tree whose nodes have `widths` children, on which P depends."""
     levels = [*zip(*([text, *text.ahead] for text in texts if text.given), strict=False)]
     return [
         _share(levels[min(level, len(levels) - 1)], k_seq_of(width))

@@ -33,7 +33,7 @@ def rows_of(trace: Trace) -> list[int]:
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
-    """Of both modes of decoding; none of speculative decoding where its completions are `wrong`."""
+    """Throughput and latency in both modes; None for speculative decoding where its completions are `wrong`."""
     alone, ours = (_rates(prompts, mode) for mode in DECODING_MODES)
     return {
         "batch": batch,
@@ -141,7 +141,7 @@ def columns_of_part(prompt: PromptRecord, part: Literal["draft_s", "verify_s", "
 
 
 def columns_of_c(prompt: PromptRecord) -> tuple[float, ...]:
-    """Those of drafting, then the levels that were drafted, and in how many passes of a row."""
+    """Columns of drafting (`columns_of_part`), then the levels that were drafted, and in how many passes of a row."""
     passes = prompt["speculative"].passes
     return (*columns_of_part(prompt, "draft_s"), float(sum(map(levels, passes))), float(len(passes)))
 

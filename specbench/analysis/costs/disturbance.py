@@ -66,7 +66,7 @@ class Disturbance:
         return "; ".join(self.signs) or None
 
     def columns(self) -> Disturbed:
-        """Its columns in a record's summary."""
+        """Columns of a record's summary for the disturbance."""
         return {
             "disturbed": bool(self.signs),
             "disturbed_by": self.all_signs,

@@ -212,7 +212,7 @@ def start_of(length: int, tokens: int, number: int, cold: int = 0) -> int:
 
 
 def in_turn_of(count: int, number: int) -> int:
-    """Which of `count` things is in turn: each once in `count` numbers, and fewer numbers are spread evenly."""
+    """The index in turn among `count` things: each once in `count` numbers, and fewer numbers are spread evenly."""
     stride = max(1, round(GOLDEN * count))
     while math.gcd(stride, count) > 1:
         stride += 1
@@ -220,7 +220,7 @@ def in_turn_of(count: int, number: int) -> int:
 
 
 def text_of(texts: Sequence[WrittenText], number: int) -> int:
-    """Which of the completions round `number` visits.
+    """The index of the completion that round `number` visits.
 
     Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
     """

@@ -53,7 +53,7 @@ def differ(one: Slow, other: Slow) -> list[str]:
 
 
 def _share(timed: Iterable[tuple[object, float]]) -> float | None:
-    """Of what was timed, each with its kind: the share that took more than `OVER` medians of its kind."""
+    """The share of timings that took more than `OVER` medians of their kind; `timed` has each with its kind."""
     kinds = defaultdict[object, list[float]](list)
     for kind, seconds in timed:
         kinds[kind].append(seconds)

@@ -86,7 +86,7 @@ class Observed:
 
     @cached_property
     def cheap_named(self) -> Cheap:
-        """The same along the completions that the draft's tokens are known of."""
+        """What drafts that cost nothing name along the completions for which the draft's tokens are known."""
         return cheap([text.tokens for text in self.texts], self.groups)
 
     @property

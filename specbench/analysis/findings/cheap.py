@@ -14,7 +14,7 @@ LONGEST = 4  # tokens of a match
 
 @dataclass(frozen=True)
 class Cheap:
-    """Of each text, for each token: whether the draft names it."""
+    """Whether a unigram, a bigram and a lookup name the token: for each text, for each token."""
 
     unigram: list[list[bool]]
     bigram: list[list[bool]]

@@ -89,7 +89,7 @@ def _along(one: Pass) -> list[int]:
 
 
 def _starts(prompt: PromptRecord, greedy: bool) -> tuple[int, float, int]:
-    """Of the passes of a prompt: how many drafted, the beta that their first tokens have, how many accepted it.
+    """How many passes of a prompt drafted, the summed beta of their first tokens, and how many accepted these.
 
     Greedy completions are the target's own up to where rounding decides; beta is known there. Sampled completions are
     others, and each place has the mean beta.

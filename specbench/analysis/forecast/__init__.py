@@ -179,7 +179,7 @@ class ExpectedOfRows(NamedTuple):
 
 
 def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
-    """Of the mean pass over the rows of a batch, each of which has an alpha_b of its own and a completion that ends.
+    """Expected tokens of the mean pass over the rows of a batch, each with its own alpha_b and a completion that ends.
 
     Where no completion ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
     is convex.) A row counts for as many passes as its completion needs at its alpha_b, estimated by `alphas_of_rows`.

@@ -202,7 +202,7 @@ class Predictions:
         )
 
     def _resampled(self, key: Key) -> NDArray[np.float64]:
-        """Its speedup under one draw [S] of prompts and rounds after another: the rounds' few prices in turn."""
+        """Speedup of `key` under one draw [S] of prompts and rounds after another: the rounds' few prices in turn."""
         values_S = np.empty(len(self.weights_SP))
         for number, prices in enumerate(self.drawn):
             weights = self.weights_SP[number :: len(self.drawn)]

@@ -75,7 +75,7 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
 
 
 def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
-    """The same for a batch, whose rows have an alpha and an end each.
+    """Theorems 3.8 and 3.11 for a batch, whose rows have an alpha and an end each.
 
     c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
     fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
@@ -93,7 +93,7 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 
 
 def by_position(asked: Asked, costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for the room of each pass and the mean number of draft tokens.
+    """Predictions from the acceptance at each position, for the room of each pass and the mean number of draft tokens.
 
     Calibrated with the measured cost of these passes, since most of them may draft less than gamma. That is in-sample,
     a check of the decomposition and no forecast: `asked`, too, is counted over these passes, for a record has the
@@ -105,7 +105,7 @@ def by_position(asked: Asked, costs: PassCosts, summary: Counted) -> Predicted:
 
 
 def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> Predicted:
-    """The same for passes over trees of `depth` levels in the mean.
+    """Predictions for passes over trees of `depth` levels in the mean.
 
     `tokens` are expected along the target's own completions from the acceptance by rank.
     """

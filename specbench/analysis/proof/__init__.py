@@ -101,7 +101,7 @@ class Proof:
         return self.outside > 0 or any(test.failed for test in self.tests if test is not None)
 
     def columns(self) -> Proved:
-        """Its columns in a record's summary."""
+        """Columns of a record's summary for these tests."""
         pairs = [(None, None) if test is None else (test.z, test.p) for test in self.tests]
         (z, p), (z_draft, p_draft), (z2, p2), (z_order, p_order) = pairs
         return {

@@ -38,7 +38,7 @@ class Source:
 
     @staticmethod
     def of(session: Session, layer: int = -1) -> "Source | None":
-        """Of one of the target's decoder layers, -1 being the last; None of a target without a source."""
+        """The source of one of the target's decoder layers, -1 being the last; None for a target without a source."""
         states = session.source_states(layer)
         return None if states is None else Source(*states)
 

@@ -44,7 +44,7 @@ def make_invariant(model: StaticModel) -> str | None:
 
 
 def first_difference(model: StaticModel) -> str | None:
-    """Which rows of `model` depend on how many are read at once; None if all are equal to the bit.
+    """The rows of `model` that depend on how many are read at once, in words; None if all are equal to the bit.
 
     The result names the operation at fault if it is found.
     """
@@ -68,7 +68,7 @@ def first_difference(model: StaticModel) -> str | None:
 
 
 def _difference_in_tree(alone: StaticSession, together: StaticSession, tokens: list[int]) -> str | None:
-    """The same of a tree of `tokens`. Both sessions have read the same text."""
+    """The first difference between a tree of `tokens` and its paths. Both sessions have read the same text."""
     length = alone.length
     logits_NV = together.extend(tokens, PARENTS)
     for leaf in sorted({*range(len(PARENTS))} - {*PARENTS} - {SELECTED[-1]}) + SELECTED[-1:]:

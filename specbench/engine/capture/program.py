@@ -234,7 +234,7 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
 
 
 class Encoding:
-    """From source ids [1, S] to cross-attention keys and values, layer by layer: a captured graph, made ready."""
+    """A captured graph, made ready: from source ids [1, S] to cross-attention keys and values, layer by layer."""
 
     def __init__(self, graph: GraphModule, weights: PackedWeights, lowering: Lowering) -> None:
         parts = hoist(graph, [], with_constants=True)

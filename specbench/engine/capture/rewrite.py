@@ -141,7 +141,7 @@ def _product_as_linear(module: GraphModule) -> None:
 
 
 def _share_equal_nodes(module: GraphModule) -> None:
-    """Of equal operations only the first remains. What reads or writes a cache is left alone."""
+    """Keep only the first of equal operations. What reads or writes a cache is left alone."""
     seen: dict[Any, Node] = {}
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
@@ -219,7 +219,7 @@ def for_last_row(module: GraphModule) -> GraphModule:
 
 
 def _transpose_as_view(node: Node, count: int | str) -> None:
-    """With one token, swapping the axes of tokens (whose size was `count`) and heads moves no data."""
+    """Replace a swap of the axes of tokens (whose size was `count`) and heads, which moves no data with one token."""
     source = node.args[0]
     assert isinstance(source, Node)
     shape: Any = source.args[1] if source.target in VIEWS else None

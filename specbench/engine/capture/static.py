@@ -93,7 +93,7 @@ class StaticModel(EagerModel):
         self._prepare()
 
     def set_least_rows(self, rows: int) -> None:
-        """From now on a step reads at least so many rows; missing rows are padding."""
+        """Let each step from now on read at least so many rows; missing rows are padding."""
         if rows != self.rows:
             self.rows = rows
             self._forget_placed()

@@ -126,7 +126,7 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """See `Model.repeat`: a graph from the second completion on; the first one asks for it.
+        """Run `function`, from the second completion on as a graph; the first one asks for it (`Model.repeat`).
 
         What no graph can hold runs as it is.
         """
@@ -146,7 +146,7 @@ class CudaGraphModel(StaticModel):
         return found
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `Model`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
+        """Capture rollouts of a few of these numbers of steps: fewer steps are the beginning of more."""
         wanted = [] if self.report.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         stride = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
@@ -250,7 +250,7 @@ class CudaGraphSession(StaticSession):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
-        """See `Session.rollout`."""
+        """Draft `steps` tokens by one CUDA graph: `Session.rollout`."""
         captured = self.model.steps_of_rollout(choice, steps)
         if captured is None or len(tokens) not in FIRST_READS:
             return None

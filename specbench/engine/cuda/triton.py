@@ -14,7 +14,7 @@ SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # epsilon where no
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, epsilon: float | None) -> tuple[Tensor, Tensor]:
-    """See `fused.add_norm`."""
+    """x + y, and its RMS norm: `fused.add_norm` in one kernel."""
     x, y, width = x.contiguous(), y.contiguous(), x.shape[-1]
     whole, normed = empty_like(x), empty_like(x)
     _add_norm[(x.numel() // width,)](
@@ -26,7 +26,7 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, epsilon: float | None) -> tup
 def norm_linear(
     x: Tensor, y: Tensor, norm: Tensor, epsilon: float | None, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """See `fused.norm_linear`. Each program normalises the row again, which costs less than a launch."""
+    """x + y and a linear map of its RMS norm. Each program normalises the row again, which costs less than a launch."""
     x, y, width, outputs = x.contiguous(), y.contiguous(), x.shape[-1], len(weight)
     whole, made = empty_like(x), empty((*x.shape[:-1], outputs), dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(width)
@@ -39,7 +39,7 @@ def norm_linear(
 
 
 def write_pair(key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tensor, values: Tensor) -> None:
-    """See `kernels.write_pair`. The states may be parts of merged rows."""
+    """Write the newest keys and values into their buffers. The states may be parts of merged rows."""
     _, heads, count, channels = keys.shape
     _write_pair[(count, heads)](
         key_buffer, value_buffer, at, keys, values, channels, *key_buffer.stride()[1:], *value_buffer.stride()[1:],
@@ -52,7 +52,7 @@ def _least(x: Tensor, epsilon: float | None) -> float:
 
 
 def gated(activation: str, x: Tensor, gate: Tensor) -> Tensor:
-    """See `fused.gated`. `x` and `gate` may be parts of one merged row."""
+    """activation(x) times the gate: `fused.gated`. `x` and `gate` may be parts of one merged row."""
     width = x.shape[-1]
     rows_x, rows_gate = x.reshape(-1, width), gate.reshape(-1, width)
     made = empty(x.shape, dtype=x.dtype, device=x.device)

@@ -88,7 +88,7 @@ class KeyValueLayer(DynamicLayer):
         return tokens * sum(states.nbytes for states in held)
 
     def keep(self, nodes: Sequence[int], of: int) -> None:
-        """Of the last `of` tokens, the nodes of a tree, keep those of a path, in its order."""
+        """Keep the nodes of a path, in its order; the last `of` tokens are the nodes of the tree."""
         if not self.is_initialized:  # attention over another layer's keys
             return
         if list(nodes) != list(range(len(nodes))):
@@ -165,7 +165,7 @@ class RecurrentStates:
             self.held -= tokens
 
     def keep(self, nodes: Sequence[int], of: int) -> None:
-        """See `KeyValueLayer.keep`."""
+        """Keep the inputs and states of a path's nodes: `KeyValueLayer.keep`."""
         assert self._inputs is not None
         end, root = self._inputs.shape[-1] - of, self.held - of
         places = torch.tensor([*range(end), *(end + node for node in nodes)], device=self._inputs.device)
@@ -262,7 +262,7 @@ class HybridLayer(RecurrentLayer, KeyValueLayer, LinearAttentionAndFullAttention
 
 
 class HybridRows(RecurrentLayer, KeyValueRows, LinearAttentionAndFullAttentionLayer):
-    """The same of layers with both."""
+    """Hybrid layers of several sessions in one forward pass."""
 
     def __init__(self, rows: Sequence[HybridLayer], new: Sequence[Arrangement], slots: int) -> None:
         KeyValueRows.__init__(self, rows, new, slots)

@@ -188,11 +188,11 @@ class EagerModel(Model):
 
     @property
     def reads_at_once(self) -> bool:
-        """See `BatchableModel`: recurrent states are of sessions, and in no buffers."""
+        """Whether one run reads for several sessions: recurrent states are of sessions, and in no buffers."""
         return self.recurrence is not None
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """See `BatchableModel`; equal to rounding."""
+        """The logits of each of `reads` from one run; equal to those of single runs up to rounding."""
         if len(reads) == 1:
             return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
         return RecurrentSession.read_rows(self, reads)

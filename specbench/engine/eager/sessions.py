@@ -241,7 +241,7 @@ class EagerSession(NetworkSession):
         return logits_LV
 
     def _layout(self, tree: OpenTree, length: int, count: int) -> Layout | None:
-        """Of the newest `count` tokens or nodes after `length` tokens.
+        """The layout of the newest `count` tokens or nodes after `length` tokens.
 
         None for a chain, which the module arranges itself, with kernels that need no mask.
         """

@@ -95,12 +95,12 @@ class NativeModel(StaticModel):
 
     @property
     def reads_at_once(self) -> bool:
-        """See `BatchableModel`: where a step is one program, whose parts may be of any sequences."""
+        """Whether one run reads for several sessions: where a step is one program, with parts of any sequences."""
         return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
 
     @torch.inference_mode()
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """See `BatchableModel`."""
+        """The logits of each of `reads`, of different sessions, from one run."""
         step = self.program.several if any(len(read.tokens) > 1 for read in reads) else self.program.one
         calls = [cast(NativeSession, session).due(step, tokens, parents) for session, tokens, parents in reads]
         found = run_at_once(calls)
@@ -115,7 +115,7 @@ class NativeModel(StaticModel):
         return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
-        """See `Model.passes`."""
+        """Passes with `session` and `draft` in calls of the kernels; None where these cannot run them."""
         usual = self.lookups.pace.tokens
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end, usual)):
             return None

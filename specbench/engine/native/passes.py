@@ -23,7 +23,7 @@ MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an 
 
 
 class Pace:
-    """Of a model's completions: the passes of a call, and the most tokens so far.
+    """The pace of a model's completions: the passes of a call, and the most tokens so far.
 
     A call has as many as take 50 ms, for which Ctrl-C waits, but at least two.
     """
@@ -107,7 +107,7 @@ class Reader:
 
 
 class NativePasses:
-    """See `PassesInCalls`."""
+    """Passes over one text in calls of the kernels: `PassesInCalls`."""
 
     def __init__(
         self, target: ReadingSession, draft: ReadingSession | None, plan: PassPlan, tokens: Sequence[int], pace: Pace,
@@ -130,14 +130,14 @@ class NativePasses:
         )  # fmt: skip
 
     def run(self, length: int, generator: torch.Generator) -> list[DonePass]:
-        """See `PassesInCalls`."""
+        """Run the next passes after `length` tokens, at least one."""
         if not self._plan.choosing.draws:
             return self._several(length, None, self.most)
         numbers = self._numbers(self._plan.end - length, generator)
         return self._several(length, numbers, len(numbers.next_P1))
 
     def _numbers(self, left: int, generator: torch.Generator) -> PassNumbers:
-        """Those of the next passes, with `left` tokens to the end, in the order in which single passes draw them."""
+        """Random numbers of the next passes, with `left` tokens to the end, in the order of draws in single passes."""
         gamma, device, drawn = self._plan.gamma, generator.device, []
         if gamma == 0:
             next_P = uniforms(min(self.most, left), generator, device)
@@ -190,7 +190,7 @@ class NativePasses:
     def verify(
         self, tokens: list[int], drafted: list[int], q_GV: Tensor | None, asked: int, generator: torch.Generator
     ) -> DonePass:
-        """See `PassesInCalls`."""
+        """Verify the tokens `drafted` after `tokens`, in one call."""
         raw, plan, rows_GV, length, size = self._raw, self._plan, self._rows_GV, len(tokens), len(drafted)
         require_readable(drafted, plan.choosing.vocabulary_size)
         target, given = self._target.reader(plan.choosing, plan.gamma + 1, length + size), self._given

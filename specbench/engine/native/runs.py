@@ -59,7 +59,7 @@ class NativeRun:
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
 
     def writing(self, outside: int) -> "NativeRun":
-        """The same program with its results, which are `heads`, written into caches as soon as they are known.
+        """A copy of this program that writes its results, which are `heads`, into caches as soon as they are known.
 
         After its `outside` tensors it reads these caches and the slots of the rows in them.
         """
@@ -194,7 +194,7 @@ class Call:
         )
 
     def place(self, placed: "Placed") -> None:
-        """From the next run on, read what depends on the place in the text from there."""
+        """Read what depends on the place in the text from `placed`, from the next run on."""
         self.placed, part = placed, self.part
         part.placed, part.moved_count = placed.address, len(placed.held)
 

@@ -42,7 +42,7 @@ class NativeSession(StaticSession):
         self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
-        """As `StaticSession`; the usual run in fewer lines.
+        """Read `tokens` and return their logits; the usual run in fewer lines than in `StaticSession`.
 
         A step's weights push what Python uses out of the processor's caches, so that each line costs a multiple here.
         """
@@ -65,7 +65,7 @@ class NativeSession(StaticSession):
         self._calls, self._rollouts, self._readers = made.calls, made.rollouts, made.readers
 
     def _most_at_once(self, count: int, in_tree: bool, last_row: bool) -> int:
-        """As `StaticSession`; a long text in parts where our kernels read it, so that these need less room."""
+        """How many of `count` tokens or nodes one step reads; our kernels read a long text in parts, to save room."""
         most = super()._most_at_once(count, in_tree, last_row)
         return most if in_tree or (last_row and not self.model.reads_prompts) else min(most, PROMPT_ROWS)
 
@@ -213,7 +213,7 @@ class NativeSession(StaticSession):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
-        """See `Session.rollout`; a text that ends has no tokens after its end."""
+        """Draft `steps` tokens in one call: `Session.rollout`; a text that ends has no tokens after its end."""
         model, end = self.model, self.length + len(tokens) + steps - 1
         # Where a draft reads its states, these are to be kept.
         if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:

@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 
     @staticmethod
     def of(tensor: Tensor) -> "Sizes":
-        """Those of a tensor that begins with its texts and their tokens."""
+        """The sizes of a tensor that begins with its texts and their tokens."""
         texts, tokens = tensor.shape[:2]
         return Sizes(plain(texts), plain(tokens), plain(texts * tokens))
 

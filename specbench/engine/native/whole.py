@@ -34,7 +34,7 @@ class WholeStep:
             call.addresses[at] = tensor.data_ptr()
 
     def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
-        """Those of `inputs`, by number, that the program reads."""
+        """The `inputs`, by number, that the program reads."""
         held = [self.run.prepare(at, inputs[self._order[at]]) for at in self._read(inputs)]
         addresses = (ctypes.c_void_p * len(held))(*[tensor.data_ptr() for tensor in held])
         return Placed(ctypes.addressof(addresses), addresses, held)
@@ -44,7 +44,7 @@ class WholeStep:
 
     @property
     def ids(self) -> int:
-        """Which of the addresses is that of the tokens; -1 where it reads none."""
+        """The index of the tokens' address among all; -1 where the program reads none."""
         return self._order.index(0) if 0 in self._order else -1
 
 

@@ -1,4 +1,4 @@
-"""From a name in the config to weights in memory, and how many there are before they are loaded (without torch)."""
+"""Weights in memory from a name in the config, and how many there are before they are loaded (without torch)."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""From a name in the config to weights in memory: a local folder, a hub repository, or a model that ships.
+"""Weights in memory from a name in the config: a local folder, a hub repository, or a model that ships.
 
 Safe by default: safetensors first, a `.bin` only through torch's weights-only loader, no remote code.
 """

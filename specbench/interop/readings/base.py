@@ -42,12 +42,12 @@ class Tally:
 
     @classmethod
     def of_passes(cls, passes: Iterable[tuple[int, int]], where: str) -> "Tally":
-        """From (drafted, accepted) of each pass."""
+        """The tally of passes, from (drafted, accepted) of each."""
         return cls.of_histogram(Counter(passes), where)
 
     @classmethod
     def of_histogram(cls, found: Mapping[tuple[int, int], int], where: str) -> "Tally":
-        """From how many passes accepted n of gamma drafted tokens, by (gamma, n). Raises UserError where n > gamma."""
+        """The tally of how many passes accepted n of gamma tokens, by (gamma, n). Raises UserError where n > gamma."""
         histogram = {pair: count for pair, count in found.items() if pair[0] > 0 and count}
         for drafted, accepted in found:
             if accepted > drafted and found[drafted, accepted]:
@@ -134,7 +134,7 @@ def together(tallies: Sequence[Tally]) -> Tally:
 
 
 def gathered(tallies: Iterable[Tally]) -> Tally:
-    """As `together`, of any number of tallies, of which only a few are held."""
+    """All passes of any number of tallies, of which only a few are held at a time."""
     return together(list(_folded(tallies)))
 
 

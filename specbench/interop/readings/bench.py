@@ -132,7 +132,7 @@ def read_tensorrt(document: Document) -> Reading:
 
 
 def _tally(accepted: int, drafted: int, passes: int, rates: list[float], where: str, rounding: float) -> Tally:
-    """From sums and rates by position of all passes; rates that do not add up to the sums are left out."""
+    """The tally of sums and rates by position of all passes; rates that do not add up to the sums are left out."""
     at_position = [round(rate * passes) for rate in rates]
     if abs(sum(at_position) - accepted) > len(rates) * (passes * rounding + 0.5 * (rounding > 0)):
         at_position = []

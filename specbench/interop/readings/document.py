@@ -91,7 +91,7 @@ class Document:
 
     @property
     def lines(self) -> Iterator[str]:
-        """Its lines. A line that is not UTF-8 is read as Latin-1. Raises UserError if a line is too long."""
+        """The text's lines. A line that is not UTF-8 is read as Latin-1. Raises UserError if a line is too long."""
         rest = b""
         for piece in self._pieces():
             *whole, rest = (rest + piece).split(b"\n")
@@ -107,7 +107,7 @@ class Document:
 
     @property
     def values(self) -> Iterator[Value]:
-        """Its JSON objects: one for the whole file, those of its list, or one a line.
+        """The text's JSON objects: one for the whole file, those of its list, or one a line.
 
         Raises UserError if the text ends in the middle of an object, or nests too deeply.
         """

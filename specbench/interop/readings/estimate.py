@@ -275,7 +275,7 @@ def alpha_of(mean: float, gamma: float) -> float:
 
 
 def _variance(alpha: float, gamma: float) -> float:
-    """Of the accepted tokens of a pass of `gamma`, rounded: E n^2 = sum over i of (2i - 1) alpha^i."""
+    """Variance of the accepted tokens of a pass of `gamma`, rounded: E n^2 = sum over i of (2i - 1) alpha^i."""
     places = range(1, max(1, round(gamma)) + 1)
     mean = sum(alpha**place for place in places)
     return max(0.0, sum((2 * place - 1) * alpha**place for place in places) - mean**2)

@@ -46,7 +46,7 @@ CHAINS = ("eagle", "eagle3", "draft_model")  # a shorter draft is the beginning 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Of a run at one gamma: the probability that the first, the first two, ... drafted tokens are all accepted."""
+    """Acceptance in a run at one gamma: the probability that the first, first two, ... tokens are all accepted."""
 
     marginal: Sequence[float]
 

@@ -183,7 +183,7 @@ def _positions(rest: str) -> list[float]:
 
 
 def _tally(accepted: int, drafted: int, mean: float | None, rates: list[float], where: str) -> Tally:
-    """Of a line: the passes from the finer of its two rounded means."""
+    """The tally of a line, with the passes from the finer of its two rounded means."""
     if accepted > drafted:
         raise contradiction(where, accepted, drafted)
     total = sum(rates)

@@ -48,12 +48,12 @@ class OpenAIServer:
         self._compared = False  # gamma with what the server counts
 
     def time_steps(self, begun: Prompt, tokens: int) -> list[float]:
-        """As the protocol says; the steps after the first have the same time, which is their mean."""
+        """Seconds of each step without a draft; the steps after the first have the same time, which is their mean."""
         first, rest, more = self._beyond_first(self.plain, begun, tokens)
         return [first] + ([rest / more] * more if more else [])
 
     def time_verifications(self, begun: Prompt, gamma: int, tokens: int) -> list[Timed]:
-        """As the protocol says, except that all of a pass is in `verify_s`: it includes drafting and the rest.
+        """The parts of each pass, all of it in `verify_s`, which includes drafting and the rest.
 
         The first pass has drafted nothing; all others have the same time, and their drafted and accepted tokens add up
         to the counts.
@@ -180,5 +180,5 @@ class OpenAIServer:
 
 
 def _share(total: int, parts: int, number: int) -> int:
-    """Of `total` in `parts` whole numbers as even as can be, that of this number."""
+    """Part `number` of `total`, split into `parts` whole numbers as even as can be."""
     return total * (number + 1) // parts - total * number // parts

@@ -51,7 +51,7 @@ class BlockEntries:
 
 
 class ScoredBlocks(BlockEntries):
-    """The same over a session of the modules, which also runs blocks at many places of a text at once."""
+    """The context of one text, over a session of the modules, which also runs blocks at many places of it at once."""
 
     session: EagerEntries
 

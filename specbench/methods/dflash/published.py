@@ -97,7 +97,7 @@ def _our_name(name: str) -> str:
 
 
 def _own_rows(tensors: dict[str, Tensor], network: Any) -> tuple[str, ...]:
-    """Of embeddings and head those that are not the target's; copies, which are large, are taken out of `tensors`."""
+    """Names of embeddings and head that are not the target's; copies, which are large, are taken out of `tensors`."""
     own = []
     for name, module in (
         ("embed_tokens", network.get_input_embeddings()),

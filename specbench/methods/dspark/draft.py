@@ -86,7 +86,7 @@ class MarkovSession(BlockSession):
 
 
 class DsparkBuilder(BlockBuilder):
-    """The same for DSpark's weights."""
+    """DSpark's weights, of our own recipes or a published checkpoint."""
 
     draft: DsparkConfig
 

@@ -41,7 +41,7 @@ class EagleEntries:
         return self.draft_nodes(states_1D, [token], [self.session.nodes - 1])
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
+        """Continue with nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
         self.session.grow(tokens, parents)
         return self._predict("draft", states_LD, tokens)
 

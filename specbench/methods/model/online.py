@@ -60,7 +60,7 @@ class OnlineDraft(ModelDraft):
         return OnlineSession(self, prompt, sampling)
 
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
-        """See `Draft.learn`."""
+        """Store the draft's rejections in `completion`, and update the weights when due."""
         session, self.at_work = self.at_work, None
         self._prompts += 1
         rejected = 0
@@ -93,7 +93,7 @@ class OnlineSession(ModelDraftSession):
         return super().proposing(tokens, gamma, generator)
 
     def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
-        """See `DraftSession.after_verification`."""
+        """Record the target's logits where a token was rejected, or at every token, from `position` on."""
         self.rejected += rejected
         size = len(logits_LV)
         first = (size - rejected) if self.draft.rejected_only else 0

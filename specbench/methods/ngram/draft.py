@@ -70,7 +70,7 @@ class NgramDraft(Draft):
     def draw_next(
         self, before: Sequence[int], sampling: Sampling, generator: torch.Generator
     ) -> tuple[int, Tensor | None]:
-        """As `sampling.draw_next`: at T = 0 the token comes from a table, and no row is made."""
+        """One token that follows, and its row; at T = 0 the token comes from a table, and no row is made."""
         if sampling.temperature == 0:
             return self.best(before), None
         row_1V = self.row(before, sampling)

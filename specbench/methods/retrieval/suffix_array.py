@@ -156,7 +156,7 @@ class GrowingStore:
         self._texts, self._parts, self.grown = [], [self.index], 0
 
     def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:
-        """As `SuffixIndex.follower`: of the longest run found in either, counted over both."""
+        """The token that followed the longest run found in either part, counted over both, and that run's length."""
         found = [(part, *part.longest_run(context, longest, known)) for part in self._parts]
         length = max(of_part for _, _, of_part in found)
         if length == 0:
@@ -169,11 +169,11 @@ class GrowingStore:
         return min(counts, key=lambda token: (-counts[token], token)), length
 
     def longest(self, context: Sequence[int], longest: int) -> int:
-        """As `SuffixIndex.longest`, in either."""
+        """The length of the longest run found in either part."""
         return max(part.longest(context, longest) for part in self._parts)
 
     def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
-        """As `SuffixIndex.places`; the texts that were added stand after the corpus."""
+        """Where the followers stand (`SuffixIndex.places`); the texts that were added stand after the corpus."""
         merged: dict[int, list[int]] = {}
         first = 0
         for part in self._parts:

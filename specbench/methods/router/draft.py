@@ -1,4 +1,4 @@
-"""Of two drafts one proposes in each pass: a copy if enough tokens match, else a model.
+"""Two drafts, one of which proposes in each pass: a copy if enough tokens match, else a model.
 
 Engines copy if a lookup finds anything and run a model otherwise (vLLM, "ngram-eagle"). Here the first draft proposes
 if at least `least_match` tokens match (`by=match`), or if it has the higher expected tokens a pass for its price

@@ -29,7 +29,7 @@ class LayerSkipConfig(DraftConfig):
     scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
-        """Of many sublayers how many there are, and a digest of which: labels are parts of file names."""
+        """The skipped sublayers, or their number and a digest where they are many: labels are parts of file names."""
         if len(self.skip) <= MOST_NAMED:
             return "-".join([self.kind, *self.skip])
         digest = sha256(",".join(sorted(self.skip)).encode()).hexdigest()[:4]

@@ -101,7 +101,7 @@ def _all_drafts(axes: Axes, records: Records, value: str, predicted: str, label:
 
 
 def _best_calibrated(frame: pd.DataFrame, records: Records) -> list[float]:
-    """Of each record's pair the γ that was run with the highest calibrated speedup."""
+    """The γ that was run with the highest calibrated speedup, for the pair of each record."""
     runs = records.chains[records.chains["gamma"].notna() & records.chains["speedup_calibrated"].notna()]
     best = runs.sort_values("speedup_calibrated").drop_duplicates([*PAIR, "accept"], keep="last")
     of_pair = {
@@ -206,7 +206,7 @@ def figure3(records: Records) -> Drawn:
 
 
 def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
-    """Of each pair with several gammas the fastest, with the range of gammas whose interval reaches its speedup."""
+    """The fastest run of each pair with several gammas, and the range of gammas whose interval reaches its speedup."""
     frame = one_sample(neural(frame)).dropna(subset=["speedup_measured", "speedup_high", "c"])
     rows = []
     for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False):

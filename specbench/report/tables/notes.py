@@ -156,7 +156,7 @@ def of_passes(used: pd.DataFrame) -> list[str]:
 
 
 def of_processes(used: pd.DataFrame) -> list[str]:
-    """Of how many records the intervals hold within one process only."""
+    """A note on how many records have intervals that hold within one process only."""
     single = int((used["runs"] == 1).sum()) if "runs" in used else 0
     if not single:
         return []

@@ -1,4 +1,4 @@
-"""Which rows of a table a page shows: all of the paper's, ours beside them, and a few of the others.
+"""Rows of a table that a page shows: all of the paper's, ours beside them, and a few of the others.
 
 A page is read; the CSV has every row. The others that are shown are those of the most prompts and of these the newest,
 whatever their speed, so that the choice favours no draft.
@@ -31,7 +31,7 @@ def shorter(
 
 
 def of_rows(used: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
-    """Of the records `used` in a table those of `rows`."""
+    """The records of `rows`, among the records `used` in a table."""
     shown = {row.get(name) for row in rows for name in RUN_IDS}
     return used[used["run_id"].isin(shown)]
 

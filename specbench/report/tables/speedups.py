@@ -156,7 +156,7 @@ def _others(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair and machine the fastest of the records over the most prompts, a record a gamma."""
+    """The fastest record of each pair and machine, among its records over the most prompts, one for each gamma."""
     timed = frame.dropna(subset="speedup_measured")
     return choose(timed, [*PAIR, "top_k", "top_p", *MACHINE], SIZE_THEN_SPEED).sort_values(PAIR, kind="stable")
 

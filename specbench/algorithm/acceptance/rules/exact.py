@@ -68,7 +68,7 @@ class AcceptExact(ChainRule):
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
 
     def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
-        """As `decide`, with the same random numbers, in one call of the C kernels where they read p and q."""
+        """Verify a chain with the random numbers of `decide`, in one call of the C kernels where they read p and q."""
         if not kernels.are_verified(p_GV, proposal.q_GV):
             return super().on_chain(p_GV, proposal, generator)
         uniform_G = torch.rand(max(proposal.asked, proposal.size), generator=generator)

@@ -34,7 +34,7 @@ class KSeqConfig(RuleConfig):
     on_chain: ClassVar[str | None] = "exact"
 
     def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
-        """Its scale depends on k, the number of independent draws from one q."""
+        """Raise UserError unless a tree's children are independent draws from one q: the scale depends on how many."""
         if tree.shape == "none":  # what it is on a chain says `on_chain`
             return
         if tree.shape != "widths" or tree.children != "replaced":

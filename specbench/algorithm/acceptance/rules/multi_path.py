@@ -43,7 +43,7 @@ class MultiPathConfig(RuleConfig):
     on_chain: ClassVar[str | None] = "block"
 
     def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
-        """Its paths are independent draws from one q."""
+        """Raise UserError unless a tree's paths are independent draws from one q."""
         if tree.shape == "none":  # what it is on a chain says `on_chain`
             return
         is_else = tree.shape != "widths" or tree.size is not None or any(width > 1 for width in (tree.widths or ())[1:])
