@@ -16,6 +16,7 @@ from specbench.analysis.findings.observed import has_network, named_in_passes
 from specbench.analysis.findings.places import cliff_of
 from specbench.cli import main
 from specbench.records import store
+from specbench.records.decoded import Pass
 
 PROMPTS, LENGTH, WORDS = 12, 60, 200
 RIGHT = {"early-exit-1": ["shifted", "weights"], "early-exit-2": ["shifted"]}  # which repeat what they read
@@ -132,11 +133,10 @@ def test_cheap_drafts_by_hand() -> None:
 
 
 def test_what_passes_tell_of_the_draft() -> None:
-    chain = {"drafted": 3, "accepted": 1, "emitted": 2, "tokens": [4, 5, 6]}
-    full = {"drafted": 2, "accepted": 2, "emitted": 3, "tokens": [7, 8]}
-    tree = {"drafted": 3, "accepted": 1, "emitted": 2, "tokens": [4, 5, 6], "parents": [-1, -1, 1], "path": [1]}
-    assert named_in_passes([chain, full], 5) == [4, 5, 7, 8, None]  # type: ignore[list-item]
-    assert named_in_passes([tree], 2) == [4, 6]  # type: ignore[list-item]
+    chain, full = Pass(3, 1, 2, 0.1, 0.1, 0.0, [4, 5, 6]), Pass(2, 2, 3, 0.1, 0.1, 0.0, [7, 8])
+    tree = Pass(3, 1, 2, 0.1, 0.1, 0.0, [4, 5, 6], parents=[-1, -1, 1], path=[1])
+    assert named_in_passes([chain, full], 5) == [4, 5, 7, 8, None]
+    assert named_in_passes([tree], 2) == [4, 6]
     assert has_network({"kind": "eagle"}) and not has_network({"kind": "lookup"})
     assert has_network({"kind": "cascade", "via": {"kind": "model", "inner": {"kind": "bigram"}}})
 
