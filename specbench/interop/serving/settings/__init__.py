@@ -8,6 +8,7 @@ from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
 from specbench.interop.serving.settings.engines import EAGLE, ENGINES, NotExpressible, Recommended, Span, Weights
+from specbench.recorded import to_json
 from specbench.records.schema import Row
 
 SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
@@ -51,6 +52,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
         "engine": engine, "checked": known.checked, "page": known.page, "candidate": None, "gamma": None,
         "estimated": None, "command": "", "settings": {}, "file": None, "notes": [], "refused": [],
     }  # fmt: skip
+    document = to_json(document)  # as it is saved, also where it was just made
     try:
         for row in document["rows"]:
             wanted = recommended(document, row, schedule)
@@ -64,7 +66,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
                 found["refused"] = list(dict.fromkeys([*found["refused"], f"{row['candidate']}: {reason}"]))
                 continue
             found |= {
-                "candidate": row["candidate"], "gamma": row["gamma"], "estimated": row["estimated"].value,
+                "candidate": row["candidate"], "gamma": row["gamma"], "estimated": row["estimated"]["value"],
                 "command": settings.command, "settings": settings.values, "notes": list(settings.notes),
                 "file": None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]},
             }  # fmt: skip
