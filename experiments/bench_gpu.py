@@ -72,7 +72,7 @@ ROWS = (
     "data.path=[specbench/shipped/data/ende-mini-train.jsonl.gz] '~data.keep.src' '~data.join.src' "
     "data.join_related=false data.passages.path=[specbench/shipped/data/sum-mini-train.jsonl.gz]"
 )
-SHORT = "limit=8 max_new_tokens=64 repeats=1 simulate.alpha=0.75"
+SHORT = "limit=8 max_new_tokens=64 repeats=1"
 PARTS = {
     "tests": "pytest -q -p no:cacheprovider -m gpu tests/test_engines.py tests/test_invariant.py tests/test_fused.py",
     "pair": "bench target=t5-mini draft=t5-nano limit=8 repeats=3 {here}",

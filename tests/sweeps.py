@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specbench.analysis.costs.disturbance import Disturbance
+from specbench.recorded import to_json
 from specbench.records import store
 
 RUNS = int(os.environ.get("SPECBENCH_SWEEP_RUNS", "30"))
@@ -58,7 +59,7 @@ def comparable(results: Path) -> dict[str, Any]:
 
 
 def records(results: Path) -> list[dict[str, Any]]:
-    return [store.read(file) for file in store.runs_folder(results).glob("*.json")]
+    return [to_json(store.read(file)) for file in store.runs_folder(results).glob("*.json")]
 
 
 def finished_prompts(results: Path) -> dict[tuple[str, int], str]:

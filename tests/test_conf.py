@@ -139,7 +139,7 @@ WRONG = {
     "tree=widths draft=lookup tree.children=replaced": "tree.children=replaced: draft=lookup does not draw its tokens",
     "tree=widths draft=cascade draft@draft.inner=random": "tree=widths: draft=cascade-random-t5-nano: the tree is the",
     "draft=merged": "draft=merged: several drafts make a tree together, and no chain; pick one, such as tree=widths",
-    "draft=cascade draft@draft.inner=null": "draft@draft.inner=null: is picked by its name; 'specbench list'",
+    "draft=cascade draft@draft.inner=null": "draft@draft.inner=null: is picked by its name; 'specbench list draft'",
     "tree=widths draft=merged draft.second=null": "draft.second is not set: at least two drafts are merged; give",
     "tree=widths draft=merged draft@draft.second=random": "draft.second=random: random makes no trees; give",
     "tree=widths draft=merged draft@draft.third=merged": "draft.third=merged-t5-nano-bigram: merge its drafts",

@@ -14,6 +14,7 @@ from specbench.analysis.acceptance.strata import range_of
 from specbench.analysis.profile import profile_of_runs, profile_of_scores
 from specbench.cli import main
 from specbench.errors import UserError
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.documents import write_document
 from specbench.records.json_schema import json_schema
@@ -174,7 +175,7 @@ def test_equal_prompts_are_named_and_count_once(tmp_path: Path) -> None:
     prompts = [prompt | {"prompt": f"{number}"} for number, prompt in enumerate(record["prompts"])]
     once, thrice = (profile_of_runs([record | {"prompts": prompts * times}])["tasks"][0] for times in (1, 3))
     for key in ("alpha", "by_position", "by_rank", "by_place", "by_context", "gamma_by_context"):
-        assert bounds(thrice[key]) == bounds(once[key]), key
+        assert bounds(to_json(thrice[key])) == bounds(to_json(once[key])), key
     said = f"EQUAL PROMPTS: {3 * len(prompts)} prompts, {len(prompts)} of them different"
     assert [said in line for line in thrice["missing"]].count(True) == 1 and not any(said in m for m in once["missing"])
 

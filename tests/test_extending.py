@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft, DraftSession, require_base
-from specbench.config.draft import DraftConfig
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule
 from specbench.errors import UserError
@@ -171,10 +169,3 @@ def test_a_class_without_the_base_class_is_refused_by_name() -> None:
         )  # fmt: skip
     with pytest.raises(UserError, match="^draft: Bare must extend specbench.algorithm.draft.Draft, which has"):
         require_base(Bare(), Draft, "draft")
-
-
-def test_a_kind_of_another_package_may_use_the_former_names_of_flags() -> None:
-    class Older(DraftConfig):
-        finds: ClassVar[bool] = True
-
-    assert Older.found_in_text and not DraftConfig.found_in_text and not Older.inside_target

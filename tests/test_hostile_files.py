@@ -41,6 +41,7 @@ from specbench.interop.certify import read_outputs
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.forced import read_golden
 from specbench.interop.serving.completions import Completions
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.alpha_document import KeptAlphaDocument
 from specbench.records.alphas import betas, find_scored
@@ -54,7 +55,7 @@ from specbench.tasks.rows import messages_of, read_rows
 from specbench.text.vocabulary import Vocabulary
 
 FILES = int(os.environ.get("SPECBENCH_FILES", "2000"))
-RECORD = record(prompts=1)
+RECORD = to_json(record(prompts=1))
 RECORD["pieces"] = dict(list(RECORD["pieces"].items())[:2])
 PROMPT = RECORD["prompts"][0]
 INTERVAL = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -270,7 +271,7 @@ READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[
     "record": (of_record, lambda draw: head_and_rest(damaged(RECORD, draw))),
     "catalog": (of_catalog, lambda draw: head_and_rest(damaged({**RECORD, "run_id": "bad"}, draw))),
     "journal": (of_journal, lines(STEP | {"part": RECORD["processes"][0]}, STEP | {"prompt": PROMPT})),
-    "baseline": (of_baseline, lines(measurement(RECORD), measurement(RECORD))),
+    "baseline": (of_baseline, lines(measurement(record(prompts=1)), measurement(record(prompts=1)))),
     "document": (of_document, one(ALPHA)),
     "sweep": (of_sweep, lines({"code": 0, "keys": ["a=1"], "run_id": "r"}, {"code": 1, "keys": [], "error": "x"})),
     "rows": (of_rows, lines(*PROMPTS)),
@@ -316,7 +317,7 @@ def test_right_files_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     of_journal((json_text(STEP | {"prompt": PROMPT}) + "\n").encode(), tmp_path, draw)
     (tmp_path / "r.json").write_text(head_and_rest(RECORD))
     assert store.read(tmp_path / "r.json")["run_id"] == store.read_head(tmp_path / "r.json").run_id
-    of_baseline(json.dumps(measurement(RECORD)).encode(), tmp_path, draw)
+    of_baseline(json.dumps(measurement(record(prompts=1))).encode(), tmp_path, draw)
     (tmp_path / "a.json").write_text(json_text(ALPHA))
     assert len(list(betas(find_scored(tmp_path, str(tmp_path / "a.json"))))) == 1  # type: ignore[arg-type]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, PROMPTS)))

@@ -15,6 +15,7 @@ from made_records import make, record
 from specbench.border import Unreadable
 from specbench.cli import main
 from specbench.interop.readings.document import Document
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.measurements import add_to_history
 from specbench.tasks.rows import read_rows
@@ -89,7 +90,7 @@ def test_no_verb_ends_in_a_traceback(verb: str, tmp_path: Path, capfd: Capture) 
     file = store.record_file(tmp_path, "bad")
     words = [{"GOOD": good, "FILE": str(tmp_path / "b.jsonl")}.get(word, word) for word in VERBS[verb]]
     assert main(["compare", "--baseline", str(tmp_path / "b.jsonl"), "--write", "--results", str(tmp_path)]) == 0
-    right = record(gamma=5, prompts=2) | {"run_id": "bad", "schema_version": 2}
+    right = to_json(record(gamma=5, prompts=2)) | {"run_id": "bad", "schema_version": 2}
     for number in range(20):
         draw = random.Random(f"{verb} {number}")
         head = {key: right[key] for key in store.HEAD}

@@ -25,6 +25,7 @@ from specbench.experiment.machine import Machine, Nvml, Smi, memory_speed, reaso
 from specbench.experiment.memory import bytes_held
 from specbench.experiment.meter import Meter, spent, zones
 from specbench.records import store
+from specbench.records.decoded import Trace
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
 
@@ -233,7 +234,7 @@ def test_energy_and_the_peak_are_read_around_a_decoding(tmp_path: Path) -> None:
 def test_energy_of_a_token_needs_every_prompt() -> None:
     def prompt(joules: float | None) -> Any:
         used = {} if joules is None else {"used": {way: {"joules": joules} for way in ("baseline", "speculative")}}
-        return {"baseline": {"tokens": [1, 2]}, "speculative": {"tokens": [1, 2, 3, 4]}} | used
+        return {"baseline": Trace([1, 2], 0.1, 0.1), "speculative": Trace([1, 2, 3, 4], 0.1, 0.1)} | used
 
     assert energy([prompt(2.0), prompt(4.0)]) == {"joules_per_token": 0.75, "joules_per_token_baseline": 1.5}
     assert energy([prompt(2.0), prompt(None)]) == {"joules_per_token": None, "joules_per_token_baseline": None}

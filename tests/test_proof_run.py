@@ -21,6 +21,7 @@ from specbench.report.remarks import remarks
 from specbench.report.summary_text import brief
 from specbench.report.summary_text import rows as summary_rows
 from specbench.report.tables.speedups import table2
+from specbench.stats import Interval
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -133,7 +134,7 @@ def test_a_run_of_some_size_is_proved_and_a_failed_one_needs_no_more_prompts() -
 
 
 def test_a_recommendation_says_which_of_its_runs_are_not_proved(capfd: Capture) -> None:
-    row = {"estimated": {"value": 1.5, "low": 1.4, "high": 1.6}, "candidate": "bigram", "gamma": 3, "measured": 1.4,
+    row = {"estimated": Interval(1.5, 1.4, 1.6), "candidate": "bigram", "gamma": 3, "measured": 1.4,
            "measured_low": 1.3, "measured_high": 1.5, "off": 0.07, "run_id": "a-run", "reused": False,
            "disturbed_by": None, "unproved": "underpowered: 20 prompts are needed"}  # fmt: skip
     draw({"target": "t", "task": "k", "temperature": 1.0, "dtype": "float32", "hardware": "a CPU", "rows": [],

@@ -10,6 +10,7 @@ from made_records import record
 
 from specbench.cli import main
 from specbench.errors import MachineError
+from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import SCHEMA_VERSION
@@ -21,7 +22,7 @@ RECORD["prompts"][0]["prompt"] = "x\ny"
 
 def test_a_record_is_plain_json_with_its_summary_on_the_first_line(tmp_path: Path) -> None:
     file = store.write(tmp_path, RECORD)
-    assert json.loads(file.read_text()) == {"schema_version": SCHEMA_VERSION, **RECORD, "complete": True}
+    assert json.loads(file.read_text()) == {"schema_version": SCHEMA_VERSION, **to_json(RECORD), "complete": True}
     assert store.read_head(file).row == {"run_id": "a-b-T0", **RECORD["summary"]}
     assert Catalog(tmp_path).rows() == [store.read_head(file).row]
     assert [path.name for path in file.parent.iterdir()] == ["a-b-T0.json"]

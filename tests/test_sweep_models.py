@@ -102,7 +102,7 @@ def test_memory_and_time_are_said_before_the_first_job(
     capfd.readouterr()
     assert main(command(folders, tmp_path, "sweep", *keys, "gamma=1,2,3")) == 0
     first, *_ = capfd.readouterr().err.splitlines()
-    assert first.startswith("3 jobs, 1 of them done; the largest needs ") and " MB for its weights" in first
+    assert first.startswith("3 jobs, 1 of them done; the largest needs ") and "B for its weights" in first
     assert "one after the other about " in first
 
 

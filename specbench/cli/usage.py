@@ -138,8 +138,12 @@ def _kind_of(draft: str, folders: Sequence[Path]) -> str:
         if (file := folder / "draft" / f"{draft}.yaml").is_file():
             content = read_choice(file, "draft") if folder in folders else yaml.safe_load(file.read_text("utf-8"))
             return str(content.get("kind", ModelDraftConfig.kind))
-    if draft in DRAFT_KINDS or draft in held("draft") or "/" in draft:
-        return draft if draft in DRAFT_KINDS else ModelDraftConfig.kind
+    if draft in DRAFT_KINDS:
+        return draft
+    if (choice := held("draft").get(draft)) is not None:
+        return str(choice.content.get("kind", ModelDraftConfig.kind))
+    if "/" in draft:
+        return ModelDraftConfig.kind
     raise UserError(no_such_choice("draft", draft, choice_names("draft")))
 
 
