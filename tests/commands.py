@@ -236,7 +236,7 @@ def _commands_in(text: str) -> Iterator[str]:
         if verb in VERBS:
             if len(words) > 1:
                 line = " ".join(["specbench", *words])
-                if not re.search(r"(experiment|recipe)=NAME", line):  # a pattern, not a command
+                if not re.search(r"(experiment|recipe|target|draft)=NAME\b", line):  # a pattern, not a command
                     yield line
         elif words and not PLACE.fullmatch(verb):
             assert verb in PROSE or not verb.isalpha() or verb.isupper(), f"{verb} is no verb of specbench: {text}"

@@ -271,7 +271,8 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
     draft = {"kind": "model", "path": "/weights/small", "hub": None, "revision": None, "shipped": None, "name": "d"}
     sampling = {"temperature": 0.0, "top_k": None, "top_p": None}
     record = {
-        "load_id": "x", "rows": [{"candidate": "none", "goodput": 4.0}, {"candidate": "d", "goodput": 6.0}],
+        "schema_version": 2, "load_id": "x",
+        "rows": [{"candidate": "none", "goodput": 4.0}, {"candidate": "d", "goodput": 6.0}],
         "alpha_rows": [{"draft": "d", "accept": "exact", "candidate": "d"}],
         "configs": [{"target": {**draft, "path": "/weights/large"}, "draft": draft, "sampling": sampling}],
         "best": [{"candidate": "d"}],

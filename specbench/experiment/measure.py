@@ -231,7 +231,15 @@ def speculative_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[],
 
 def copying(parts: Parts, mode: DecodingMode, decode: Callable[[], T]) -> Callable[[], T]:
     """`decode`, with the beginnings that this kind of decoding has read before."""
-    return decode if parts.shared is None else parts.shared.copying(mode, decode)
+    shared = parts.shared
+    if shared is None:
+        return decode
+
+    def decoded() -> T:
+        with shared.copied(mode):
+            return decode()
+
+    return decoded
 
 
 def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:

@@ -4,16 +4,13 @@ Target alone and speculative decoding copy from caches of their own, so that nei
 both read the first of these prompts as a whole. A check and a warm-up have none, or caches of their own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from specbench.engine.beginnings import Beginnings
 from specbench.engine.session import Model, Prompt, innermost
 from specbench.records.schema import DecodingMode
 from specbench.tasks import Example
-
-T = TypeVar("T")
 
 
 class SharedBeginnings:
@@ -52,12 +49,3 @@ class SharedBeginnings:
         finally:
             for model in self._models[mode]:
                 innermost(model).beginnings = None
-
-    def copying(self, mode: DecodingMode, decode: Callable[[], T]) -> Callable[[], T]:
-        """`decode`, in that context."""
-
-        def decoded() -> T:
-            with self.copied(mode):
-                return decode()
-
-        return decoded

@@ -254,7 +254,7 @@ def _require_stated(made: PublishedEagle, tensors: Mapping[str, Tensor], is_shor
     """
     must = []
     if made.kind == "eagle" and not made.is_speculators:  # EAGLE's code loads every tensor, or fails
-        must.append("embed_tokens.weight")
+        must += ["fc.weight", "embed_tokens.weight"]
         if made.fc_bias is None and "fc.bias" not in tensors and "fc.weight" in tensors:
             made.refuse(
                 "bias", None, "there is no fc.bias; EAGLE's code reads true, vLLM's false: write one into the file"
