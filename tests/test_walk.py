@@ -28,7 +28,7 @@ from specbench.report import summary_text
 ROOT = Path(specbench.__file__).parent
 MOST_FILES = 12
 MOST_CLIMBS = {"passes": 8, "alpha": 2}
-MOST_RETURNED = 160  # 140 before files of several topics were split
+MOST_RETURNED = 195  # 140 before files of several topics were split
 MOST_PLACES = {"config": 45, "target": 20, "draft": 8}
 
 Frame = tuple[str, bool]  # the file of a function, and whether the function has the config
