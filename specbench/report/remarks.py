@@ -1,6 +1,7 @@
 """What a run's summary does not say by its numbers: warnings and remarks, a sentence each."""
 
 from specbench.analysis.costs.slow import OVER, UNUSUAL
+from specbench.analysis.distinct import said
 from specbench.formatting import number
 from specbench.nouns import with_noun
 from specbench.records.looping import why_loops
@@ -81,10 +82,7 @@ def remarks(s: Summary) -> list[str]:
             "and the speedups cover the differences between them"
         )
     if (different := s.get("distinct_prompts")) is not None:
-        lines.append(
-            f"EQUAL PROMPTS: {s['prompts']} prompts, {different} of them different; equal prompts count as one in "
-            f"every interval{'' if different > 1 else ', and one prompt has none'}"
-        )
+        lines.append(said(s["prompts"], different))
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
