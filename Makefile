@@ -59,9 +59,10 @@ test-all: $(READY)
 	$(TESTS) -m 'not slow'
 
 # The laws alone: formulas, acceptance rules and exactness; under a minute.
-LAWS := theory rules exactness tree_rules sampling tree_shapes verify ranks
+LAWS := theory algorithm/acceptance/test_rules.py algorithm/test_exactness.py algorithm/acceptance/test_tree_rules.py \
+  test_sampling.py algorithm/acceptance/test_verify.py analysis/acceptance/test_ranks.py
 test-laws: $(READY)
-	$(TESTS) $(LAWS:%=tests/test_%.py)
+	$(TESTS) $(LAWS:%=tests/%)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

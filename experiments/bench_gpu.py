@@ -74,7 +74,8 @@ ROWS = (
 )
 SHORT = "limit=8 max_new_tokens=64 repeats=1"
 PARTS = {
-    "tests": "pytest -q -p no:cacheprovider -m gpu tests/test_engines.py tests/test_invariant.py tests/test_fused.py",
+    "tests": "pytest -q -p no:cacheprovider -m gpu tests/engine/test_engines.py tests/engine/test_invariant.py"
+    " tests/engine/cuda/test_fused.py",
     "pair": "bench target=t5-mini draft=t5-nano limit=8 repeats=3 {here}",
     **{name: f"run {XXL} task=ende-mini {keys} limit=20 max_new_tokens=64 {{here}}" for name, keys in SETTINGS.items()},
     "steps": f"bench {XXL} {SHORT} gammas=[5,7] parts=def {{here}}",

@@ -7,7 +7,7 @@ prompt in turn (Efron and Stein 1981, The jackknife estimate of variance).
 A few long completions decide a total, so the degrees of freedom are those of the effective number of prompts,
 (Σ w)² / Σ w² with w a prompt's share of the totals, less 1 (Kish 1965, Survey sampling). Percentiles of a bootstrap are
 too narrow with few prompts: they cover with about 85% at 8 prompts of unequal lengths, this with 94 to 96% at 6 to 91
-(tests/test_intervals.py).
+(tests/analysis/test_intervals.py).
 
 A ratio has its interval on the log scale and a probability on the logit scale: no bound is negative or beyond 1.
 """

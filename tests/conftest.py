@@ -9,9 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import sweeps
-from covering import mark_the_rest
 from hypothesis import settings
+
+from tests.support import sweeps
+from tests.support.covering import mark_the_rest
+from tests.support.paths import ROOT
 
 # The same examples at every run: a test that passed does not fail tomorrow at random.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -25,7 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if sys.version_info < (3, 12):  # which collects a protocol's members at every isinstance(); later versions do once
     typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
 
-SHARED = Path(os.environ.get("SPECBENCH_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+SHARED = Path(os.environ.get("SPECBENCH_SHARED", ROOT.parent / "shared"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
@@ -51,7 +53,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model folders with random weights: a target and a draft of each kind, and rows to decode."""
-    from networks import save
+    from tests.support.networks import save
 
     root = tmp_path_factory.mktemp("folders")
     made = {}

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from decode import speculative
-from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
@@ -21,6 +19,8 @@ from specbench.conformance import NotConforming, check_draft, check_rule
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
+from tests.support.decode import speculative
+from tests.support.toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 EXAMPLE = PACKAGE.parent / "docs" / "extension"
 SCRIPT = """

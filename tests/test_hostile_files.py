@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import as_json, damaged, spoilt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_records import record
-from networks import tokenizer
 
 from specbench.analysis.acceptance.agreement import Agreement, Chances
 from specbench.analysis.acceptance.ranks import Ranks
@@ -53,6 +50,9 @@ from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling
 from specbench.tasks.rows import messages_of, read_rows
 from specbench.text.vocabulary import Vocabulary
+from tests.support.hostile import as_json, damaged, spoilt
+from tests.support.made_records import record
+from tests.support.networks import tokenizer
 
 FILES = int(os.environ.get("SPECBENCH_FILES", "2000"))
 RECORD = to_json(record(prompts=1))
@@ -81,7 +81,7 @@ PROMPTS = [
 ANSWER = {"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}
 CHOICE = {"name": "x", "shipped": "t5-mini", "defaults": [{"/model@via": "y"}], "note": "n"}
 VLLM = {"choices": [{"text": "a"}], "metrics": {"num_draft_tokens": 9, "num_accepted_tokens": 3, "num_drafts": 3}}
-ALL_READ = [  # a right document of each kind that `specbench read` knows is in tests/test_readings.py
+ALL_READ = [  # a right document of each kind that `specbench read` knows is in tests/interop/readings/test_readings.py
     VLLM, [VLLM], {"spec_verify_ct": 3, "completion_tokens": 9}, {"acceptance_rate": 0.5, "gamma": 3},
     {"meta_info": {"spec_verify_ct": 3, "completion_tokens": 9}}, {"timings": {"draft_n": 9, "draft_n_accepted": 3}},
 ]  # fmt: skip

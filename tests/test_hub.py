@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-import commands
-import published
 import pytest
 import yaml
-from hub import NEWEST, Hub, Outcome, Repository, run_all, serve
-from test_published_medusa import write as write_medusa
 
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
+from tests.methods.medusa.test_published_medusa import write as write_medusa
+from tests.support import commands, published
+from tests.support.hub import NEWEST, Hub, Outcome, Repository, run_all, serve
 
 # One fixture runs every command of this file.
 pytestmark = pytest.mark.full

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub import SESSION, Outcome
 
 from specbench.errors import MachineError
 from specbench.hub import commit_of, only_cached
+from tests.support.hub import SESSION, Outcome
 
 FIRST, SECOND = "a" * 40, "b" * 40
 FAST = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "limit=1", "warmup=0"]

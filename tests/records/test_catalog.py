@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_records import make
 
 from specbench.cli import main
 from specbench.config.model import ModelConfig
@@ -20,6 +19,7 @@ from specbench.records import store
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
+from tests.support.made_records import make
 
 Capture = pytest.CaptureFixture[str]
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_records import make
 
 from specbench.cli import main
 from specbench.records.catalog import digest
@@ -13,6 +12,7 @@ from specbench.records.cells import choose, remark
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
 from specbench.report.tables import TABLES
+from tests.support.made_records import make
 
 Capture = pytest.CaptureFixture[str]
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import make
 
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
@@ -17,6 +16,7 @@ from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
 from specbench.records.store import config_digest, differing
+from tests.support.made_records import make
 
 CONFIG = RunConfig(
     target=ModelConfig(name="t5-mini"), draft=LookupConfig(name="lookup"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import make
 
 from specbench.border import Unreadable
 from specbench.cli import main
@@ -20,6 +19,7 @@ from specbench.records.json_schema import json_schema
 from specbench.records.keeping import compact
 from specbench.records.schema import SCHEMA_VERSION, RunRecord
 from specbench.records.store import of_this_version
+from tests.support.made_records import make
 
 KEPT = PACKAGE.parent / "results" / "kept"
 KINDS = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "null": type(None)}

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from made_records import make
 
 from specbench.records.frame import Records
+from tests.support.made_records import make
 
 
 @pytest.fixture(scope="session")

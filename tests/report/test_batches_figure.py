@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kept_records import CHAIN, HERE, kept
-from made_records import make
 
 from specbench.records.frame import Records
 from specbench.report.figures.gammas import batches
 from specbench.report.table import render
 from specbench.report.tables import TABLES
+from tests.support.kept_records import CHAIN, HERE, kept
+from tests.support.made_records import make
 
 
 @pytest.fixture

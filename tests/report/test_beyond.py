@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import make
 from matplotlib.colors import to_hex
 
 from specbench.records.catalog import digest
@@ -14,6 +13,7 @@ from specbench.report.style import FAINT, PAPER, VERMILLION
 from specbench.report.table import render
 from specbench.report.tables import TABLES
 from specbench.report.tables.beyond import planned
+from tests.support.made_records import make
 
 SCORED = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculative": 28.5}
 LOSSY = SCORED | {

@@ -10,7 +10,6 @@ import hydra
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from test_experiments import PARTS, compose
 
 from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
@@ -21,6 +20,7 @@ from specbench.config.schema import RunConfig
 from specbench.experiment.gamma import choose_gamma
 from specbench.report.paper import experiment
 from specbench.report.tables.beyond import planned
+from tests.report.test_experiments import PARTS, compose
 
 
 def jobs(sweep: str) -> list[RunConfig]:

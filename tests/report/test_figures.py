@@ -8,8 +8,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from made_passes import made_pass, made_trace
-from made_records import make
 
 from specbench import theory
 from specbench.cli import main
@@ -25,6 +23,8 @@ from specbench.report.figures.of_prompts import baseline_calls, speculative_call
 from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
 from specbench.report.style import MARKERS
+from tests.support.made_passes import made_pass, made_trace
+from tests.support.made_records import make
 
 
 @pytest.fixture(scope="module")

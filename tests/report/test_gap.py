@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_records import make
 
 from specbench import theory
 from specbench.records.frame import Records
 from specbench.report.tables import TABLES
 from specbench.report.tables.gap import STEPS, gaps, length_of_ends
+from tests.support.made_records import make
 
 
 def test_the_extremes_are_the_papers() -> None:

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_records import make
 
 from specbench.analysis.summary import resummarised
 from specbench.cli import main
@@ -20,6 +19,7 @@ from specbench.records.keeping import keep
 from specbench.report.figures import FIGURES
 from specbench.report.page import _code, page
 from specbench.report.tables import TABLES
+from tests.support.made_records import make
 
 VOID = {"meta", "path", "use", "rect", "br", "img", "link"}
 

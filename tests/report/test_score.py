@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_records import make
 
 from specbench.cli import main
 from specbench.formatting import markdown_table
 from specbench.records.frame import Records
 from specbench.report.paper import paper
 from specbench.report.score import Cell, _cell, cells, counts, overview
+from tests.support.made_records import make
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 ROW = {"target": "t5-xxl", "draft": "t5-small", "task": "ende", "temperature": 0.0, "gamma": 7}
 
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from made_records import make
 
 from specbench.cli import main
 from specbench.config.paths import PACKAGE
 from specbench.records.frame import Records
 from specbench.report.table import markdown
 from specbench.report.tables import build
+from tests.support.made_records import make
 
 TABLES = PACKAGE.parent / "results" / "tables"
 

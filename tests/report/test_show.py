@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from made_passes import made_pass, made_trace
 
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.records.frame import Records
 from specbench.report.marked_passes import lines, typical_prompt
+from tests.support.made_passes import made_pass, made_trace
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:

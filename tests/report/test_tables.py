@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from calls import refusal
-from made_records import make
 
 from specbench import border
 from specbench.cli import main
@@ -23,6 +21,8 @@ from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
 from specbench.report.tables import build as build_tables
 from specbench.report.tables.beyond import tree_runs
+from tests.support.calls import refusal
+from tests.support.made_records import make
 
 Capture = pytest.CaptureFixture[str]
 

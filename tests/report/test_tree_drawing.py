@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_passes import made_pass, made_trace
 
 from specbench.errors import UserError
 from specbench.report.marked_passes import lines, telling_pass, tree_of_pass
+from tests.support.made_passes import made_pass, made_trace
 
 PIECES = {str(token): f" {letter}" for token, letter in enumerate("abcdefgh")}
 # a and b follow the text; c and d follow b; e follows a.

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_parts import RECIPES, composed
 
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
@@ -16,6 +15,7 @@ from specbench.train import networks
 from specbench.train.recipe_schema import ModelShape, Recipe
 from specbench.train.sets import training_set
 from specbench.train.tokenizers import fields, make_tokenizer
+from tests.train.test_parts import RECIPES, composed
 
 TRAINED = {"lm": "gpt-mini", "seq2seq": "t5-mini"}
 

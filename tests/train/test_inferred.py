@@ -5,7 +5,6 @@ import re
 import shlex
 from pathlib import Path
 
-import networks
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -16,6 +15,7 @@ from specbench.train.draft_alpha import alpha, engine_of, target_outputs
 from specbench.train.fitting import usual_taps
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_schema import Recipe
+from tests.support import networks
 
 SMALL = [
     "optim.max_steps=2",

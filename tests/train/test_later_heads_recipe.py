@@ -11,9 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from datasets import Dataset
-from networks import network
 from safetensors.torch import load_file
-from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
@@ -22,6 +20,8 @@ from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer
+from tests.support.networks import network
+from tests.support.toy_batch import SOURCE, TEXT, batch
 
 PLANS = {
     "medusa": HeadsPlan(number=3, layers=2, rank=4),

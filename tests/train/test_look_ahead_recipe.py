@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from networks import network
-from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.errors import UserError
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, LookAheadPlan, Recipe
+from tests.support.networks import network
+from tests.support.toy_batch import SOURCE, TEXT, batch
 
 PLAN = LookAheadPlan(number=3, places=4)
 

@@ -5,13 +5,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_inferred import SMALL, prompts, target
 from transformers import AutoModelForCausalLM
 
 from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.train import draft_alpha
 from specbench.train.draft_alpha import alpha, engine_of, target_outputs
+from tests.train.test_inferred import SMALL, prompts, target
 
 Capture = pytest.CaptureFixture[str]
 __all__ = ["prompts", "target"]

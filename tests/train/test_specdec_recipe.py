@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from networks import network
 from transformers import AutoModelForSeq2SeqLM
 
 from specbench.engine.beside.eager import EagerEntries
@@ -18,6 +17,7 @@ from specbench.methods.specdec.captured import ParallelEntries, beside
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, Recipe, SpecDecPlan
+from tests.support.networks import network
 
 PLAN = SpecDecPlan(queries=3, layers=[0, 1], share=1.0)
 SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import networks
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
@@ -17,6 +16,7 @@ from specbench.train.draft_alpha import alpha, engine_of, target_outputs
 from specbench.train.networks import build
 from specbench.train.recipe_schema import ModelShape
 from specbench.train.target_texts import write_outputs, written_tokens
+from tests.support import networks
 
 SOURCES = [[5, 6, 7, 8 + index] for index in range(12)]
 

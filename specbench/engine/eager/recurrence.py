@@ -37,7 +37,7 @@ ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}  # kin
 RECURRENT = {"conv", "linear_attention", "hybrid", "hybrid_sliding"}
 Step = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 CONVOLUTION = "causal_conv1d_fn"
-# Families whose completions `tests/test_recurrent.py` compares with those of reading one token at a time.
+# Families whose completions `tests/engine/eager/test_recurrent.py` compares with those of reading one token at a time.
 FAMILIES = (
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2",
     "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2",

@@ -1,0 +1,219 @@
+"""The C kernels under a sanitizer, against plain loops, for each width of vectors that this machine has."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import kernels
+from specbench.errors import MachineError
+from specbench.kernels import FLAGS, ON_ARM, PORTABLE, SOURCE, NotCompiled, library
+from specbench.kernels.structures import Op, layout, layout_of
+from tests.support.paths import ROOT
+
+CHECK = Path(__file__).parent / "native_check.c"
+PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
+# Bytes of a vector: without vectors of its own a processor has those of its base.
+WIDTHS = {"x86-64": 16, "haswell": 32, "skylake-avx512": 64, "cooperlake": 64, "sapphirerapids": 64}
+NEEDS = dict(zip(WIDTHS, ("sse2", "avx2", "avx512bw", "avx512_bf16", "amx_bf16"), strict=True))
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+
+
+def compiled(march: str, *more: str, check: Path = CHECK, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    command = [str(COMPILER), *PORTABLE, f"-march={march}", "-Wno-psabi", f'-DKERNELS="{source}"', str(check)]
+    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=200)
+
+
+def is_x86() -> bool:
+    info = Path("/proc/cpuinfo")
+    return info.exists() and "sse2" in info.read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("march", WIDTHS)
+def test_kernels_compile_without_a_warning_for(march: str) -> None:
+    if not is_x86():
+        pytest.skip("not an x86 processor")
+    done = compiled(march, "-Wall", "-c", "-o", "/dev/null")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("march", WIDTHS)
+def test_kernels_are_right_and_touch_no_other_memory(march: str, tmp_path: Path) -> None:
+    if not is_x86() or NEEDS[march] not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip(f"this processor has no {NEEDS[march]}")
+    done = compiled(march, *SANITIZED, "-o", str(tmp_path / "check"), "-lm")
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([str(tmp_path / "check")], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr[:2000]
+    tiles = "( and tiles)?" if march == "sapphirerapids" else ""  # where the system permits them
+    assert re.fullmatch(rf"passed: vectors of {WIDTHS[march]} bytes{tiles}, 0 differences\n", ran.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in SOURCE.parent.glob("*.[ch]")))
+def test_a_change_of_any_file_makes_another_library(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = kernels._digest([str(COMPILER)])
+    for file in SOURCE.parent.glob("*.[ch]"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(kernels, "SOURCE", tmp_path / SOURCE.name)
+    assert kernels._digest([str(COMPILER)]) == before
+    with open(tmp_path / name, "a") as opened:
+        opened.write("/* changed */\n")
+    assert kernels._digest([str(COMPILER)]) != before
+
+
+@pytest.mark.parametrize("kind", ["alpha", "speed", "lossy"])
+def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("power", ROOT / "tools" / "power.py")
+    assert spec is not None and spec.loader is not None
+    power: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(power)
+    plant = object.__new__(power.Plant)
+    plant.kind = kind
+    monkeypatch.setattr(kernels, "SOURCE", SOURCE)  # which it replaces
+    monkeypatch.setattr(power.tempfile, "mkdtemp", lambda: str(tmp_path))
+    plant._in_c(3)
+    assert tmp_path / SOURCE.name == kernels.SOURCE
+    command = [str(COMPILER), *FLAGS, "-Wno-psabi", "-fsyntax-only", "-Wno-pragmas", str(kernels.SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def copied(folder: Path, name: str, before: str, after: str) -> Path:
+    """A copy of the kernels in which one place of one file is another."""
+    (sources := folder / "sources").mkdir()
+    for file in SOURCE.parent.glob("*.[ch]"):
+        shutil.copy(file, sources)
+    text = (sources / name).read_text()
+    assert text.count(before) == 1
+    (sources / name).write_text(text.replace(before, after))
+    return sources / SOURCE.name
+
+
+@pytest.fixture
+def torchs_openmp() -> Any:
+    """A machine where the kernels are loaded, and their library forgotten after the test."""
+    try:
+        library()
+    except NotCompiled as reason:
+        pytest.skip(str(reason))
+    yield
+    kernels.found.cache_clear()
+
+
+def test_structures_and_operations_lie_as_the_kernels_have_them(torchs_openmp: Any) -> None:
+    found = layout_of(library())
+    assert found == layout() and found["SPREAD"] == len(Op) - 1 and found["Instruction.width"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "differs"),
+    [
+        (
+            "instructions.h",
+            "int64_t op, width,",
+            "int64_t op, added, width,",
+            "Instruction is 328 in kernels.c and 320",
+        ),
+        ("instructions.h", "int64_t op, width,", "int64_t width, op,", "Instruction.op is 8 in kernels.c and 0"),
+        ("instructions.h", "DO(LOAD) DO(STORE)", "DO(STORE) DO(LOAD)", "LOAD is 2 in kernels.c and 1"),
+        ("instructions.h", "DO(SPREAD)", "DO(SPREAD) DO(MORE)", "MORE is 21 in kernels.c and missing"),
+    ],
+    ids=["a field more", "two fields in turn", "two operations in turn", "an operation more"],
+)
+def test_a_structure_or_an_operation_that_differs_is_one_error_at_load(
+    name: str, before: str, after: str, differs: str, torchs_openmp: Any, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(kernels, "SOURCE", copied(tmp_path, name, before, after))
+    monkeypatch.setattr(kernels, "FLAGS", ("-O0", "-fopenmp", "-fPIC", "-shared"))  # compiled in a tenth of the time
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.found.cache_clear()
+    with pytest.raises(MachineError, match=f"{differs} in structures.py: install specbench again"):
+        library()
+
+
+SANITIZERS = {"memory": SANITIZED, "threads": ("-O1", "-g", "-fsanitize=thread")}
+
+
+def ran_with(sanitizer: str, folder: Path, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    """The check of steps, passes and experts, built with a sanitizer; skipped where the compiler has none."""
+    flags, program = SANITIZERS[sanitizer], folder / "check"
+    (folder / "none.c").write_text("int main(void) { return 0; }")
+    tried = subprocess.run([str(COMPILER), *flags, str(folder / "none.c"), "-o", str(program)], capture_output=True)
+    if tried.returncode or subprocess.run([program], capture_output=True).returncode:
+        pytest.skip(f"{COMPILER} has no sanitizer of {sanitizer} that runs here")
+    done = compiled("native", *flags, "-o", str(program), "-lm", "-lpthread", check=PASSES_CHECK, source=source)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_rollouts_passes_and_experts_are_right_on_several_threads(sanitizer: str, tmp_path: Path) -> None:
+    ran = ran_with(sanitizer, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "passed: up to 4 threads, 0 differences\n"), ran.stderr[:2000]
+
+
+PLANTED = {
+    "a barrier that orders no memory": ("threads", "step.h", "1, __ATOMIC_ACQ_REL)", "1, __ATOMIC_RELAXED)"),
+    "experts that do not wait for their rows": (
+        "threads", "experts.h", "row, width * sizeof(float));\n        }\n        wait_for_all(&barrier, threads);",
+        "row, width * sizeof(float));\n        }",
+    ),
+    "a verdict that copies a token too many": (
+        "memory", "passes.h", "drafted, count * sizeof(int64_t));", "drafted, (count + 2) * sizeof(int64_t));",
+    ),
+    "a rejected token that is accepted": (
+        "memory", "rows.h", "if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;",
+        "if (!(uniforms[accepted] * (q ? q[at] : 1) < 2 * p[at])) break;",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Path) -> None:
+    sanitizer, name, before, after = PLANTED[fault]
+    source = copied(tmp_path, name, before, after)
+    assert ran_with(sanitizer, tmp_path, source).returncode != 0
+
+
+ARM_COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64-static")
+ARM = {"NEON": ("armv8.2-a", 16), "SVE of 128 bits": ("armv8.2-a+sve", 16), "SVE of 256 bits": ("armv8.2-a+sve", 32),
+       "SVE2": ("armv9-a", 16)}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.skipif(ARM_COMPILER is None or EMULATOR is None, reason="no gcc for 64-bit ARM, or no qemu to run it")
+@pytest.mark.parametrize("check", [CHECK, PASSES_CHECK], ids=["kernels", "passes"])
+@pytest.mark.parametrize("machine", ARM)
+def test_kernels_are_right_on_64_bit_arm(machine: str, check: Path, tmp_path: Path) -> None:
+    """With the compiler's own choice of fused products, a row differed in company; on SVE, draws were wrong."""
+    (march, width), program = ARM[machine], str(tmp_path / "check")
+    command = [
+        str(ARM_COMPILER),
+        *PORTABLE,
+        *ON_ARM,
+        f"-march={march}",
+        "-Wno-psabi",
+        f'-DKERNELS="{SOURCE}"',
+        str(check),
+    ]
+    done = subprocess.run(
+        [*command, "-static", "-o", program, "-lm", "-lpthread"], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    emulated = [str(EMULATOR), "-cpu", f"max,sve-default-vector-length={width}", program]
+    ran = subprocess.run(emulated, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0 and ran.stdout.startswith("passed"), ran.stdout[:2000]

@@ -1,0 +1,200 @@
+"""`make bench-gpu`: its parts in order, each a command that specbench understands, kept as soon as it has run."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from specbench.cli import main
+from tests.support.paths import ROOT
+
+SCRIPT = ROOT / "experiments" / "bench_gpu.py"
+ORDER = [
+    "tests", "pair", "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
+    "train-target", "train-draft", "tables",
+]  # fmt: skip
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_gpu", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_parts_are_listed_in_order_without_any_package() -> None:
+    done = subprocess.run([sys.executable, "-S", str(SCRIPT), "--list"], capture_output=True, text=True, check=True)
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ORDER
+    assert "device=cuda dtype=bfloat16" in done.stdout
+
+
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def block(monkeypatch: pytest.MonkeyPatch, folder: Path, *names: str) -> None:
+    """Every interpreter that is started from now on refuses to import these."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(BLOCKER.replace("{refused}", repr(set(names))))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_imports_that_fail_are_named_before_the_first_part(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    block(monkeypatch, tmp_path / "site", "xxhash", "sortedcontainers")
+    monkeypatch.setattr(script, "IMPORTS", ["json", "xxhash"])
+    monkeypatch.setattr(script, "run", lambda *_: pytest.fail("a part ran"))
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", "tests", "--results", str(tmp_path / "results")])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    said = "missing: xxhash, sortedcontainers (for hypothesis): give --wheels FOLDER (make bench-gpu WHEELS=FOLDER)"
+    assert str(ended.value).startswith(said) and "\n" not in str(ended.value)
+    assert "==" not in capfd.readouterr().out and not (tmp_path / "results" / "parts.json").exists()
+    assert script.missing(["pair"], dict(os.environ)) == ["xxhash"]  # which needs none of the tests' packages
+
+
+def test_every_import_of_the_parts_is_tried(script: ModuleType) -> None:
+    """All that the package and these tests import at any place, and all that pyproject.toml requires."""
+    helpers = [ROOT / "tests" / "conftest.py", *(ROOT / "tests" / "support").glob("*.py")]
+    parts = [ROOT / word for word in script.PARTS["tests"].split() if word.endswith(".py")]
+    files = [*(ROOT / "specbench").rglob("*.py"), *helpers, *parts]
+    statement = re.compile(r"^ *(?:from ([A-Za-z]\w*)[\w.]* import |import ([A-Za-z]\w*)[\w.]*(?: as \w+)?$)", re.M)
+    used = {"".join(names) for file in files for names in statement.findall(file.read_text())}
+    own = {"specbench", "tests"}
+    tried = {name.partition(".")[0] for name in script.IMPORTS + script.TEST_IMPORTS}
+    # Triton comes with torch for CUDA; scipy is imported by a helper of tests that are no part; without pynvml the
+    # driver's own command is asked.
+    assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml"}
+    names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score", "pyyaml"}
+    assert {script._name(one) for one in script.requirements()} <= names
+
+
+class Pip:
+    """Stands for subprocess.run: keeps the commands, and writes what `pip download` would."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.commands, self.code, self.constraints = list[list[str]](), code, ""
+
+    def __call__(self, command: list[str], check: bool = False) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command)
+        if "download" in command:
+            options = dict(pairwise(command))
+            self.constraints = Path(options["--constraint"]).read_text()
+            wheels = Path(options["--dest"])
+            wheels.mkdir()
+            for wheel in ["xxhash-4.1.0-cp312-cp312-manylinux_2_28_x86_64.whl", *os.listdir(options["--find-links"])]:
+                (wheels / wheel).touch()
+        if check and self.code and "download" in command:
+            raise subprocess.CalledProcessError(self.code, command)
+        return subprocess.CompletedProcess(command, self.code)
+
+
+def test_wheels_are_fetched_for_the_interpreter_that_is_named(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = Pip()
+    monkeypatch.setattr(subprocess, "run", pip)
+    for python, tag in {None: "cp312", "3.13": "cp313"}.items():
+        argv = ["--fetch", str(tmp_path / tag), *(["--python", python] if python else [])]
+        monkeypatch.setattr(sys, "argv", ["bench_gpu.py", *argv])
+        assert script.main() == 0
+        command = pip.commands[-1]
+        options = dict(pairwise(command))
+        assert options["--python-version"] == (python or "3.12") and options["--abi"] == tag
+        assert options["--implementation"] == "cp" and "--only-binary=:all:" in command
+        assert {"--platform=manylinux_2_28_x86_64", "--platform=manylinux2014_x86_64"} <= set(command)
+        asked = {script._name(word) for word in command}
+        assert {"sacrebleu", "tabulate", "pydivsufsort", "hypothesis", "pytest", "pytest-timeout"} <= asked
+        assert not asked & {"torch", "transformers", "ruff", "mypy"}
+        assert re.search(r"^torch==[\d.]+\+machine$", pip.constraints, re.M)
+        # Nothing that stands for torch and transformers is left.
+        assert os.listdir(tmp_path / tag) == ["xxhash-4.1.0-cp312-cp312-manylinux_2_28_x86_64.whl"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--python", "312"], "--python 312: must be a version such as 3.12"),
+        (["--python", "3.9"], "--python 3.9: must be a version such as 3.12, at least 3.11"),
+        (["--wheels", "no-such-folder"], "--wheels no-such-folder: no such folder"),
+    ],
+)
+def test_mistakes_are_one_line(
+    argv: list[str], said: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", *argv])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_download_that_fails_leaves_nothing(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", Pip(code=1))
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", "--fetch", str(tmp_path / "wheels")])
+    with pytest.raises(SystemExit, match="pip download failed: nothing was written"):
+        script.main()
+    assert not (tmp_path / "wheels").exists()
+
+
+def test_only_what_is_missing_is_installed_from_the_folder(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wheel in ("pytest-1.0-py3-none-any.whl", "no_such_package-1.0-py3-none-any.whl"):
+        (tmp_path / wheel).touch()
+    assert script.not_installed(tmp_path) == ["no_such_package==1.0"]
+    monkeypatch.setattr(subprocess, "run", Pip(code=1))  # pip finds no wheel for this interpreter
+    with pytest.raises(SystemExit, match=r"not for this interpreter: fetch again with --fetch FOLDER --python 3\.\d+"):
+        script.environment(tmp_path, tmp_path / "site", ["pair"])
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("part", [name for name in ORDER if name not in ("tests", "tables")])
+def test_each_part_composes(
+    script: ModuleType, part: str, small: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    module, name, *argv = script.words(part, small, "results/gpu")
+    assert (module, name) == ("-m", "specbench")
+    assert main([*argv, "--cfg", "job"]) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert ("d_model: 4096" in shown) == (part in [*ORDER[2:9]] and not small)
+
+
+def test_a_part_is_run_once_and_a_failure_is_kept(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "IMPORTS", ["json"])
+    monkeypatch.setattr(script, "PARTS", {"good": "a", "bad": "b"})
+    monkeypatch.setattr(script, "words", lambda part, *_: ["-c", f"print('{part}'); raise SystemExit({part == 'bad'})"])
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", "--results", str(tmp_path)])
+    assert script.main() == 1
+    kept = json.loads((tmp_path / "parts.json").read_text())
+    assert {part: one["code"] for part, one in kept.items()} == {"good": 0, "bad": 1}
+    assert (tmp_path / "good.log").read_text() == "good\n"
+    assert script.main() == 1
+    out = capfd.readouterr().out
+    assert out.count("== good: has run") == 1 and "exit code 1" in out
+
+
+def test_a_part_ends_after_its_minutes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "MINUTES", 0.01)
+    code, seconds = script.run("long", ["-c", "import time; time.sleep(60)"], tmp_path / "log", {})
+    assert code == 124 and seconds < 10

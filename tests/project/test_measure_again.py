@@ -1,0 +1,72 @@
+"""The kept records anew: measured in several processes, with the pages that name them, or their summaries alone."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from specbench.config.schema import RunConfig
+from specbench.records import store
+from specbench.records.catalog import digest
+from specbench.records.frame import Records
+from specbench.records.keeping import compact
+from tests.support.made_records import make
+from tests.support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import measure_again
+import summaries_again
+
+
+def test_pages_name_the_new_record() -> None:
+    page = "<!--default: α-->0.83<!----> <!-- from: specbench explain 0123abcd -->, 0123abcd <!--aaaabbbb: c-->"
+    new = measure_again.renamed(page, [("t5-mini-x-0123abcd", "t5-mini-x-89abcdef"), ("y-aaaabbbb", "y-ccccdddd")])
+    assert new == page.replace("explain 0123abcd", "explain 89abcdef").replace("aaaabbbb", "ccccdddd")
+
+
+def test_runs_that_stop_by_themselves_stay_as_they_were() -> None:
+    assert measure_again.in_processes(RunConfig(), 3).runs == 3
+    assert measure_again.in_processes(RunConfig(), None).runs == 1
+    assert measure_again.in_processes(RunConfig(until="2%"), 3).runs == 1
+
+
+def test_each_kept_config_is_measured_in_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id, asked = make(tmp_path), list[RunConfig]()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / f"{run_id}.json.gz").touch()
+    page = tmp_path / "README.md"
+    page.write_text(f"<!--{digest(run_id)}: speedup-->2.0<!---->")
+    monkeypatch.setattr(measure_again, "ROOT", tmp_path)
+    monkeypatch.setattr(measure_again, "config_of_record", lambda config: RunConfig())
+
+    def decode(config: RunConfig, *_: object) -> SimpleNamespace:
+        asked.append(config)
+        return SimpleNamespace(record={"run_id": "t5-mini-other-01234567"})
+
+    monkeypatch.setattr(measure_again.api, "decode", decode)
+    assert measure_again.main(["--runs", "3", str(tmp_path)]) == 0
+    assert [(one.runs, one.results) for one in asked] == [(3, str(tmp_path))]
+    assert page.read_text() == "<!--01234567: speedup-->2.0<!---->"
+
+
+def test_tables_show_the_record_of_several_processes(tmp_path: Path) -> None:
+    """Of one config: neither a newer single process nor an older one stands beside it, and it replaces both copies."""
+    single = make(tmp_path, created="2026-03-02T03:04:05+00:00")
+    several = make(tmp_path, again=1, config={"runs": 3}, created="2026-02-02T03:04:05+00:00")
+    records = Records(tmp_path)
+    assert list(records.paper_runs["run_id"]) == [several] and records.replaced(several) == [single]
+
+
+def test_a_kept_summary_is_made_anew_from_its_prompts(tmp_path: Path) -> None:
+    run_id = make(tmp_path, c=0.3)
+    record = store.read(store.record_file(tmp_path, run_id))
+    (tmp_path / "kept").mkdir()
+    file = tmp_path / "kept" / f"{run_id}.json.gz"
+    older = {**record, "summary": {**record["summary"], "verify_cost": 9.0, "c_low": None}}
+    file.write_bytes(compact(older))  # type: ignore[arg-type]
+    assert summaries_again.main(str(tmp_path)) == 1 and summaries_again.main(str(tmp_path)) == 0
+    found = store.read(file)
+    assert found["summary"]["verify_cost"] == pytest.approx(record["summary"]["verify_cost"], rel=1e-3)
+    assert found["summary"]["c_low"] is not None and len(found["prompts"]) == len(record["prompts"])
