@@ -120,6 +120,8 @@ def one_hot(tokens_L: Sequence[int], vocabulary_size: int, device: torch.device)
 class DrawnNumbers:
     """The random numbers of one verdict, drawn before it: one a draft token for its test, and one for the next token.
 
+    Of a rule that draws at each place and tests nothing: none, and one for each place.
+
     A rule that takes them in this order from a generator gets the same from here. So it can run in a captured graph, in
     which no generator draws.
     """
@@ -128,7 +130,10 @@ class DrawnNumbers:
     next_1: Tensor
 
     @classmethod
-    def of(cls, count: int, generator: torch.Generator, device: torch.device) -> DrawnNumbers:
+    def of(cls, count: int, generator: torch.Generator, device: torch.device, at_each: bool = False) -> DrawnNumbers:
+        """The numbers for `count` draft tokens."""
+        if at_each:
+            return cls(torch.empty(0), uniforms(count + 1, generator, device))
         return cls(trials(count, generator, device), uniforms(1, generator, device))
 
 

@@ -28,6 +28,7 @@ from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
 from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
+from specbench.kernels.rows import ALGORITHM_1
 from specbench.records.decoded import Pass, Trace
 from specbench.records.passes_run import IN_C, IN_PYTHON, VERIFIED_IN_C
 from specbench.sampling import Choice, Sampling
@@ -263,17 +264,17 @@ def passes_of(
 ) -> Passes:
     """What runs the passes over `text`: the engine of the target as far as it can.
 
-    It can by the rule of Algorithm 1 and with drafts that need nothing of the target's runs, and it drafts as well with
+    It can by the rules that it has and with drafts that need nothing of the target's runs, and it drafts as well with
     one model at a constant gamma.
     """
     require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
     step_by_step = Passes(target, session, drafting, verification)
-    is_exact = verification.argmax_only or verification.rule is accept_exact
-    if not is_exact or draft.starts_on_target or drafting.sees_runs:
+    rule = ALGORITHM_1 if verification.argmax_only else verification.in_c
+    if rule is None or draft.starts_on_target or drafting.sees_runs:
         return step_by_step
     model, own = drafting.chooses or (None, Choice(spec.drafting, size))
-    plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON)
+    plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON, rule)
     drafts = model is not None and isinstance(gamma, Constant)
     if drafts and (calls := target.passes(session, model, plan, text.tokens)) is not None:
         return WholeInCalls(step_by_step, calls)

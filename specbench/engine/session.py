@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specbench.engine.experts import Chosen, Experts
 from specbench.errors import UserError
+from specbench.kernels.rows import ALGORITHM_1, RuleInC
 from specbench.sampling import Choice
 
 T = TypeVar("T")
@@ -242,13 +243,14 @@ def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Ca
 
 @dataclass(frozen=True)
 class PassPlan:
-    """Settings of passes of Algorithm 1 on chains. At gamma 0 a pass is a step of the target alone."""
+    """Settings of passes on chains. At gamma 0 a pass is a step of the target alone."""
 
     gamma: int
     end: int  # the most tokens, the prefix included
     drafting: Choice
     choosing: Choice  # of the target
     least: float = 0.0  # a residual of no more mass is rounding
+    rule: RuleInC = ALGORITHM_1
 
 
 class DonePass(NamedTuple):

@@ -87,7 +87,7 @@ def _loaded() -> ctypes.PyDLL:
     for written in (loaded.pack, loaded.run, loaded.standardise, loaded.likeliest, loaded.draw):
         written.restype = None
     loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
-    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
     loaded.levels_size.restype, loaded.levels_size.argtypes = number, [number] * 3
     loaded.pack_levels.restype, loaded.pack_levels.argtypes = None, [pointer] * 3 + [number] * 3
     loaded.attend_room.restype, loaded.attend_room.argtypes = number, [number]
@@ -102,7 +102,7 @@ def _loaded() -> ctypes.PyDLL:
     loaded.likeliest.argtypes = [pointer, number, number, number, number, pointer]
     loaded.draw.argtypes = [pointer, number, number, pointer, pointer]
     loaded.verify.restype = number
-    loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]
+    loaded.verify.argtypes = [pointer] * 3
     return loaded
 
 

@@ -17,6 +17,7 @@
 #include "blocks.h"
 #include "step.h"
 #include "rows.h"
+#include "verdicts.h"
 #include "experts.h"
 #include "passes.h"
 #include "layout.h"

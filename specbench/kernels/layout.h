@@ -5,7 +5,7 @@ typedef struct { const char *name; int64_t number; } Laid;
 #define SIZE(type) {#type, sizeof(type)}
 #define AT(type, field) {#type "." #field, offsetof(type, field)}
 static const Laid LAYOUT[] = {
-    OPERATIONS(NUMBER)
+    OPERATIONS(NUMBER) KINDS(NUMBER)
     SIZE(Ref), AT(Ref, at), AT(Ref, column), AT(Ref, stride),
     SIZE(Instruction), AT(Instruction, op), AT(Instruction, width), AT(Instruction, inner), AT(Instruction, heads),
     AT(Instruction, key_heads), AT(Instruction, short_floats), AT(Instruction, barrier), AT(Instruction, centred),
@@ -25,8 +25,11 @@ static const Laid LAYOUT[] = {
     AT(Reader, arena), AT(Reader, logits), AT(Reader, choice), AT(Reader, ran_s),
     SIZE(Pass), AT(Pass, drafted), AT(Pass, accepted), AT(Pass, emitted), AT(Pass, drafted_s), AT(Pass, verified_s),
     AT(Pass, over_s), AT(Pass, draft_ran_s), AT(Pass, target_ran_s),
+    SIZE(Rule), AT(Rule, kind), AT(Rule, beta), AT(Rule, lenience), AT(Rule, epsilon), AT(Rule, delta), AT(Rule, alpha),
+    SIZE(Chain), AT(Chain, p), AT(Chain, q), AT(Chain, drafted), AT(Chain, count), AT(Chain, n), AT(Chain, trials),
+    AT(Chain, nexts), AT(Chain, least), AT(Chain, room),
     SIZE(Passes), AT(Passes, tokens), AT(Passes, length), AT(Passes, end), AT(Passes, gamma), AT(Passes, most),
-    AT(Passes, given), AT(Passes, trials), AT(Passes, nexts), AT(Passes, least), AT(Passes, room), AT(Passes, best),
+    AT(Passes, given), AT(Passes, rule), AT(Passes, trials), AT(Passes, nexts), AT(Passes, least), AT(Passes, room), AT(Passes, best),
     AT(Passes, done), AT(Passes, drafted),
     SIZE(Experts), AT(Experts, up), AT(Experts, down), AT(Experts, up_bias), AT(Experts, down_bias),
     AT(Experts, experts), AT(Experts, width), AT(Experts, inner), AT(Experts, short_floats), AT(Experts, activation),

@@ -53,7 +53,7 @@ typedef struct {
    `nexts`. */
 typedef struct {
     int64_t *tokens, length, end, gamma, most, given;
-    const float *trials; const double *nexts; double least; /* as `verify` takes them */
+    Rule rule; const float *trials; const double *nexts; double least; /* as `verify` takes them */
     float *room; int64_t *best; /* for a row, and for gamma + 1 tokens */
     Pass *done; int64_t *drafted; /* gamma tokens of each pass, rejected ones too */
 } Passes;
@@ -98,15 +98,17 @@ static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scrat
     if (thread == 0) reader->ran_s += now_s() - began;
 }
 
-/* Algorithm 1's verdict on `drafted`, by p or at T = 0 by its argmax: what the pass emits is appended. Returns whether the
+/* The rule's verdict on `drafted`, by p or at T = 0 by its argmax: what the pass emits is appended. Returns whether the
    text is over. */
 static int conclude(const Passes *of, const Choice *drafting, const Choice *choosing, int64_t *drafted, int64_t count,
                     int64_t pass) {
     Pass *done = of->done + pass;
     int64_t accepted = 0, token, is_ended = 0;
     if (of->nexts) {
-        accepted = verify(choosing->rows, drafting->rows, drafted, count, of->trials + pass * of->gamma, of->nexts[pass], of->least,
-                          choosing->vocabulary, of->room, &token);
+        int64_t drawn = of->rule.kind == MATCH ? of->gamma + 1 : 1;
+        Chain chain = {choosing->rows, drafting->rows, drafted, count, choosing->vocabulary, of->trials ? of->trials + pass * of->gamma : 0,
+                       of->nexts + pass * drawn, of->least, of->room};
+        accepted = verify(&of->rule, &chain, &token);
     } else {
         while (accepted < count && drafted[accepted] == of->best[accepted]) accepted++;
         token = of->best[accepted];

@@ -147,31 +147,6 @@ void draw(const float *weights, int64_t rows, int64_t n, const double *uniforms,
     for (int64_t r = 0; r < rows; r++) tokens[r] = drawn_from(weights + r * n, n, uniforms[r]);
 }
 
-/* Algorithm 1 on a chain of `count` tokens: how many are accepted, and in `token` the one that follows them. `q` is 0
-   where each token had all mass. `room` has n floats for the residual, which is p where less than `least` of it is left. */
-int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t count, const float *uniforms,
-               double uniform, double least, int64_t n, float *room, int64_t *token) {
-    int64_t accepted = 0;
-    for (; accepted < count; accepted++) {
-        int64_t at = accepted * n + drafted[accepted];
-        if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;
-    }
-    p += accepted * n;
-    const float *law = p;
-    if (accepted < count) {
-        if (q) for (int64_t i = 0; i < n; i++) {
-            float excess = p[i] - q[accepted * n + i];
-            room[i] = excess > 0 ? excess : 0;
-        } else {
-            memcpy(room, p, n * sizeof(float));
-            room[drafted[accepted]] = 0;
-        }
-        if (sum_of(room, n) > least) law = room;
-    }
-    *token = drawn_from(law, n, uniform);
-    return accepted;
-}
-
 /* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
    standardised row. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
 typedef struct {

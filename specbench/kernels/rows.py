@@ -1,4 +1,4 @@
-"""Standardised rows, draws and Algorithm 1 on rows in the CPU's memory, by `kernels.c`.
+"""Standardised rows, draws and verdicts on rows in the CPU's memory, by `kernels.c`.
 
 For a vocabulary of 8,000 torch takes 140 us to soften a row and draw from it, and 80 more to verify a proposal: as much
 as half a step of a small model. What is not for rows that the kernels read, or for a machine without them, its caller
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
 from specbench.kernels import NotCompiled, found, is_available, library
-from specbench.kernels.structures import RawSampling
+from specbench.kernels.structures import Kind, RawChain, RawRule, RawSampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,17 +74,42 @@ def are_verified(p_GV: Tensor, q_GV: Tensor | None) -> bool:
     return is_whole(p_GV) and (q_GV is None or is_whole(q_GV)) and is_available()
 
 
+@dataclass(frozen=True)
+class RuleInC:
+    """An acceptance rule of verdicts.h and its options, of which each kind reads its own."""
+
+    kind: Kind = Kind.EXACT
+    lenience: float = 1.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    alpha: float = 0.0
+    beta: int = 0
+
+    @property
+    def draws_at_each(self) -> bool:
+        """Whether it draws a token at each place, and tests none with a random number of its own."""
+        return self.kind == Kind.MATCH
+
+    def raw(self) -> RawRule:
+        return RawRule(self.kind, self.beta, self.lenience, self.epsilon, self.delta, self.alpha)
+
+
+ALGORITHM_1 = RuleInC()
+
+
 def verified(
-    p_GV: Tensor, q_GV: Tensor | None, drafted_G: Sequence[int], uniform_G: Tensor, uniform: float, least: float
-) -> tuple[int, int]:
-    """How many of `drafted_G` Algorithm 1 accepts, and the token that follows them: -1 if its law is not finite.
+    rule: RuleInC, p_GV: Tensor, q_GV: Tensor | None, drafted_G: Sequence[int], trial_G: Tensor, next_N: Tensor,
+    least: float,
+) -> tuple[int, int]:  # fmt: skip
+    """How many of `drafted_G` the rule accepts, and the token that follows them: -1 if its law is not finite.
 
     Args:
+        rule: the rule.
         p_GV: the target's rows, at least one more than there are drafted tokens.
         q_GV: the draft's rows; None where each token had all mass.
         drafted_G: the drafted tokens.
-        uniform_G: the random number of each test, fp32.
-        uniform: that of the draw.
+        trial_G: the random number of each test, fp32.
+        next_N: that of the draw after them, or with `draws_at_each` one for each place, fp64.
         least: the mass of a residual that is more than rounding.
 
     Raises:
@@ -91,13 +117,16 @@ def verified(
     """
     count, size = len(drafted_G), p_GV.shape[-1]
     fits = len(p_GV) > count and (q_GV is None or (len(q_GV) >= count and q_GV.shape[-1] == size))
-    if not fits or len(uniform_G) < count or not all(0 <= token < size for token in drafted_G):
+    numbers = len(next_N) > count if rule.draws_at_each else len(trial_G) >= count and len(next_N) > 0
+    if not fits or not numbers or not all(0 <= token < size for token in drafted_G):
         raise ValueError(f"rows {tuple(p_GV.shape)} of p do not fit q or the drafted tokens {list(drafted_G)}")
     room_V, token = torch.empty(size), ctypes.c_int64()
-    accepted = library().verify(
-        p_GV.data_ptr(), None if q_GV is None else q_GV.data_ptr(), (ctypes.c_int64 * count)(*drafted_G), count,
-        uniform_G.data_ptr(), uniform, least, size, room_V.data_ptr(), ctypes.byref(token),
+    drafted = (ctypes.c_int64 * count)(*drafted_G)
+    chain = RawChain(
+        p_GV.data_ptr(), None if q_GV is None else q_GV.data_ptr(), ctypes.addressof(drafted), count, size,
+        trial_G.data_ptr(), next_N.data_ptr(), least, room_V.data_ptr(),
     )  # fmt: skip
+    accepted = library().verify(ctypes.byref(rule.raw()), ctypes.byref(chain), ctypes.byref(token))
     return accepted, token.value
 
 

@@ -95,12 +95,36 @@ class RawPass(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Kind(IntEnum):
+    """Kinds of acceptance rules in verdicts.h."""
+
+    EXACT, LENIENT, BY_BLOCK, TYPICAL, NEAR_BEST, MATCH, BY_CHANCE = range(7)
+
+
+class RawRule(ctypes.Structure):
+    """`Rule` of kernels.c."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int64), ("beta", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("lenience", "epsilon", "delta", "alpha")),
+    ]  # fmt: skip
+
+
+class RawChain(ctypes.Structure):
+    """`Chain` of kernels.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("p", "q", "drafted")), ("count", ctypes.c_int64), ("n", ctypes.c_int64),
+        ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double), ("room", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
 class RawPasses(ctypes.Structure):
     """`Passes` of kernels.c."""
 
     _fields_ = [
         ("tokens", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("length", "end", "gamma", "most", "given")),
-        ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
+        ("rule", RawRule), ("trials", ctypes.c_void_p), ("nexts", ctypes.c_void_p), ("least", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("room", "best", "done", "drafted")),
     ]  # fmt: skip
 
@@ -117,13 +141,14 @@ class RawExperts(ctypes.Structure):
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "Ref": RawRef, "Instruction": RawInstruction, "Part": Part, "Step": Step, "Sampling": RawSampling,
-    "Choice": RawChoice, "Reader": RawReader, "Pass": RawPass, "Passes": RawPasses, "Experts": RawExperts,
+    "Choice": RawChoice, "Reader": RawReader, "Pass": RawPass, "Rule": RawRule, "Chain": RawChain,
+    "Passes": RawPasses, "Experts": RawExperts,
 }  # fmt: skip
 
 
 def layout() -> dict[str, int]:
     """The number of each operation, the size of each structure, and where each of its fields begins, in bytes."""
-    found = {one.name: int(one) for one in Op}
+    found = {one.name: int(one) for kinds in (Op, Kind) for one in kinds}
     for name, structure in STRUCTURES.items():
         found[name] = ctypes.sizeof(structure)
         found |= {f"{name}.{field[0]}": getattr(structure, field[0]).offset for field in structure._fields_}

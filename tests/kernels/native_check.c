@@ -364,25 +364,29 @@ static void check_verdict(int64_t n, int64_t count, int has_q) {
     float *p = floats((count + 1) * n, 0), *q = floats(count * n, 0), *room = floats(n, 0), uniforms[8];
     int64_t drafted[8], token, shares[300] = {0};
     enum { DRAWS = 20000 };
+    double next = 0.5;
+    Rule exact = {EXACT};
+    Chain chain = {p, has_q ? q : 0, drafted, count, n, uniforms, &next, 1e-9, room};
     Sampling sharp = {0.3, 1, 0}, plain = {1, 1, 0};
     standardise(p, 0, n, p, count + 1, n, &sharp), standardise(q, 0, n, q, count, n, &plain);
     for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails: */
     const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
     while (has_q && law[drafted[count - 1]] >= from[drafted[count - 1]]) drafted[count - 1] = rand() % n;
-    if (verify(p, has_q ? q : 0, drafted, count, uniforms, 0.5, 1e-9, n, room, &token) > count - 1) failed++;
+    if (verify(&exact, &chain, &token) > count - 1) failed++;
     double total = 0, left[300];
     for (int64_t i = 0; i < n; i++) {
         double excess = has_q ? (double)law[i] - from[i] : i == drafted[count - 1] ? 0 : law[i];
         total += left[i] = excess > 0 ? excess : 0;
     }
     for (int i = 0; i < DRAWS; i++) {
-        int64_t accepted = verify(p, has_q ? q : 0, drafted, count, uniforms, (i + 0.5) / DRAWS, 1e-9, n, room, &token);
+        next = (i + 0.5) / DRAWS;
+        int64_t accepted = verify(&exact, &chain, &token);
         if (accepted != count - 1 || token < 0 || token >= n) { failed++; break; }
         shares[token]++;
     }
     for (int64_t i = 0; i < n; i++) compare("residual", (float)shares[i] / DRAWS, (float)(left[i] / total), 1e-3f, i, n);
     uniforms[count - 1] = 0;
-    if (verify(p, has_q ? q : 0, drafted, count, uniforms, 0.5, 1e-9, n, room, &token) != count) failed++;
+    if (verify(&exact, &chain, &token) != count) failed++;
     free(p), free(q), free(room);
 }
 

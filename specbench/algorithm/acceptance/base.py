@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from specbench.deferred import torch
 from specbench.kernels import rows as kernels
-from specbench.sampling import Sampling, checked, drawn, one_hot, trials, uniforms
+from specbench.kernels.rows import RuleInC
+from specbench.sampling import DrawnNumbers, Sampling, checked, drawn, one_hot, trials, uniforms
 from specbench.theory.trees import ROOT
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from specbench.sampling import DrawnNumbers
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
@@ -222,6 +221,8 @@ class ChainRule(ABC):
     k_sequential: on trees it is K-SEQ.
     own_alpha: the name of its own alpha at T > 0, where that is not Algorithm 1's (`drafted_LV`).
     numbers_beforehand: it takes its random numbers in the order of `sampling.DrawnNumbers`.
+    in_c: the same rule in the C kernels, where they have it: with the same random numbers the same verdict, but for
+        sums that are rounded in another order.
     """
 
     by_argmax: ClassVar[bool] = False
@@ -231,6 +232,10 @@ class ChainRule(ABC):
     own_alpha: ClassVar[str | None] = None
     numbers_beforehand: ClassVar[bool] = False
 
+    @property
+    def in_c(self) -> RuleInC | None:
+        return None
+
     def drafted_LV(self, q_LV: Tensor) -> Tensor:
         """Rows d [L, V] of a lossless rule with its own alpha, which is the mean of sum_x p(x) d(x).
 
@@ -239,8 +244,17 @@ class ChainRule(ABC):
         raise NotImplementedError
 
     def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
-        """The verdict on a chain that the host knows."""
-        return self(p_GV, proposal.q(p_GV), proposal.tokens, generator, proposal.asked)
+        """The verdict on a chain that the host knows: one call of the C kernels where they have p, q and the rule."""
+        rule = self.in_c
+        if rule is None or not kernels.are_verified(p_GV, proposal.q_GV):
+            return self(p_GV, proposal.q(p_GV), proposal.tokens, generator, proposal.asked)
+        count = max(proposal.asked, proposal.size)
+        numbers = DrawnNumbers.of(count, generator, p_GV.device, rule.draws_at_each)
+        accepted, token = kernels.verified(
+            rule, p_GV, proposal.q_GV, proposal.tokens, numbers.trials_G, numbers.next_1, RESIDUAL_EPSILON
+        )
+        checked([token])
+        return Verdict.chain(accepted, token)
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
         """The verdict on a tree. Raises ValueError for a rule for chains alone."""
@@ -369,6 +383,11 @@ class Verification:
     def traits(self) -> ChainRule | type[ChainRule]:
         """What has the class variables of the rule: for a plain function `ChainRule`, with their defaults."""
         return self.rule if isinstance(self.rule, ChainRule) else ChainRule
+
+    @property
+    def in_c(self) -> RuleInC | None:
+        """The rule in the C kernels; None where they lack it."""
+        return self.rule.in_c if isinstance(self.rule, ChainRule) else None
 
     @cached_property
     def argmax_only(self) -> bool:

@@ -123,7 +123,9 @@ class NativeModel(StaticModel):
             return NativePasses(session, None, plan, tokens, self.lookups.pace, self.eos_ids)
         if not (isinstance(draft, NativeSession) and draft.passes_in_calls(plan.drafting, plan.end, usual)):
             return None
-        kinds = {(choice.draws, choice.vocabulary_size) for choice in (plan.drafting, plan.choosing)}
-        if draft.model is self or draft.model.eos_ids != self.eos_ids or len(kinds) > 1:
+        drafting, choosing = plan.drafting, plan.choosing
+        if draft.model is self or draft.model.eos_ids != self.eos_ids:
+            return None
+        if drafting.vocabulary_size != choosing.vocabulary_size or (drafting.draws and not choosing.draws):
             return None
         return NativePasses(session, draft, plan, tokens, self.lookups.pace, self.eos_ids)

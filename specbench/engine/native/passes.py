@@ -53,11 +53,14 @@ class ReadingSession(Protocol):
 
 
 class PassNumbers(NamedTuple):
-    """The random numbers of P passes: of G drafted tokens, of their tests, and of the tokens that follow."""
+    """The random numbers of P passes: of G drafted tokens, of their tests, and of N draws after them.
+
+    None of the first where a draft is greedy, and none of the second where the rule draws at each place (N = G + 1).
+    """
 
     uniform_PG: Tensor
     trial_PG: Tensor
-    next_P1: Tensor
+    next_PN: Tensor
 
 
 def _done(one: RawPass, drafted: list[int], emitted: list[int]) -> DonePass:
@@ -124,7 +127,7 @@ class NativePasses:
         # Rows of p, a row for the residual, and rows of q.
         self._rows_GV = torch.empty(2 * gamma + 2, size) if plan.choosing.draws else None
         self._raw = RawPasses(
-            ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, -1, None, None, plan.least,
+            ctypes.addressof(self._text), len(tokens), plan.end, gamma, 0, -1, plan.rule.raw(), None, None, plan.least,
             None if self._rows_GV is None else self._rows_GV[-1].data_ptr(),
             *[ctypes.addressof(one) for one in (self._best, self._done, self._drafted)],
         )  # fmt: skip
@@ -134,7 +137,7 @@ class NativePasses:
         if not self._plan.choosing.draws:
             return self._several(length, None, self.most)
         numbers = self._numbers(self._plan.end - length, generator)
-        return self._several(length, numbers, len(numbers.next_P1))
+        return self._several(length, numbers, len(numbers.next_PN))
 
     def _numbers(self, left: int, generator: torch.Generator) -> PassNumbers:
         """Random numbers of the next passes, with `left` tokens to the end, in the order of draws in single passes."""
@@ -144,8 +147,9 @@ class NativePasses:
             none_P0 = next_P.new_empty(len(next_P), 0)
             return PassNumbers(none_P0, none_P0, next_P.unsqueeze(-1))
         for _ in range(min(self.most, MOST_DRAWN, left // (gamma + 1)) or 1):
-            uniform_G = uniforms(min(gamma, left - 1), generator, device)  # less than gamma in a call's only pass
-            after = DrawnNumbers.of(len(uniform_G), generator, device)
+            size = min(gamma, left - 1)  # less than gamma in a call's only pass
+            uniform_G = uniforms(size if self._plan.drafting.draws else 0, generator, device)
+            after = DrawnNumbers.of(size, generator, device, self._plan.rule.draws_at_each)
             drawn.append((uniform_G, after.trials_G, after.next_1))
         return PassNumbers(*map(torch.stack, zip(*drawn, strict=True)))
 
@@ -171,10 +175,10 @@ class NativePasses:
         if self._draft is not None:
             # A draft has two unread tokens after a pass in which all of its own were accepted.
             draft = self._draft.reader(plan.drafting, max(2, gamma), length + size)
-            draft.begin(self._draft, None if rows_GV is None else rows_GV[gamma + 1 :])
+            draft.begin(self._draft, rows_GV[gamma + 1 :] if rows_GV is not None and plan.drafting.draws else None)
         raw.length, raw.most = length, min(most, self.most)
         if numbers is not None:
-            draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() for each in numbers)
+            draft.raw.choice.uniforms, raw.trials, raw.nexts = (each.data_ptr() or None for each in numbers)
         count = self._run(draft, target, length, size)
         if self._draft is not None:
             self._draft.length = draft.raw.length
@@ -199,7 +203,7 @@ class NativePasses:
         self._text[length - 1 : length + size] = [tokens[-1], *drafted]
         raw.length, raw.most, raw.given = length, 1, size
         if plan.choosing.draws:
-            drawn = DrawnNumbers.of(max(asked, size), generator, generator.device)
+            drawn = DrawnNumbers.of(max(asked, size), generator, generator.device, plan.rule.draws_at_each)
             raw.trials, raw.nexts = drawn.trials_G.data_ptr(), drawn.next_1.data_ptr()
         try:
             self._run(given, target, length, size)

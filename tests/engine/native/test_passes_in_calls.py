@@ -7,17 +7,25 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.algorithm import decoding
 from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.acceptance.rules.block import BlockConfig
 from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import LenientConfig
+from specbench.algorithm.acceptance.rules.match import MatchConfig
+from specbench.algorithm.acceptance.rules.onehot import OneHotConfig
+from specbench.algorithm.acceptance.rules.top_beta import TopBetaConfig
+from specbench.algorithm.acceptance.rules.typical import TypicalConfig
+from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft, Stateless
-from specbench.algorithm.gamma import Adaptive
+from specbench.algorithm.gamma import Adaptive, Constant
 from specbench.engine.capture.static import FIRST_CAPACITY
 from specbench.engine.native.model import NativeModel
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.prompts import LoweredPrompt
 from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
-from specbench.kernels import is_available
+from specbench.kernels import is_available, rows
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.records.decoded import Trace
 from specbench.sampling import Choice, Sampling
@@ -99,6 +107,50 @@ def test_passes_in_one_call_are_single_passes(
             ended_inside += found[0].passes[-1].emitted == found[0].passes[-1].accepted < gamma
     assert len(emitted) > 5, "no variety"
     assert ended_inside, "no accepted block ended a text"
+
+
+RULES = {
+    "block": BlockConfig(), "onehot": OneHotConfig(), "match": MatchConfig(), "typical": TypicalConfig(),
+    "lenient": LenientConfig(), "top-beta": TopBetaConfig(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("rule", "temperature"),
+    [*((rule, 4.0) for rule in RULES if rule != "top-beta"), ("lenient", 0.0), ("top-beta", 0.0), ("block", 0.0)],
+)
+def test_passes_by_every_rule_are_single_passes(
+    kind: str, rule: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafted by a model or elsewhere: the same tokens, passes and random numbers in calls and step by step."""
+    calls, accepted = [], set()
+    run, verify = NativePasses.run, NativePasses.verify
+    sampling = Sampling(temperature)
+    verification = RULES[rule].verification(sampling)
+    for ends in (ENDS, frozenset({39})):
+        target, model = models(kind, ends)
+        drafts: list[Draft] = [ModelDraft(model, 40), Guessing(with_q=False)]
+        if temperature > 0:
+            drafts.append(Guessing(with_q=rule != "onehot"))
+        for draft, gamma, seed in itertools.product(drafts, (1, 4), range(3)):
+            found = []
+            for in_calls in (True, False):
+                with monkeypatch.context() as patched:
+                    if in_calls:
+                        patched.setattr(NativePasses, "run", lambda *of: calls.append(1) or run(*of))
+                        patched.setattr(NativePasses, "verify", lambda *of: calls.append(1) or verify(*of))
+                    else:
+                        patched.setattr(NativeModel, "passes", lambda *_: None)
+                        patched.setattr(rows, "is_available", lambda: False)
+                    before = len(calls)
+                    spec = DecodingSpec(sampling, 40, verification, Constant(gamma))
+                    generator = torch.Generator().manual_seed(seed)
+                    found.append(decoding.speculative(target, draft, start(kind), spec, generator))
+                    assert in_calls == (len(calls) > before)
+            assert did(found[0]) == did(found[1]), (type(draft), gamma, seed)
+            accepted |= {one.accepted for one in found[0].passes}
+    assert len(accepted) > 1, "no variety"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,6 +21,8 @@ from specbench.algorithm.acceptance.base import (
 )
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
+from specbench.kernels.rows import RuleInC
+from specbench.kernels.structures import Kind
 from specbench.sampling import trials
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class AcceptBlock(ChainRule):
     by_argmax: ClassVar[bool] = True
     as_a_whole: ClassVar[bool] = True
     numbers_beforehand: ClassVar[bool] = True
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.BY_BLOCK)
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers

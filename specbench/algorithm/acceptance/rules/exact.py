@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import (
-    RESIDUAL_EPSILON,
     ChainRule,
-    Verdict,
     Verification,
     draw_next,
     leading,
@@ -19,14 +17,14 @@ from specbench.algorithm.acceptance.base import (
     target_itself,
 )
 from specbench.config.rule import RuleConfig
-from specbench.deferred import torch
-from specbench.kernels import rows as kernels
-from specbench.sampling import checked, trials, uniforms
+from specbench.kernels.rows import ALGORITHM_1, RuleInC
+from specbench.kernels.structures import Kind
+from specbench.sampling import trials
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Numbers, Proposal
+    from specbench.algorithm.acceptance.base import Chance, DraftedTree, NodeRows, Numbers, Proposal, Verdict
     from specbench.sampling import Sampling
 
 
@@ -67,17 +65,9 @@ class AcceptExact(ChainRule):
         accepted_1 = leading(uniform_G * q_of_drafted_G < p_of_drafted_G, count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
 
-    def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
-        """Verify a chain with the random numbers of `decide`, in one call of the C kernels where they read p and q."""
-        if not kernels.are_verified(p_GV, proposal.q_GV):
-            return super().on_chain(p_GV, proposal, generator)
-        uniform_G = torch.rand(max(proposal.asked, proposal.size), generator=generator)
-        uniform = uniforms(1, generator, p_GV.device).item()
-        accepted, token = kernels.verified(
-            p_GV, proposal.q_GV, proposal.tokens, uniform_G, uniform, RESIDUAL_EPSILON
-        )  # fmt: skip
-        checked([token])
-        return Verdict.chain(accepted, token)
+    @property
+    def in_c(self) -> RuleInC:
+        return ALGORITHM_1
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
         from specbench.algorithm.acceptance.tree_rules import ROUNDS, walk
@@ -99,6 +89,10 @@ class AcceptByChance(ChainRule):
 
     numbers_beforehand: ClassVar[bool] = True
     alpha: float
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.BY_CHANCE, alpha=self.alpha)
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: Numbers

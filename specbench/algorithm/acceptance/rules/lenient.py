@@ -12,6 +12,8 @@ from specbench.algorithm.acceptance.base import TokenRule, Verification, residua
 from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
+from specbench.kernels.rows import RuleInC
+from specbench.kernels.structures import Kind
 from specbench.sampling import Sampling, before_argmax, standardise
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class Lenient(TokenRule):
 
     lenience: float
 
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.LENIENT, lenience=self.lenience)
+
     def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         weighed_LK = self.lenience * q_LK
         return torch.where(p_LK >= weighed_LK, 1.0, p_LK / weighed_LK)
@@ -85,6 +91,10 @@ class NearBest(TokenRule):
     """
 
     lenience: float
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.NEAR_BEST, lenience=self.lenience)
 
     def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         return (p_LK >= self.lenience * p_LV.max(-1, keepdim=True).values).to(p_LK.dtype)

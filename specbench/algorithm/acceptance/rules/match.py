@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import ChainRule, Verification, leading
 from specbench.config.rule import RuleConfig
+from specbench.kernels.rows import RuleInC
+from specbench.kernels.structures import Kind
 from specbench.sampling import drawn, uniforms
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ class AcceptMatch(ChainRule):
 
     by_argmax: ClassVar[bool] = True
     own_alpha: ClassVar[str | None] = "match"
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.MATCH)
 
     def drafted_LV(self, q_LV: Tensor) -> Tensor:
         return q_LV

@@ -14,6 +14,8 @@ from specbench.algorithm.acceptance.rules.lenient import NearBest
 from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
 from specbench.errors import UserError
+from specbench.kernels.rows import RuleInC
+from specbench.kernels.structures import Kind
 from specbench.sampling import Sampling, before_argmax
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ class TopBeta(TokenRule):
 
     beta: int
     tau: float
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.NEAR_BEST, lenience=math.exp(-self.tau), beta=self.beta)
 
     def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         last_L1 = p_LV.topk(min(self.beta, p_LV.shape[-1]), dim=-1).values[..., -1:]

@@ -12,6 +12,8 @@ from specbench.algorithm.acceptance.base import TokenRule, Verdict, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
+from specbench.kernels.rows import RuleInC
+from specbench.kernels.structures import Kind
 from specbench.theory.trees import ROOT
 
 if TYPE_CHECKING:
@@ -63,6 +65,10 @@ class Typical(TokenRule):
 
     epsilon: float
     delta: float
+
+    @property
+    def in_c(self) -> RuleInC:
+        return RuleInC(Kind.TYPICAL, epsilon=self.epsilon, delta=self.delta)
 
     def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         entropy_L1 = -p_LV.xlogy(p_LV).sum(-1, keepdim=True)
