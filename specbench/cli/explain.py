@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench.analysis.explain import Need, Waterfall, needs, waterfall
+from specbench.analysis.explain.loop import LoopShare, loop_share
 from specbench.analysis.findings import findings_of
 from specbench.analysis.forecast.context_lengths import at_length
 from specbench.analysis.paired import Spread, alpha_spread, speedup_spread
@@ -74,6 +75,9 @@ def main(argv: list[str]) -> int:
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
     document = {"run_id": record["run_id"], **to_json(found.explanation)}
+    loop = loop_share(record)
+    if loop is not None:
+        document["loop"] = vars(loop)
     document["findings"] = [one.to_json() for one in findings_of(record)]
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
@@ -85,8 +89,9 @@ def main(argv: list[str]) -> int:
         more = at_length(further) + ("; CONTENDED runs are in these costs" if contended else "")
     rows = [{"run_id": record["run_id"], **to_json(step)} for step in found.steps]
     print_rows(
-        arguments.format, rows, lambda: _draw(record, found, arguments.for_speedup, wanted, more), document=document
-    )
+        arguments.format, rows, lambda: _draw(record, found, loop, arguments.for_speedup, wanted, more),
+        document=document,
+    )  # fmt: skip
     if picture is not None:
         from specbench.report.figures.waterfall import draw
 
@@ -94,10 +99,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need], further: str | None) -> None:
+def _draw(
+    record: RunRecord, found: Waterfall, loop: LoopShare | None, speedup: float | None, wanted: list[Need],
+    further: str | None,
+) -> None:  # fmt: skip
     from rich.text import Text
 
-    from specbench.report.explanation import name, needed, sentences
+    from specbench.report.explanation import name, needed, of_loop, sentences
     from specbench.report.findings import lines
     from specbench.report.remarks import remarks
     from specbench.report.summary_text import headline
@@ -116,7 +124,7 @@ def _draw(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
     console.print(table)
     said = [] if record["summary"].get("disturbed") else sentences(found)  # of a contended run nothing is concluded
-    for line in (*said, *([further] if further else [])):
+    for line in (*said, *of_loop(loop), *([further] if further else [])):
         console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
         console.print(line)

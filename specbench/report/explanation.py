@@ -3,6 +3,7 @@
 import numpy as np
 
 from specbench.analysis.explain import Need, Waterfall, passes_of_texts, speedup_with_longer_prompts
+from specbench.analysis.explain.loop import LoopShare
 from specbench.records.steps import Step, StepName
 
 TINY = 0.005  # a factor this close to 1 gets no sentence
@@ -73,6 +74,19 @@ def largest(found: Waterfall) -> str | None:
 def needed(speedup: float, rows: list[Need]) -> list[str]:
     """The values that would give a speedup, one quantity at a time."""
     return [f"a speedup of {speedup:g} {_needed(row)}" for row in rows]
+
+
+def of_loop(loop: LoopShare | None) -> list[str]:
+    """What the loop around the models takes, and the speedup on slower models; nothing where it takes little."""
+    if loop is None or loop.share < TINY:
+        return []
+    slower = ", ".join(f"{speedup:.2f}×" for speedup in loop.at_step_ms.values())
+    steps = ", ".join(f"{ms:g}" for ms in loop.at_step_ms)
+    return [
+        f"the loop around the models takes {100 * loop.share:.0f}% of a pass ({loop.ms:.2f} ms): in no time "
+        f"{loop.without:.2f}×; as it is, {slower} where a target step takes {steps} ms and forward passes keep their "
+        "ratio to it"
+    ]
 
 
 def _needed(row: Need) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from specbench import theory
 from specbench.analysis.explain import Waterfall, needs, speedup_with_longer_prompts, waterfall
+from specbench.analysis.explain.loop import loop_share
 from specbench.analysis.forecast import expected_by_position, passes_to_come, walk
 from specbench.analysis.summary import explained
 from specbench.cli import main
@@ -21,7 +22,7 @@ from specbench.records.catalog import digest
 from specbench.records.decoded import Pass, Trace
 from specbench.records.store import Head, Result
 from specbench.report.console import Screen
-from specbench.report.explanation import largest, needed, sentences
+from specbench.report.explanation import largest, needed, of_loop, sentences
 from tests.records.test_schema import faults_of
 from tests.support.kept_records import CHAIN, RESULTS, kept, newest
 from tests.support.made_records import make
@@ -258,3 +259,23 @@ def test_explain_says_what_longer_prompts_do_to_the_speedup() -> None:
     one, four = (speedup_with_longer_prompts(found.sample.totals, times) for times in (1, 4))
     assert one == pytest.approx(found.end_to_end.value) and four < one
     assert f"; {four:.2f}× with prompts of 400 tokens instead of 100" in sentences(found)[-1]
+
+
+@pytest.mark.parametrize("loop_ms", [0.2, 2.0])
+def test_the_loop_around_the_models_is_told_apart(loop_ms: float) -> None:
+    """A loop of so many ms beside passes whose models take 1.5 steps: on slower models it no longer counts."""
+    record = planted(gamma=1, c=0.5, v=1.0, accept=loop_ms / 1000 / STEP_S)
+    for prompt in record["prompts"]:
+        prompt["speculative"].passes = [
+            replace(one, draft_run_s=one.draft_s, verify_run_s=one.verify_s, loop_s=one.accept_s)
+            for one in prompt["speculative"].passes
+        ]
+    found = loop_share(record)
+    assert found is not None
+    assert found.ms == pytest.approx(loop_ms) and found.share == pytest.approx(loop_ms / (loop_ms + 1.5 * 2))
+    assert found.without == pytest.approx(2 / 1.5)
+    assert found.at_step_ms[1.0] == pytest.approx(2 / (1.5 + loop_ms))
+    assert found.at_step_ms[100.0] == pytest.approx(2 / (1.5 + loop_ms / 100))
+    (line,) = of_loop(found)
+    assert "as it is, " in line and "where a target step takes 1, 10, 100 ms" in line
+    assert of_loop(replace(found, share=0.001)) == of_loop(loop_share(planted())) == []
