@@ -8,9 +8,9 @@ import yaml
 
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
-from tests.methods.medusa.test_published_medusa import write as write_medusa
 from tests.support import commands, published
 from tests.support.hub import NEWEST, Hub, Outcome, Repository, run_all, serve
+from tests.support.medusa_files import write as write_medusa
 
 # One fixture runs every command of this file.
 pytestmark = pytest.mark.full

@@ -1,7 +1,5 @@
 """Batches: every row's greedy text is the text that it has alone, whoever shares the batch with it."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import DecodingSpec, autoregress, autoregressive, speculate, speculative
+from specbench.algorithm.decoding import autoregress, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Heuristic
 from specbench.algorithm.tree_draft import TreeDraft
@@ -25,10 +23,10 @@ from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
-from specbench.records.decoded import Trace
 from specbench.sampling import Sampling, before_argmax
 from specbench.theory.trees import ByConfidence, TreeShape
 from tests.support import chi
+from tests.support.batch_rows import LENGTHS, alone, generator, in_rows, prompts_of, same
 from tests.support.decode import spec_of
 from tests.support.networks import network
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
@@ -37,13 +35,6 @@ SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")
 ENGINES = {"eager": EagerModel, "static": StaticModel} | ({"native": NativeModel} if is_available() else {})
 KINDS = ("t5", "gpt2", "llama")
-LENGTHS = (1, 40, 3, 17, 8)
-
-
-def prompts_of(kind: str, lengths: Sequence[int] = LENGTHS) -> list[Prompt]:
-    generator = torch.Generator().manual_seed(7)
-    texts = [tuple(torch.randint(2, SIZE, (length,), generator=generator).tolist()) for length in lengths]
-    return [Prompt(text, (0,)) if kind.startswith("t5") else Prompt((), text) for text in texts]
 
 
 def drafts_of(kind: str, engine: str, target: EagerModel) -> dict[str, Draft]:
@@ -58,30 +49,6 @@ def drafts_of(kind: str, engine: str, target: EagerModel) -> dict[str, Draft]:
         "cascade": CascadeDraft(small, ModelDraft(smaller, SIZE), 2, SIZE),
         "cascade of copies": CascadeDraft(small, lookup, 3, SIZE),
     }
-
-
-def generator(index: int) -> torch.Generator:
-    return torch.Generator().manual_seed(1000 + index)
-
-
-def alone(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: DecodingSpec) -> list[Trace]:
-    return [speculative(target, draft, prompt, spec, generator(index)) for index, prompt in enumerate(prompts)]
-
-
-def in_rows(target: EagerModel, draft: Draft, prompts: list[Prompt], spec: DecodingSpec, rows: int) -> list[Trace]:
-    batch, draft = Batch.of(target, rows), draft.in_batch(rows)
-    return together(
-        (speculate(batch, draft, prompt, spec, generator(index)) for index, prompt in enumerate(prompts)), rows, batch
-    )
-
-
-def same(ours: list[Trace], theirs: list[Trace]) -> None:
-    """The texts, and the passes by which they came about."""
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.tokens == other.tokens
-        assert [(p.drafted, p.accepted, p.emitted, p.tokens) for p in one.passes] == [
-            (p.drafted, p.accepted, p.emitted, p.tokens) for p in other.passes
-        ]
 
 
 @pytest.mark.full

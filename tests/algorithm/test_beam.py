@@ -12,11 +12,11 @@ from specbench.bench.baselines import beam_search as generate
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
 from tests.support.networks import network
+from tests.support.prompts import THREE, prompts
 
 KINDS = ["t5", "gpt2"]
 SIZE = 40  # of the head's 64
 LONGEST = 16
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]
 # Length penalties that draw to longer and to shorter texts, and each way of stopping.
 STOPS: list[tuple[float, bool | str]] = [(1.0, False), (0.0, True), (2.0, "never"), (-0.5, False)]
 
@@ -43,16 +43,12 @@ def close(kind: str) -> EagerModel:
     return EagerModel(made, SIZE, frozenset({1}))
 
 
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
-
-
 @cache
 def ends(kind: str) -> tuple[int, ...]:
     """Two tokens from the middle of the target's own completions, so that beams end throughout the search."""
     texts = [
         plain(model(kind), prompt, BeamSettings(4, LONGEST, frozenset({1}))).hypotheses[0].tokens
-        for prompt in prompts(kind)
+        for prompt in prompts(kind, THREE)
     ]
     return tuple(sorted({texts[0][-8], texts[1][-4]}))
 
@@ -85,7 +81,7 @@ def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stoppin
     lengths, several = set(), 0
     for penalty, early in STOPS:
         settings = BeamSettings(width, LONGEST, target.eos_ids, penalty, early)
-        for number, prompt in enumerate(prompts(kind)):
+        for number, prompt in enumerate(prompts(kind, THREE)):
             theirs = generate(target.network, prompt, settings, SIZE)
             lengths |= {len(one.tokens) - len(prompt.prefix) for one in theirs}
             alone = plain(target, prompt, settings)
@@ -105,7 +101,7 @@ def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stoppin
 def test_other_architectures_too(kind: str) -> None:
     target = model(kind)
     settings = BeamSettings(3, LONGEST, target.eos_ids, 0.7, True)
-    for prompt in prompts(kind):
+    for prompt in prompts(kind, THREE):
         theirs = generate(target.network, prompt, settings, SIZE)
         assert same(drafted(target, close(kind), prompt, settings, 5, 4).hypotheses, theirs)
 
@@ -117,7 +113,7 @@ def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
     for gamma in (1, 2, 3, 5):
         for penalty, early in STOPS[1:3]:
             settings = BeamSettings(3, LONGEST, target.eos_ids, penalty, early)
-            for prompt in prompts(kind)[:2]:
+            for prompt in prompts(kind, THREE)[:2]:
                 steps = len(plain(target, prompt, settings).passes)
                 trace = drafted(target, target, prompt, settings, settings.width, gamma)
                 assert len(trace.passes) == math.ceil(steps / (gamma + 1))
@@ -128,7 +124,7 @@ def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
 def test_the_length_limit_is_kept_and_nothing_is_drafted_past_it(tokens: int) -> None:
     target = model("gpt2")
     settings = BeamSettings(4, tokens, target.eos_ids)
-    for prompt in prompts("gpt2"):
+    for prompt in prompts("gpt2", THREE):
         trace = drafted(target, target, prompt, settings, 4, 5)
         assert same(trace.hypotheses, generate(target.network, prompt, settings, SIZE))
         assert [one.drafted for one in trace.passes] == [tokens - 1]
@@ -153,8 +149,8 @@ def only_the_best_is_checked(
 @pytest.mark.parametrize("kind", KINDS)
 def test_checking_the_best_beam_alone_would_be_caught(kind: str) -> None:
     target, settings = model(kind), BeamSettings(4, LONGEST, frozenset({1}))
-    told = [generate(target.network, prompt, settings, SIZE) for prompt in prompts(kind)]
-    wrong = [only_the_best_is_checked(target, close(kind), prompt, settings) for prompt in prompts(kind)]
+    told = [generate(target.network, prompt, settings, SIZE) for prompt in prompts(kind, THREE)]
+    wrong = [only_the_best_is_checked(target, close(kind), prompt, settings) for prompt in prompts(kind, THREE)]
     assert not all(same(found, theirs) for found, theirs in zip(wrong, told, strict=True))
-    right = [drafted(target, close(kind), prompt, settings, 4, 3).hypotheses for prompt in prompts(kind)]
+    right = [drafted(target, close(kind), prompt, settings, 4, 3).hypotheses for prompt in prompts(kind, THREE)]
     assert all(same(found, theirs) for found, theirs in zip(right, told, strict=True))

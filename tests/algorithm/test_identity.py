@@ -20,16 +20,12 @@ from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import THREE, prompts
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 SIZE = 40
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]
 TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in KINDS}
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def drafts(kind: str) -> dict[str, Draft]:
@@ -57,7 +53,7 @@ def baseline(kind: str, prompt: Prompt, tokens: int = 24) -> list[int]:
 def identical_traces(kind: str, gamma: int | Gamma) -> Iterator[tuple[str, Trace]]:
     """Each draft's name with its trace of each prompt, whose text is asserted to be the baseline's."""
     for name, draft in drafts(kind).items():
-        for prompt in prompts(kind):
+        for prompt in prompts(kind, THREE):
             trace = speculative(
                 TARGETS[kind], draft, prompt,
                 gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
@@ -69,7 +65,7 @@ def identical_traces(kind: str, gamma: int | Gamma) -> Iterator[tuple[str, Trace
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
     seen = set()
-    for prompt in prompts(kind):
+    for prompt in prompts(kind, THREE):
         ids = prompt.source or prompt.prefix
         with torch.inference_mode():
             theirs = TARGETS[kind].network.generate(
@@ -108,7 +104,7 @@ def test_an_adaptive_gamma_writes_the_same_text(kind: str) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 6, 7])
 def test_the_length_limit_is_kept_exactly(tokens: int) -> None:
-    for prompt in prompts("gpt2"):
+    for prompt in prompts("gpt2", THREE):
         full = baseline("gpt2", prompt)
         trace = speculative(
             TARGETS["gpt2"], drafts("gpt2")["the target itself"], prompt,
@@ -118,7 +114,7 @@ def test_the_length_limit_is_kept_exactly(tokens: int) -> None:
 
 
 def test_the_text_ends_at_the_first_end_inside_an_accepted_block() -> None:
-    prompt = prompts("gpt2")[0]
+    prompt = prompts("gpt2", THREE)[0]
     full = baseline("gpt2", prompt)
     end = full[6]
     first = full.index(end)
@@ -137,7 +133,7 @@ def test_a_prompt_does_not_depend_on_its_neighbours() -> None:
     def sample(order: list[int]) -> dict[int, list[int]]:
         return {
             i: speculative(
-                target, draft, prompts("llama")[i],
+                target, draft, prompts("llama", THREE)[i],
                 gamma=3, sampling=Sampling(1.0), max_new_tokens=12, generator=torch.Generator().manual_seed(i),
             ).tokens
             for i in order

@@ -18,18 +18,14 @@ from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import THREE, prompts
 
 KINDS = ["t5", "gpt2", "llama"]
 SIZE = 40
 TOKENS = 16
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (8, 8, 31, 14, 2, 25, 1)]
 TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in KINDS}
 SMALL = {kind: EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1})) for kind in KINDS}
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def drafts(kind: str, confidence: float | None = None) -> list[Draft]:
@@ -58,7 +54,7 @@ def played(p, q, drafted, generator):  # type: ignore[no-untyped-def]
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_verification_is_the_targets_own_text(kind: str) -> None:
-    for prompt in prompts(kind):
+    for prompt in prompts(kind, THREE[::2]):
         own = alone(kind, prompt)
         for draft in drafts(kind):
             for gamma in (1, 2, 4, 8):
@@ -69,7 +65,7 @@ def test_block_verification_is_the_targets_own_text(kind: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_heuristic_and_a_confidence_too(kind: str) -> None:
-    for prompt in prompts(kind):
+    for prompt in prompts(kind, THREE[::2]):
         own = alone(kind, prompt)
         for draft in (*drafts(kind), *drafts(kind, confidence=0.5)):
             for accept in (accept_exact, played):
@@ -80,7 +76,7 @@ def test_the_heuristic_and_a_confidence_too(kind: str) -> None:
 @pytest.mark.parametrize("lenience", [0.5, 1e-4, 1e-12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_lenience_is_our_reading_of_a5(kind: str, lenience: float) -> None:
-    for prompt in prompts(kind):
+    for prompt in prompts(kind, THREE[::2]):
         ours = speculative(
             TARGETS[kind], ModelDraft(SMALL[kind], SIZE), prompt,
             gamma=3, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator(),
@@ -115,7 +111,7 @@ def by_the_book(kind: str, prompt: Prompt, lenience: float) -> list[int]:
 
 
 def test_under_lenience_a_pass_has_more_tokens() -> None:
-    prompt, draft = prompts("gpt2")[0], ModelDraft(SMALL["gpt2"], SIZE)
+    prompt, draft = prompts("gpt2", THREE[::2])[0], ModelDraft(SMALL["gpt2"], SIZE)
 
     def per_pass(lenience: float) -> float:
         trace = speculative(

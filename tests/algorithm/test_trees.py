@@ -18,7 +18,6 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.by_position import acceptance_by_position, of_trees
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
@@ -30,6 +29,7 @@ from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.made_passes import made_pass
 from tests.support.networks import network
+from tests.support.prompts import THREE, prompts
 from tests.support.toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
@@ -37,16 +37,11 @@ ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagrap
 SIZE = 40
 END = frozenset({1})
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]
 PLANS: dict[str, Plan] = {
     "widths": TreeShape.of_widths([3, 2, 1, 1]),
     "sequoia": best_shape((0.5, 0.2, 0.1), 12),
     "dynamic": ByConfidence(size=10, depth=4, top=3),
 }
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
 # A captured step is replayed alike for every kind: one with an encoder and one without.
@@ -64,7 +59,7 @@ def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str)
         "other weights": ModelDraft(other, SIZE),
         "3-gram": NgramDraft(counts, 3, 0.75, torch.device("cpu")),
     }
-    for prompt in prompts(kind)[: 3 if engine == "eager" else 1]:
+    for prompt in prompts(kind, THREE)[: 3 if engine == "eager" else 1]:
         own = autoregressive(target, prompt, sampling=GREEDY, max_new_tokens=20, generator=torch.Generator()).tokens
         for name, draft in drafts.items():
             for shape, plan in PLANS.items():

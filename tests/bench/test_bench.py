@@ -21,7 +21,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.timed_documents import BenchRow as Row
 from specbench.sampling import Sampling
-from tests.engine.test_prompts import network as long_network
+from tests.support.long_networks import network as long_network
 from tests.support.networks import network
 from tests.support.toy import EOS, VOCABULARY, ToyModel
 

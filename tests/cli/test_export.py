@@ -16,9 +16,9 @@ from specbench.records import store
 from specbench.records.documents import write_document
 from specbench.records.json_schema import json_schema
 from specbench.records.profile_document import PROFILE_VERSION, Profile
-from tests.records.test_schema import faults
 from tests.support.kept_records import RESULTS, newest
 from tests.support.made_records import alpha_row, make, scored_setting
+from tests.support.schema_faults import faults
 
 Capture = pytest.CaptureFixture[str]
 

@@ -16,9 +16,9 @@ from specbench.engine.session import Model, Prompt
 from specbench.engine.window import Window
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from tests.engine.test_prompts import ENDS, SIZE, network
 from tests.support import architectures, networks
 from tests.support.calls import called, small_run
+from tests.support.long_networks import ENDS, SIZE, network
 
 SYSTEM = torch.randint(2, SIZE, (70,), generator=torch.Generator().manual_seed(9)).tolist()
 

@@ -25,15 +25,11 @@ from specbench.sampling import Sampling
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import PADDED, network
+from tests.support.prompts import prompt
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
-SOURCE = (5, 9, 12, 30, 1)
 ENDS = frozenset({1})
 NEAR = 1e-5  # of the largest logit
-
-
-def prompt(kind: str) -> Prompt:
-    return Prompt(SOURCE, (0,)) if kind.startswith("t5") else Prompt((), SOURCE)
 
 
 def calm(kind: str) -> Any:

@@ -8,21 +8,11 @@ import torch
 from specbench.engine.choice import MOST_ERROR, in_fp32, with_engine
 from specbench.engine.native.model import NativeModel
 from specbench.engine.session import Prompt
-from tests.support import architectures
+from tests.support.long_networks import ENDS, SIZE, network
 
 KINDS = ["llama", "mistral", "gpt2", "gpt_oss", "gemma3_text", "gpt_neox", "deepseek_v3"]
 LENGTHS = (1, 63, 64, 65, 511)
 READ_ON = 5  # tokens after the prompt
-SIZE, ENDS = 64, frozenset({1})
-
-
-def network(kind: str, dtype: torch.dtype) -> Any:
-    """Positions up to 9000; small weights, so that bf16 is not amplified."""
-    shape = dict(architectures.SHAPES[kind])
-    longest = "n_positions" if kind == "gpt2" else "max_position_embeddings"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(architectures.SHAPES, kind, shape | {longest: 9000, "initializer_range": 0.2})
-        return architectures.network(kind, seed=4).to(dtype)
 
 
 def logits_after(network: Any, tokens: list[int], length: int) -> torch.Tensor:

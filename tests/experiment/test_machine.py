@@ -25,9 +25,9 @@ from specbench.records import store
 from specbench.records.decoded import Trace
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
-from tests.records.test_schema import faults_of
 from tests.support.calls import called, refusal, small_run
 from tests.support.made_records import make
+from tests.support.schema_faults import faults_of
 
 Capture = pytest.CaptureFixture[str]
 CPU = torch.device("cpu")

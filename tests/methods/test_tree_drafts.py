@@ -14,7 +14,6 @@ from scipy.stats import chisquare
 
 from specbench.algorithm.acceptance.base import Children, Verification
 from specbench.algorithm.acceptance.rules import multi_path
-from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.k_seq import accept_k_seq
 from specbench.algorithm.acceptance.rules.multi_path import accept_multi_path
@@ -27,27 +26,18 @@ from specbench.algorithm.tree_draft import TreeDraft, TreeDraftSession
 from specbench.engine.buffers import TensorCache
 from specbench.engine.session import Prompt
 from specbench.methods.cascade.draft import CascadeDraft
-from specbench.methods.from_text import gather
 from specbench.methods.heads import HeadsDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.retrieval import draft as suffixes
-from specbench.methods.retrieval.draft import RetrievalDraft
-from specbench.methods.retrieval.suffix_array import SuffixIndex
 from specbench.methods.several.draft import MergedDraft
-from specbench.methods.suffix.config import SuffixConfig
-from specbench.methods.suffix.draft import SuffixDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, Plan, TreeShape
 from tests.support import chi
 from tests.support.branches import Branch, outcomes
 from tests.support.toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
+from tests.support.tree_drafts import CHILDREN, CPU, DOUBLE, RULES, SAMPLED, drafts, found
 
-CPU, DOUBLE = torch.device("cpu"), torch.float64
-GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 ROUNDING = 1e-12
-CHILDREN: list[Children] = ["distinct", "replaced", "fixed"]
-RULES = {"exact": accept_exact, "traversal": accept_block}
 
 # Enumeration: three tokens, and no end of sequence. Row [a, b] of a table is the law of what follows a, b.
 SIZE = 3
@@ -93,24 +83,6 @@ class OnStates(HeadsDraft):
 
     def start(self, prompt: Prompt, sampling: Sampling) -> Any:
         return self.start_on(Stateful(), prompt, sampling)  # type: ignore[arg-type]
-
-
-def found(size: int, texts: Sequence[Sequence[int]] = ((1, 0, 2), (2, 0, 1), (1, 1, 0))) -> Draft:
-    return RetrievalDraft(SuffixIndex(suffixes.build(gather(texts, START), size), size), size, CPU, 2)
-
-
-def drafts(one: ToyModel, other: ToyModel, size: int) -> dict[str, Draft]:
-    lookup, model = LookupDraft(size, CPU, 2), ModelDraft(one, size)
-    return {
-        "lookup": lookup,
-        "retrieval": found(size),
-        "suffix": SuffixDraft(SuffixConfig(depth=3), size, CPU),
-        "cascade": CascadeDraft(one, ModelDraft(other, size), 2, size, CPU),
-        "cascade of a copy": CascadeDraft(one, lookup, 2, size, CPU),
-        "merged": MergedDraft([model, ModelDraft(other, size)]),
-        "merged with a copy": MergedDraft([model, lookup]),
-        "merged with a corpus": MergedDraft([found(size), model]),
-    }
 
 
 def sequentially(q_LV: torch.Tensor, counts: Sequence[int], how: Children, chance: Branch) -> list[list[int]]:

@@ -23,13 +23,13 @@ from specbench.methods.several.draft import MergedDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, Plan, TreeShape
-from tests.methods.blockwise.test_blockwise import made
-from tests.methods.test_tree_drafts import CHILDREN, CPU, GREEDY, RULES, SAMPLED, drafts, found
 from tests.support import chi
+from tests.support.blockwise_heads import made
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
 from tests.support.toy import EOS, START, VOCABULARY, ToyModel, exact, random_table
+from tests.support.tree_drafts import CHILDREN, CPU, GREEDY, RULES, SAMPLED, drafts, found
 
 SEEN = ToyModel(random_table(1))
 LOOP = drafts(ToyModel(random_table(2)), ToyModel(random_table(3)), VOCABULARY)

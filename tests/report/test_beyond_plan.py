@@ -20,7 +20,7 @@ from specbench.config.schema import RunConfig
 from specbench.experiment.gamma import choose_gamma
 from specbench.report.paper import experiment
 from specbench.report.tables.beyond import planned
-from tests.report.test_experiments import PARTS, compose
+from tests.support.composed import PARTS, compose
 
 
 def jobs(sweep: str) -> list[RunConfig]:

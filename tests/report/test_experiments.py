@@ -1,35 +1,18 @@
 """Every sweep composes and stays within the ranges; every table and figure has its file, its sweep and its twin."""
 
-import hydra
 import pytest
 import yaml
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
-from specbench.compose.to_schema import to_schema
-from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import GAMMAS, check
 from specbench.config.paths import experiments_dir
-from specbench.config.schema import RunConfig
 from specbench.report.figures import FIGURES
 from specbench.report.paper import experiment, paper
 from specbench.report.tables import TABLES
+from tests.support.composed import PARTS, SWEEPS, compose
 
-SWEEPS = choice_names("experiment")
-PARTS = {name for name in SWEEPS if name.startswith("beyond-mini-")}  # of beyond-mini
 # The twins' common part; part of table3, whose twin covers it; a twin of two tasks in turn.
 ALONE = {"check-mini", "processes", "mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
-
-
-def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
-    ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with conf_of_hydra():
-        whole = hydra.compose("run", overrides=[f"experiment={name}", *overrides], return_hydra_config=True)
-        bare = hydra.compose("run", overrides=[f"experiment={name}", *overrides])
-    params = OmegaConf.to_container(whole.hydra.sweeper.params or OmegaConf.create({}))
-    assert isinstance(params, dict)
-    return to_schema(bare, RunConfig), {str(key): str(value) for key, value in params.items()}
 
 
 NUMBERS = (

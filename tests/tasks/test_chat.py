@@ -15,33 +15,14 @@ from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 from tests.support.calls import newest
-from tests.support.networks import network, tokenizer
+from tests.support.networks import tokenizer
 
 Folders = dict[str, Path]
-MARKS = ["<|user|>", "<|assistant|>", "<|end|>"]
-TEMPLATE = (
-    "{% for m in messages %}"
-    "{% if m.role not in ('user', 'assistant') %}{{ raise_exception('no role ' + m.role) }}{% endif %}"
-    "<|{{ m.role }}|> {{ m.content }} <|end|> "
-    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 CHAT = [
     {"role": "user", "content": "the old dog"},
     {"role": "assistant", "content": "sees a tree"},
     {"role": "user", "content": "the small cat"},
 ]
-
-
-@pytest.fixture(scope="module")
-def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Llama with random weights whose tokenizer has a chat template."""
-    folder = tmp_path_factory.mktemp("models") / "chat"
-    network("llama", seed=1).save_pretrained(folder)
-    made = tokenizer(with_end=False)
-    made.add_special_tokens({"additional_special_tokens": MARKS})
-    made.chat_template = TEMPLATE
-    made.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from specbench.config.schema import RunConfig, TaskConfig
 from specbench.errors import UserError
 from specbench.tasks import Task
 from specbench.text.vocabulary import Vocabulary
-from tests.analysis.acceptance.test_strata import prompt
-from tests.tasks.test_chat import chat_model  # noqa: F401 a fixture
+from tests.support.timed_prompts import prompt
 
 
 def test_each_message_of_the_assistant_is_a_prompt():
@@ -91,7 +90,7 @@ def test_tags_are_those_of_the_template():
     assert [vocabulary.is_inside(tags, tokens) for tokens in ([0], [0, 1], [1, 0, 2])] == [False, True, False]
 
 
-def test_a_run_by_turn(chat_model, tmp_path, capsys):  # noqa: F811
+def test_a_run_by_turn(chat_model, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     talk = [("user", "the old dog"), ("assistant", "sees a tree"), ("user", "the cat"), ("assistant", "sees a house")]
     messages = [{"role": role, "content": text} for role, text in talk]

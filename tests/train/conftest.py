@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.train.recipe_schema import DataPlan, DistillPlan, ModelShape, OptimPlan, Recipe, TokenizerPlan
+from tests.support import networks
 
 PEOPLE = {"man": "Mann", "dog": "Hund", "boy": "Junge", "baker": "Bäcker", "king": "König", "farmer": "Bauer"}
 DEEDS = {"sees": "sieht", "finds": "findet", "loves": "liebt", "hears": "hört", "paints": "malt", "greets": "grüßt"}
@@ -89,3 +90,18 @@ def gpt_recipe(made_recipe: Callable[..., Recipe], pairs: str) -> Recipe:
         data=DataPlan(path=[pairs], max_target=32),
         optim=OptimPlan(max_steps=4, warmup_steps=1, batch_size=4, lr=0.001, lr_scale="flat"),
     )
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return networks.save(tmp_path_factory.mktemp("target") / "smol", "llama", seed=1)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """60 rows without a field 'text'."""
+    words = networks.WORDS
+    rows = [{"prompt": " ".join(words[(row + place) % 30] for place in range(12))} for row in range(60)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file

@@ -1,7 +1,6 @@
 """EAGLE's layer on toy targets: what the recipe writes, that it learns, resumes, and leaves the target alone."""
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from specbench.errors import UserError
 from specbench.methods.eagle.network import Eagle
 from specbench.train.recipe import train
 from specbench.train.recipe_schema import DistillPlan, EaglePlan, Recipe
+from tests.support.small_recipes import losses
 
 
 def eagle_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan, lr: float = 0.05, **data: Any) -> Recipe:
@@ -28,11 +28,6 @@ def eagle_recipe(target: Recipe, folder: Path, steps: int, plan: EaglePlan, lr: 
         data=replace(target.data, eval_path=[], **data),
         log_steps=1,
     )
-
-
-def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "training-log.json").read_text())
-    return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
 @pytest.mark.full

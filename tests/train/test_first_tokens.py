@@ -15,7 +15,7 @@ from specbench.train import networks
 from specbench.train.recipe_schema import ModelShape, Recipe
 from specbench.train.sets import training_set
 from specbench.train.tokenizers import fields, make_tokenizer
-from tests.train.test_parts import RECIPES, composed
+from tests.support.composed import RECIPES, composed
 
 TRAINED = {"lm": "gpt-mini", "seq2seq": "t5-mini"}
 

@@ -13,11 +13,7 @@ from specbench.errors import UserError
 from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.train.recipe import train
 from specbench.train.recipe_schema import BlockwisePlan, DistillPlan, Recipe
-
-
-def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "training-log.json").read_text())
-    return [float(entry["loss"]) for entry in history if "loss" in entry]
+from tests.support.small_recipes import losses
 
 
 def heads_recipe(target: Recipe, folder: Path, steps: int, **data: object) -> Recipe:

@@ -16,30 +16,7 @@ from specbench.train.fitting import usual_taps
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_schema import Recipe
 from tests.support import networks
-
-SMALL = [
-    "optim.max_steps=2",
-    "optim.batch_size=2",
-    "optim.warmup_steps=0",
-    "data.max_target=16",
-    "bf16=false",
-    "threads=1",
-]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return networks.save(tmp_path_factory.mktemp("target") / "smol", "llama", seed=1)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    """60 rows without a field 'text'."""
-    words = networks.WORDS
-    rows = [{"prompt": " ".join(words[(row + place) % 30] for place in range(12))} for row in range(60)]
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+from tests.support.small_recipes import SMALL
 
 
 @pytest.mark.full

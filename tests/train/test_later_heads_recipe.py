@@ -1,7 +1,6 @@
 """Toy Medusa and Hydra heads: which state and which tokens each head reads and which token it is about, by plain loops;
 what their recipes write, that they learn and resume."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer
 from tests.support.networks import network
+from tests.support.small_recipes import losses
 from tests.support.toy_batch import SOURCE, TEXT, batch
 
 PLANS = {
@@ -117,11 +117,6 @@ def heads_recipe(target: Recipe, folder: Path, kind: str, steps: int, **keys: An
         data=replace(target.data, eval_path=[], **keys),
         log_steps=1,
     )
-
-
-def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "training-log.json").read_text())
-    return [float(entry["loss"]) for entry in history if "loss" in entry]
 
 
 @pytest.mark.full

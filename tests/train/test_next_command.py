@@ -11,10 +11,9 @@ from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.train import draft_alpha
 from specbench.train.draft_alpha import alpha, engine_of, target_outputs
-from tests.train.test_inferred import SMALL, prompts, target
+from tests.support.small_recipes import SMALL
 
 Capture = pytest.CaptureFixture[str]
-__all__ = ["prompts", "target"]
 RUN = ["device=cpu", "dtype=float32", "engine=eager", "warmup=0", "threads=1", "max_new_tokens=8"]
 
 

@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 from transformers import Seq2SeqTrainingArguments
 
-from specbench.compose.unnamed import conf_of_hydra
-from specbench.config.catalogue import choice_names
 from specbench.config.paths import shipped
 from specbench.errors import UserError
 from specbench.train import networks
@@ -27,16 +22,7 @@ from specbench.train.recipe_rows import HeldOut, joined, load_rows, read, relate
 from specbench.train.recipe_schema import DataPlan, ModelShape, Recipe
 from specbench.train.tokenizers import fit_unigram
 from specbench.train.trainers import ByteDropout, SizedTrainer, groups_by_size, use_byte_dropout
-
-RECIPES = choice_names("recipe")
-
-
-def composed(name: str, *overrides: str) -> Recipe:
-    ConfigStore.instance().store(name="train_schema", node=Recipe)
-    with conf_of_hydra():
-        recipe = OmegaConf.to_object(compose("train", [f"recipe={name}", *overrides]))
-    assert isinstance(recipe, Recipe)
-    return recipe
+from tests.support.composed import RECIPES, composed
 
 
 class Vocabulary:

@@ -14,11 +14,7 @@ from specbench.errors import UserError
 from specbench.train.recipe import train
 from specbench.train.recipe_schema import DistillPlan, Recipe
 from specbench.train.trainers import SizedTrainer
-
-
-def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "training-log.json").read_text())
-    return [float(entry["loss"]) for entry in history if "loss" in entry]
+from tests.support.small_recipes import losses
 
 
 @pytest.mark.full

@@ -23,9 +23,9 @@ from specbench.records.decoded import Pass, Trace
 from specbench.records.store import Head, Result
 from specbench.report.console import Screen
 from specbench.report.explanation import largest, needed, of_loop, sentences
-from tests.records.test_schema import faults_of
 from tests.support.kept_records import CHAIN, RESULTS, kept, newest
 from tests.support.made_records import make
+from tests.support.schema_faults import faults_of
 
 KEPT = [head for head in kept(batch=1) if head.summary["speedup_measured"] is not None]
 STEP_S = 0.002

@@ -22,6 +22,7 @@ from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling
 from specbench.stats import Interval, over_rows, ratio
 from tests.support.decode import autoregressive, speculative
+from tests.support.intervals import within_4_errors
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 
@@ -46,12 +47,6 @@ def along_and_decoded(
     keys |= {"gamma": gamma, "accept": accept, "greedy_draft": greedy_draft}
     traces = [speculative(target, draft, PROMPT, **keys) for _ in range(count)]
     return found, over_rows([(len(t.tokens), len(t.passes)) for t in traces], ratio)
-
-
-def within_4_errors(one: Interval, other: Interval) -> bool:
-    """Whether two estimates with 95% intervals lie within 4 standard errors of each other."""
-    error = (other.high - other.low + one.high - one.low) / 4 / 2**0.5
-    return abs(one.value - other.value) < 4 * error
 
 
 def test_counting_passes_by_hand() -> None:

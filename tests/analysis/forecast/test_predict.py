@@ -1,6 +1,5 @@
 """Costs from probes, speedups from agreement and costs, the cover of their intervals, and what is said of them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,33 +16,8 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import Interval
 from tests.support.decode import autoregressive, speculative
+from tests.support.predictions import STEP, fake_round, predictions, texts
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, random_table
-
-STEP = 0.01
-
-
-def fake_round(
-    costs: dict[str, float], gammas: Sequence[int], noise: float = 0.0, seed: int = 0, slow: float = 1.0
-) -> Round:
-    """Passes with the given c of each draft, v = 1 + 0.05 gamma and an overhead of 0.02, all `slow` times slower."""
-    generator = np.random.default_rng(seed)
-
-    def time(steps: float) -> float:
-        return float(STEP * steps * slow * (1 + noise * generator.standard_normal()))
-
-    passes = {
-        (draft, gamma): [
-            Timed(gamma, gamma, 0, False, time(gamma * c), time(1 + 0.05 * gamma), time(0.02)) for _ in range(4)
-        ]
-        for draft, c in costs.items()
-        for gamma in gammas
-    }  # fmt: skip
-    return Round([time(1.0) for _ in range(12)], passes, [])
-
-
-def texts(alpha: float, prompts: int, seed: int, length: int = 30) -> list[Agreement]:
-    kept = np.random.default_rng(seed).random((prompts, length)) < alpha
-    return [Agreement([float(one) for one in row], [float(one) for one in row]) for row in kept]
 
 
 def test_costs_are_in_target_steps_however_slow_the_machine() -> None:
@@ -80,14 +54,6 @@ def test_interruptions_cancel_in_the_cost_of_a_pass() -> None:
     slow = [Timed(9, 9, 0, False, STEP * 9, STEP * 20, 0.0)] * 9
     rounds = [Round([*steps, STEP * 8], {("a", 2): long, ("b", 9): slow}, [])] * 2
     assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
-
-
-def predictions(
-    alphas: dict[str, float], costs: dict[str, float], prompts: int = 40, noise: float = 0.0
-) -> Predictions:
-    gammas = [1, 2, 3, 5]
-    found = {draft: texts(alpha, prompts, seed) for seed, (draft, alpha) in enumerate(alphas.items())}
-    return Predictions(found, [fake_round(costs, gammas, noise, seed) for seed in range(4)], 128, 200, seed=0)
 
 
 def test_equal_prompts_count_once() -> None:

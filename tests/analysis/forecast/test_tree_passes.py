@@ -23,9 +23,9 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import over_rows, ratio
 from specbench.theory.trees import ROOT, ByConfidence, TreeShape
-from tests.analysis.forecast.test_expected_passes import within_4_errors
 from tests.support.branches import Branch, outcomes
 from tests.support.decode import autoregressive, speculative
+from tests.support.intervals import within_4_errors
 from tests.support.toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)

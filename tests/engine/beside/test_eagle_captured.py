@@ -23,15 +23,18 @@ from specbench.engine.capture.static import StaticModel
 from specbench.methods.eagle.captured import beside, probe
 from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.eagle.network import Eagle
-from tests.algorithm.test_batches import alone, in_rows, prompts_of
-from tests.algorithm.test_batches import same as same_texts
-from tests.methods.eagle.test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
+from specbench.sampling import Sampling
 from tests.support import captured
+from tests.support.batch_rows import alone, in_rows, prompts_of
+from tests.support.batch_rows import same as same_texts
 from tests.support.decode import spec_of, speculative
+from tests.support.eagle_layer import SIZE, TAPS, made, random_eagle
 from tests.support.networks import network
+from tests.support.prompts import prompts
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5
+GREEDY = Sampling(0.0)
 SPEC = spec_of(GREEDY, 12, 3)
 
 

@@ -28,9 +28,9 @@ from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.specdec.captured import probe
 from specbench.methods.specdec.draft import SpecDecDraft
-from tests.methods.specdec.test_specdec import decoder_on
 from tests.support.captured import fastest_on_a_cpu
 from tests.support.networks import network
+from tests.support.parallel_decoder import decoder_on
 
 
 @pytest.fixture(autouse=True)

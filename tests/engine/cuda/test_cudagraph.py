@@ -14,7 +14,6 @@ from specbench.bench.timing import medians
 from specbench.engine.capture import kernels
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
 from specbench.experiment.gamma import tree_costs
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft
@@ -25,13 +24,9 @@ from specbench.theory.trees import TreeShape
 from tests.support.captured import Recording, Repeated, graphs_before_the_clock
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import varied
 
 GREEDY: dict[str, Any] = {"sampling": Sampling(), "generator": torch.Generator()}
-
-
-def prompt(kind: str, length: int = 5) -> Prompt:
-    tokens = tuple(2 + (length * 5 + index * 3) % 38 for index in range(length))
-    return Prompt(tokens, (0,)) if kind == "t5" else Prompt((), tokens)
 
 
 class Watched(Repeated):
@@ -78,11 +73,11 @@ def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> 
     target = CudaGraphModel(network(kind, seed=5), 40, frozenset(), capture=Watched)
     exact = EagerModel(network(kind, seed=5), 40, frozenset())
     for length in (3, 9, 30, 4, 12):
-        want = autoregressive(exact, prompt(kind, length), max_new_tokens=12, **GREEDY).tokens
-        assert autoregressive(target, prompt(kind, length), max_new_tokens=12, **GREEDY).tokens == want
+        want = autoregressive(exact, varied(kind, length), max_new_tokens=12, **GREEDY).tokens
+        assert autoregressive(target, varied(kind, length), max_new_tokens=12, **GREEDY).tokens == want
         for draft in drafts(kind, target):
             for gamma in (1, 3, 7):
-                found = speculative(target, draft, prompt(kind, length), gamma=gamma, max_new_tokens=12, **GREEDY)
+                found = speculative(target, draft, varied(kind, length), gamma=gamma, max_new_tokens=12, **GREEDY)
                 assert found.tokens == want
     assert watch.made > 0
     assert watch.timed == 0
@@ -91,10 +86,10 @@ def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> 
 @pytest.mark.full
 def test_what_is_usual_is_captured_before_the_first_text() -> None:
     target = graphs_before_the_clock(network("t5", seed=5))
-    autoregressive(target, prompt("t5"), max_new_tokens=20, **GREEDY)
+    autoregressive(target, varied("t5"), max_new_tokens=20, **GREEDY)
     assert target.captures == sum(count <= 8 for count in COUNTS)
     before = target.uncaptured
-    speculative(target, UniformDraft(40, torch.device("cpu")), prompt("t5"), gamma=7, max_new_tokens=20, **GREEDY)
+    speculative(target, UniformDraft(40, torch.device("cpu")), varied("t5"), gamma=7, max_new_tokens=20, **GREEDY)
     assert target.uncaptured == before
 
 
@@ -105,7 +100,7 @@ def test_a_longer_step_runs_uncaptured_once_and_is_captured_for_the_next_text() 
     uncaptured = []
     for _ in range(2):
         before = target.uncaptured
-        texts.append(speculative(target, guess, prompt("t5"), gamma=12, max_new_tokens=20, **GREEDY).tokens)
+        texts.append(speculative(target, guess, varied("t5"), gamma=12, max_new_tokens=20, **GREEDY).tokens)
         uncaptured.append(target.uncaptured - before)
     assert texts[0] == texts[1]
     assert uncaptured[0] > 0
@@ -118,8 +113,8 @@ def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) 
     target = graphs_before_the_clock(network("t5", seed=5))
     exact = EagerModel(network("t5", seed=5), 40, frozenset({1}))
     for length in (3, 70, 300, 3):  # three sizes of source buffers, each with four graphs
-        want = autoregressive(exact, prompt("t5", length), max_new_tokens=8, **GREEDY).tokens
-        assert autoregressive(target, prompt("t5", length), max_new_tokens=8, **GREEDY).tokens == want
+        want = autoregressive(exact, varied("t5", length), max_new_tokens=8, **GREEDY).tokens
+        assert autoregressive(target, varied("t5", length), max_new_tokens=8, **GREEDY).tokens == want
         assert len(target._graphs) <= 6
 
 
@@ -127,7 +122,7 @@ def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) 
 def test_forty_graphs_are_enough_for_texts_of_all_lengths() -> None:
     target = graphs_before_the_clock(network("t5", seed=5))
     for length in range(1, 500, 37):
-        autoregressive(target, prompt("t5", length), max_new_tokens=1, **GREEDY)
+        autoregressive(target, varied("t5", length), max_new_tokens=1, **GREEDY)
     assert target.captures == len(target._graphs) < MOST_GRAPHS
 
 
@@ -146,8 +141,8 @@ def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr("specbench.bench.parts.medians", watched)
     monkeypatch.setattr("specbench.bench.parts.LENGTHS", (16, 20))
     with torch.inference_mode():
-        parts.over_tokens(target, prompt(kind))
-        parts.over_lengths(target, prompt(kind))
+        parts.over_tokens(target, varied(kind))
+        parts.over_lengths(target, varied(kind))
     assert uncaptured == [0, 0, 0]
 
 
@@ -157,9 +152,9 @@ def test_costs_of_trees_are_timed_on_captured_steps() -> None:
     small = ModelDraft(graphs_before_the_clock(network("gpt2", seed=6, layers=1)), 40)
     draft = TreeDraft(small, TreeShape.of_widths([2, 2]), "distinct", frozenset())
     with torch.inference_mode():
-        tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
+        tree_costs(target, draft, varied("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
         before = target.uncaptured
-        tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
+        tree_costs(target, draft, varied("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
     # Only the runs before the clock met steps of a new shape; in a second call none does.
     assert target.uncaptured == before
 
@@ -178,7 +173,7 @@ def test_what_a_graph_reads_lives_as_long_as_the_graph(kind: str, temperature: f
     drafts = [ModelDraft(small, 40), EarlyExitDraft(target, 1), CascadeDraft(small, guess, 2, 40)]
     for draft in drafts:
         for _ in range(2):  # what was met in the first text is captured before the second
-            speculative(target, draft, prompt(family), gamma=3, max_new_tokens=6, **given)
+            speculative(target, draft, varied(family), gamma=3, max_new_tokens=6, **given)
     assert Recording.captures
     assert Recording.freed() == []
 

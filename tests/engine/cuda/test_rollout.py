@@ -31,17 +31,13 @@ from tests.support.captured import Repeated
 from tests.support.decode import speculative
 from tests.support.host_reads import HostReads
 from tests.support.networks import network
+from tests.support.prompts import varied
 
 SIZE = 40
 ENDS = frozenset({1, 7, 8, 9, 11, 12, 30})
 SAMPLINGS = [
     Sampling(), Sampling(1.0), Sampling(0.7, top_k=9), Sampling(1.3, top_p=0.8), Sampling(1.0, top_k=20, top_p=0.9),
 ]  # fmt: skip
-
-
-def prompt(kind: str, length: int = 5) -> Prompt:
-    tokens = tuple(2 + (length * 5 + index * 3) % 38 for index in range(length))
-    return Prompt(tokens, (0,)) if kind == "t5" else Prompt((), tokens)
 
 
 class StepByStep(CudaGraphModel):
@@ -105,7 +101,7 @@ def pending(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_one_graph_drafts_what_its_steps_draft(kind: str, sampling: Sampling, pending: list[int]) -> None:
     """Early ends, texts that are cut off and buffers that grow included; the generator is where it would be, too."""
-    prompts = [prompt(kind, length) for length in (3, 9, 4, 30)]
+    prompts = [varied(kind, length) for length in (3, 9, 4, 30)]
     ended = 0
     for ends, draft_ends, gamma in ((frozenset({1}), None, 3), (ENDS, None, 7), (frozenset({1}), ENDS, 5)):
         want, at = texts(*_drafting(pair(kind, StepByStep, ends, draft_ends)), prompts, gamma, sampling)
@@ -129,7 +125,7 @@ def test_buffers_grow(sampling: Sampling, pending: list[int], monkeypatch: pytes
     monkeypatch.setattr("specbench.engine.cuda.graphs.FIRST_CAPACITY", 8)
     monkeypatch.setattr("specbench.engine.cuda.graphs.GROWTH", 2)
     model.cache_clear()
-    prompts = [prompt("llama", length) for length in (3, 6)]
+    prompts = [varied("llama", length) for length in (3, 6)]
     want, _ = texts(*_drafting(pair("llama", StepByStep, frozenset())), prompts, 4, sampling, tokens=50)
     pending.clear()
     found, _ = texts(*_drafting(pair("llama", CudaGraphModel, frozenset())), prompts, 4, sampling, tokens=50)
@@ -149,7 +145,7 @@ RULES: list[tuple[AcceptanceRule, Sampling]] = [
 def test_the_host_reads_once_a_pass(rule: AcceptanceRule, sampling: Sampling, pending: list[int]) -> None:
     """Drafted tokens and verdict come in one copy, where a proposal ends early, too; and all rules say what they say of
     tokens that the host knows."""
-    prompts = [prompt("t5", length) for length in (3, 9, 30)]
+    prompts = [varied("t5", length) for length in (3, 9, 30)]
     want, at = texts(*_drafting(pair("t5", StepByStep, ENDS)), prompts, 4, sampling, accept=rule)
     target, draft = _drafting(pair("t5", CudaGraphModel, ENDS))
     texts(target, draft, prompts, 4, sampling, accept=rule)  # captures
@@ -173,7 +169,7 @@ def test_step_by_step_the_host_reads_each_token() -> None:
     """What the count would show without a rollout."""
     target, draft = _drafting(pair("t5", StepByStep, frozenset()))
     with HostReads() as reads:
-        (trace,), _ = texts(target, draft, [prompt("t5")], 4, Sampling(1.0))
+        (trace,), _ = texts(target, draft, [varied("t5")], 4, Sampling(1.0))
     assert reads.total > sum(one.drafted for one in trace.passes)
 
 
@@ -203,7 +199,7 @@ def test_a_shorter_proposal_is_the_beginning_of_a_captured_one(pending: list[int
     """The last passes of a text draft less; nothing is captured for them."""
     target, draft = _drafting(pair("t5", CudaGraphModel, frozenset()))
     sampling = Sampling(0.9)
-    (trace,), _ = texts(target, draft, [prompt("t5")], 6, sampling, tokens=20)
+    (trace,), _ = texts(target, draft, [varied("t5")], 6, sampling, tokens=20)
     assert {one.drafted for one in trace.passes} > {6}
     rollouts = [graph.rollout for graph in draft.model._graphs.values() if isinstance(graph, RolloutGraph)]
     assert {len(one.rows_GV) for one in rollouts if one.choice.sampling == sampling and one.rows_GV is not None} == {6}
@@ -225,7 +221,7 @@ class CannotRollOut(Repeated):
 def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() -> None:
     target, _ = pair("t5", CudaGraphModel, frozenset({1}))
     small = CudaGraphModel(network("t5", seed=6, layers=1), SIZE, frozenset({1}), capture=CannotRollOut)
-    prompts = [prompt("t5", 4), prompt("t5", 9)]
+    prompts = [varied("t5", 4), varied("t5", 9)]
     with pytest.warns(UserWarning, match=r"not permitted when stream is capturing; it drafts step by step") as warned:
         found, _ = texts(target, ModelDraft(small, SIZE), prompts, 3, Sampling(1.0))
     assert (
@@ -278,7 +274,7 @@ def test_of_many_gammas_few_are_captured() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
 def test_a_policy_and_a_cascade_draft_the_same(sampling: Sampling, pending: list[int]) -> None:
-    prompts = [prompt("t5", length) for length in (3, 9)]
+    prompts = [varied("t5", length) for length in (3, 9)]
     want, _ = texts(*_drafting(pair("t5", StepByStep, frozenset({1}))), prompts, Heuristic(6), sampling)
     found, _ = texts(*_drafting(pair("t5", CudaGraphModel, frozenset({1}))), prompts, Heuristic(6), sampling)
     assert what(found) == what(want)

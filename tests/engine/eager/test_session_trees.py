@@ -22,14 +22,13 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import Part, reduced
 from specbench.engine.eager.sessions import EagerSession
 from specbench.engine.layout import chain, path_to, tree
-from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.theory.trees import ROOT
 from tests.support.captured import fastest, graphs
 from tests.support.networks import network
+from tests.support.prompts import SOURCE, prompt
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
-SOURCE = (5, 9, 12, 30, 1)
 NEAR = 1e-5  # of the largest logit
 SIZES = (1, 2, 7, 24, 64)
 
@@ -69,10 +68,6 @@ def model_of(kind: str, engine: str) -> EagerModel:
 def made(request: pytest.FixtureRequest) -> tuple[str, EagerModel]:
     kind, engine = request.param
     return kind, model_of(kind, engine)
-
-
-def prompt(kind: str) -> Prompt:
-    return Prompt(SOURCE, (0,)) if kind.startswith("t5") else Prompt((), SOURCE)
 
 
 def uncached(network: Any, kind: str, texts: list[list[int]]) -> Tensor:

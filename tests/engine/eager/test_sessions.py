@@ -7,20 +7,15 @@ from hypothesis import strategies as st
 from transformers import T5Config, T5ForConditionalGeneration
 
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
 from tests.support.networks import PADDED, network
+from tests.support.prompts import SOURCE, prompt
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 NETWORKS = {kind: network(kind, seed=5) for kind in KINDS}
-SOURCE = (5, 9, 12, 30, 1)
 
 
 def model(kind: str) -> EagerModel:
     return EagerModel(NETWORKS[kind], vocabulary_size=40, eos_ids=frozenset({1}))
-
-
-def prompt(kind: str) -> Prompt:
-    return Prompt(SOURCE, (0,)) if kind.startswith("t5") else Prompt((), SOURCE)
 
 
 def uncached(kind: str, tokens: list[int]) -> torch.Tensor:

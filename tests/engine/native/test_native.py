@@ -37,13 +37,13 @@ from specbench.kernels.structures import Op, Part, Step
 from specbench.methods.eagle.captured import beside, probe
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling
-from tests.methods.blockwise.test_blockwise import prompts
-from tests.methods.blockwise.test_blockwise import random_heads as blockwise_heads
-from tests.methods.eagle.test_eagle import SIZE, random_eagle
-from tests.methods.medusa.test_medusa import WIDTH, random_heads
-from tests.methods.medusa.test_medusa import made as heads_on_a_target
+from tests.support.blockwise_heads import random_heads as blockwise_heads
 from tests.support.decode import speculative
+from tests.support.eagle_layer import SIZE, random_eagle
+from tests.support.later_heads import WIDTH, random_heads
+from tests.support.later_heads import made as heads_on_a_target
 from tests.support.networks import network
+from tests.support.prompts import prompts
 
 ENDS = frozenset({1})
 SOURCE = (5, 9, 12, 30, 1)

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
+from transformers import T5Config, T5ForConditionalGeneration
 
-from specbench.config.model import ModelConfig
 from specbench.engine.weights.files import mapped_weights, weight_files
-from specbench.engine.weights.load import load_network
 from specbench.errors import UserError
 from tests.support.paths import ROOT
+from tests.support.weights import read
 
 CPU = torch.device("cpu")
 FORMATS = ["safetensors", "shards", "zip", "before 1.6"]
@@ -31,10 +30,6 @@ def checkpoint(folder: Path, form: str, width: int = 32, layers: int = 1, vocabu
         (folder / "model.safetensors").unlink()
         torch.save(network.state_dict(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=form == "zip")
     return network
-
-
-def read(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    return load_network(ModelConfig(path=str(folder)), "target", AutoModelForSeq2SeqLM, dtype, device).network
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -73,7 +68,7 @@ PEAK = """
 import sys, threading, time, torch
 from pathlib import Path
 from transformers import AutoModelForSeq2SeqLM
-from tests.engine.weights.test_weight_files import read
+from tests.support.weights import read
 
 def anonymous():  # bytes in memory that no file backs
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -16,37 +16,16 @@ from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import BlockwiseHeads
-from specbench.methods.heads import HeadsDraft
 from specbench.sampling import Sampling, standardise
 from tests.support import chi
+from tests.support.blockwise_heads import SIZE, WIDTH, K, made, random_heads
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import EOS, VOCABULARY
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
-SIZE, WIDTH, K = 40, 32, 5
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
-
-
-def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
-    """A target that hands over its states, and a draft of random heads on it."""
-    own = network(kind, seed)
-    width = return_states(own, "target")
-    target = engine(own, size, frozenset({end}))
-    target.state_width = width
-    return target, HeadsDraft(target, random_heads(width))
-
-
-def random_heads(width: int) -> BlockwiseHeads:
-    torch.manual_seed(1)
-    heads = BlockwiseHeads(K, width, 16)
-    torch.nn.init.normal_(heads.out_KHD, std=0.3)
-    return heads.requires_grad_(False)
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
 @pytest.mark.parametrize("kind", KINDS)

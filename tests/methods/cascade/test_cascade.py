@@ -36,16 +36,17 @@ from specbench.methods.suffix.draft import SuffixDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
-from tests.algorithm.test_batches import alone, in_rows, same
-from tests.analysis.forecast.test_predict import predictions
-from tests.methods.dflash import test_block_drafters as blocks
-from tests.methods.peagle import test_peagle as peagle
 from tests.support import block_checkpoints as checkpoints
+from tests.support import block_drafts as blocks
 from tests.support import chi
+from tests.support import peagle_files as peagle
+from tests.support.batch_rows import alone, in_rows, same
 from tests.support.calls import newest, refusal
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.mtp_checkpoints import started
 from tests.support.networks import network
+from tests.support.predictions import predictions
+from tests.support.prompts import SOURCES
 from tests.support.toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 CPU = torch.device("cpu")
@@ -197,9 +198,6 @@ def test_operations_of_a_cascade_inside_a_cascade_add_up() -> None:
         draft.start(PROMPT, WARM).propose([START], 3, torch.Generator().manual_seed(seed)) for seed in range(20)
     )
     assert {one.operations for one in proposals if len(one.tokens) == 3} == {3.0 + 2.0 + 1.0}
-
-
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 
 
 @pytest.mark.covering(most=1)

@@ -20,62 +20,31 @@ from specbench.engine.buffers import MOST_STACKED
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.dflash.draft import BlockDraft, BlockSession
+from specbench.methods.dflash.draft import BlockSession
 from specbench.methods.dflash.entries import BlockEntries
-from specbench.methods.dflash.published import PublishedBlock, published_block
-from specbench.methods.dspark.draft import MarkovDraft, MarkovSession
+from specbench.methods.dspark.draft import MarkovSession
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
 from tests.support import block_checkpoints as checkpoints
 from tests.support import captured as engines
 from tests.support import chi
 from tests.support.block_checkpoints import BLOCK, MASK
+from tests.support.block_drafts import KINDS, SIZE, made, network, published
 from tests.support.calls import newest, refusal
 from tests.support.decode import autoregressive, speculative
-from tests.support.networks import network as toy_network
 from tests.support.node_rows import nodes_have_the_q_of_their_paths
 from tests.support.toy import EOS, VOCABULARY
 
-SIZE = 40
 GREEDY = Sampling(0.0)
 PROMPT = Prompt((), (5, 9, 12, 30))
-KINDS = ("dflash", "dspark")
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": engines.fastest, "cudagraph": engines.graphs}
 
 
 def full(*values: Any) -> Any:
     """An instance of what another covers."""
     return pytest.param(*values, marks=pytest.mark.full)
-
-
-def network() -> Any:
-    return toy_network("llama", 4, layers=3)
-
-
-def published(folder: Path, kind: str, own: Any) -> PublishedBlock:
-    return published_block(str(folder), {}, "draft", kind, own.config)
-
-
-def made(
-    folder: Path, kind: str, size: int = SIZE, end: int = 1, confidence: float | None = None, engine: Any = EagerModel
-) -> tuple[EagerModel, BlockDraft]:
-    """A target, which hands over its states, and the draft of random weights in the published layout."""
-    own = network()
-    checkpoints.write(folder, checkpoints.config(kind), checkpoints.state(kind, own))
-    found = published(folder, kind, own)
-    width = return_states(own, "target", found.shape.taps)
-    target = engine(own, size, frozenset({end}))
-    taps = len(found.shape.taps)
-    target.state_width, target.tap_width, target.states_of_prompt = width * (1 + taps), width * taps, True
-    drafter = found.load(own)
-    if kind == "dflash":
-        return target, BlockDraft(target, drafter, found.shape.taps)
-    draft = MarkovDraft(target, drafter, found.shape.taps)
-    draft.confidence = confidence
-    return target, draft
 
 
 def drafted_by_transformers(folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:

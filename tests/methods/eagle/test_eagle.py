@@ -13,23 +13,21 @@ from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.cache_names import cache_of
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
-from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.entries import EagleEntries
-from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.sampling import Sampling, standardise
 from specbench.theory.trees import ByConfidence, Plan, TreeShape
 from tests.support import captured, chi
 from tests.support.decode import autoregressive, speculative
+from tests.support.eagle_layer import SIZE, TAPS, made
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import EOS, VOCABULARY
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
-SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 PLANS: dict[str, Plan | None] = {
     "chain": None,
     "tree": TreeShape.of_widths([2, 1]),
@@ -38,36 +36,6 @@ PLANS: dict[str, Plan | None] = {
 ENGINES: dict[str, Any] = {
     "eager": EagerModel, "static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs,
 }  # fmt: skip
-
-
-def made(
-    kind: str, taps: tuple[int, ...] = (), engine: Any = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1
-) -> Any:
-    """A target that hands over its features, and a draft of random weights on it."""
-    own = network(kind, seed)
-    width = return_states(own, "target", taps)
-    target = engine(own, size, frozenset({end}))
-    target.state_width, target.tap_width = width * (1 + len(taps)), width * len(taps)
-    target.tap_depths, target.states_of_prompt = taps, True
-    return target, EagleDraft(target, random_eagle(own, taps, min(30, size - 1)), taps)
-
-
-def random_eagle(own: Any, taps: tuple[int, ...], most: int) -> Eagle:
-    """Sure of itself, and of another opinion than the target about as often as not. With `taps` it drafts `most` tokens
-    alone, and not the first."""
-    torch.manual_seed(1)
-    vocabulary = most if taps else None
-    eagle = Eagle(EagleShape(layer_shape(own, "target"), taps, 1.0, vocabulary, bool(taps)))
-    for weight in eagle.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.3)
-    if taps:
-        eagle.draft_vocabulary.copy_(torch.arange(most) + 1)
-    return eagle.requires_grad_(False).bind(own)
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
 @pytest.mark.covering(most=1)

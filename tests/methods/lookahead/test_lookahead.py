@@ -22,19 +22,15 @@ from specbench.theory.trees import TreeShape
 from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import PROMPT, ToyModel, exact, random_table
 
 CPU = torch.device("cpu")
 VERIFYING = sys.modules["specbench.algorithm.acceptance.verify"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE = 40
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in ("t5", "gpt2", "llama")}
 TARGET = ToyModel(random_table(1, zeros=True))
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def trace(target: Any, draft: LookaheadDraft, prompt: Prompt, gamma: int, tokens: int = 40) -> Any:

@@ -16,50 +16,25 @@ from specbench.analysis.forecast.positions import accepted_by_position
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import SavedHeads, fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.heads import HeadsDraft
-from specbench.methods.hydra.draft import HydraDraft
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
-from tests.methods.blockwise.test_blockwise import SIZE, prompts
 from tests.support import chi
+from tests.support.blockwise_heads import SIZE
 from tests.support.captured import fastest, graphs
 from tests.support.decode import autoregressive, speculative
+from tests.support.later_heads import HEADS, WIDTH, made, random_heads
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import EOS, VOCABULARY
 
 KINDS, FAMILIES = ["medusa", "hydra"], ["t5", "gpt2"]
-HEADS, WIDTH, ROWS = 4, 32, 64
 GREEDY = Sampling(0.0)
 SHAPE = TreeShape.of_widths([3, 2, 1])
-
-
-def random_heads(kind: str) -> Any:
-    torch.manual_seed(1)
-    heads = MedusaHeads(HEADS, WIDTH, 2, 4, ROWS) if kind == "medusa" else HydraHeads(HEADS, WIDTH, 8, 4, ROWS)
-    for weight in heads.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return heads.requires_grad_(False)
-
-
-def made(kind: str, family: str, engine: Any = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
-    """A target that hands over its states, and a draft of random heads on it."""
-    own = network(family, seed)
-    target = engine(own, size, frozenset({end}))
-    target.state_width = return_states(own, "target")
-    return target, draft_on(kind, target)
-
-
-def draft_on(kind: str, target: Any) -> Any:
-    heads = random_heads(kind)
-    if kind == "medusa":
-        return HeadsDraft(target, heads)
-    return HydraDraft(target, heads)
 
 
 @pytest.mark.covering(most=1)

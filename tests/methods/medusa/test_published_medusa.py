@@ -1,7 +1,6 @@
 """Checkpoints in Medusa's own layout: written by these tests with random weights, read, and computed a second time by
 plain code; a checkpoint that does not fit is a one-line error."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,34 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 
 from specbench.errors import UserError
 from specbench.methods.medusa.draft import PublishedMedusa, is_published
+from tests.support.medusa_files import WIDTH, write
 from tests.support.networks import network
-
-WIDTH, ROWS = 32, 64
-
-
-def write(
-    folder: Path, kind: str = "pt", layers: int = 1, output: bool = True, width: int = WIDTH, rows: int = ROWS
-) -> dict:
-    """Three heads; the config says 2, as that of published heads does."""
-    torch.manual_seed(5)
-    state: dict[str, torch.Tensor] = {}
-    for head in range(3):
-        for layer in range(layers):
-            state[f"{head}.{layer}.linear.weight"] = torch.randn(width, width) * 0.3
-            state[f"{head}.{layer}.linear.bias"] = torch.randn(width)
-        if output:
-            state[f"{head}.{layers}.weight"] = torch.randn(rows, width)
-    config = {"medusa_num_heads": 2, "medusa_num_layers": layers, "base_model_name_or_path": "lmsys/vicuna-7b-v1.3"}
-    (folder / "config.json").write_text(json.dumps(config))
-    if kind == "safetensors":
-        save_file(state, folder / "medusa_lm_head.safetensors")
-    else:
-        torch.save(state, folder / "medusa_lm_head.pt", _use_new_zipfile_serialization=kind == "pt")
-    return state
 
 
 @pytest.mark.parametrize(

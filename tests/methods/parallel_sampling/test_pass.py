@@ -23,13 +23,13 @@ from specbench.sampling import Sampling, standardise
 from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, exact
 
 CPU = torch.device("cpu")
 TREES = sys.modules["specbench.engine.layout"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE, AHEAD = 40, 3
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 
 
 def extended(kind: str, made: Any = EagerModel) -> tuple[Any, ParallelDraft]:
@@ -43,10 +43,6 @@ def extended(kind: str, made: Any = EagerModel) -> tuple[Any, ParallelDraft]:
 
 
 MADE = {kind: extended(kind) for kind in ("t5", "gpt2", "llama")}
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def own(kind: str, prompt: Prompt) -> list[int]:

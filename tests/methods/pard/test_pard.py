@@ -20,8 +20,8 @@ from specbench.methods.pard.config import FIELD
 from specbench.methods.pard.draft import PardDraft, PardSession
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, TreeShape
-from tests.algorithm.test_batches import alone, in_rows, same
 from tests.support import captured, chi
+from tests.support.batch_rows import alone, in_rows, same
 from tests.support.calls import newest, refusal
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network

@@ -25,10 +25,10 @@ from specbench.methods.several.config import HorizontalConfig
 from specbench.methods.several.draft import HorizontalDraft, HorizontalSession
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
-from tests.analysis.forecast.test_predict import predictions
 from tests.support import chi
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.predictions import predictions
 from tests.support.toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 CPU = torch.device("cpu")

@@ -21,34 +21,24 @@ from specbench.engine.layout import Apart, Layout
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.decoder_layer import layer_shape
 from specbench.methods.specdec import captured as parallel_entries
 from specbench.methods.specdec.captured import ParallelEntries, beside
 from specbench.methods.specdec.draft import SpecDecDraft, SpecDecSession
 from specbench.methods.specdec.network import ParallelDecoder
-from specbench.methods.specdec.train import borrow_decoder
 from specbench.sampling import Sampling
-from tests.algorithm.test_batches import alone, in_rows, prompts_of, same
 from tests.support import chi
+from tests.support.batch_rows import alone, in_rows, prompts_of, same
 from tests.support.calls import called, refusal, small_run
 from tests.support.captured import fastest, graphs
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
+from tests.support.parallel_decoder import QUERIES, SIZE, decoder_on
 from tests.support.toy import EOS, VOCABULARY
 
 Capture = pytest.CaptureFixture[str]
-SIZE, QUERIES = 40, 4
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 PROMPTS = [Prompt((5, 9, 12, 30, 1), (0,)), Prompt((17, 3, 22, 1), (0,))]
 TEXT = [7, 9, 30, 4, 22, 8, 5]
-
-
-def decoder_on(own: Any) -> ParallelDecoder:
-    """The target's own layers and random queries: of another opinion than the target about as often as not."""
-    torch.manual_seed(1)
-    decoder = ParallelDecoder(QUERIES, [0, 1], vars(layer_shape(own, "target")))
-    borrow_decoder(decoder, own)
-    return decoder.requires_grad_(False).bind(own)
 
 
 def made(kind: str = "t5", engine: Any = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:

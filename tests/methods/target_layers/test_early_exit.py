@@ -16,18 +16,14 @@ from tests.support import chi
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import EOS, VOCABULARY
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 LAYERS = 3
 SIZE = 40
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 TARGETS = {kind: EagerModel(network(kind, 4, layers=LAYERS), SIZE, frozenset({1})) for kind in KINDS}
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> list[tuple[list[int], list[int]]]:

@@ -19,12 +19,12 @@ from tests.support import architectures, chi
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.prompts import prompts
 from tests.support.toy import EOS, VOCABULARY
 
 KINDS = ["t5", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE = 3, 40
 GREEDY = Sampling(0.0)
-SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 TARGETS = {
     kind: EagerModel(
         (architectures.network if kind == "opt" else network)(kind, 4, layers=LAYERS), SIZE, frozenset({1})
@@ -32,10 +32,6 @@ TARGETS = {
     for kind in KINDS
 }
 SETS = [["attn1"], ["mlp0", "attn2"], ["attn1", "mlp1", "mlp2"], ["layer1"]]
-
-
-def prompts(kind: str) -> list[Prompt]:
-    return [Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1]) for source in SOURCES]
 
 
 def blocks(target: EagerModel) -> Any:

@@ -1,0 +1,54 @@
+"""Where tests lie: in a folder that is named as a room of specbench, and no test file needs another."""
+
+import ast
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+TESTS = ROOT / "tests"
+FILES = sorted(TESTS.rglob("test_*.py"))
+OTHERS = {"project", "support"}  # the repository itself: docs, workflows, tools; what several test files use
+
+
+def imported(text: str) -> list[str]:
+    """The modules of tests/ that `text` imports, in whatever way."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [one.name for one in node.names]
+        if isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{one.name}" for one in node.names]
+    return [name for name in found if name.startswith("tests.") or name.rpartition(".")[2].startswith("test_")]
+
+
+def test_a_folder_of_tests_is_named_as_a_room() -> None:
+    folders = {file.parent.relative_to(TESTS) for file in FILES} - {Path(".")}
+    strangers = [str(one) for one in folders if str(one) not in OTHERS and not (ROOT / "specbench" / one).is_dir()]
+    assert strangers == [] and len(folders) > 40
+
+
+def test_no_test_file_imports_another() -> None:
+    own = [
+        f"{file.relative_to(TESTS)} imports {name}"
+        for file in sorted(TESTS.rglob("*.py"))
+        for name in imported(file.read_text(encoding="utf-8"))
+        if not name.startswith("tests.support.") and name != "tests.support"
+    ]
+    assert own == []
+
+
+def test_an_import_of_another_test_file_is_seen() -> None:
+    ways = [
+        "import tests.cli.test_run",
+        "from tests.cli import test_run",
+        "from tests.cli.test_run import x",
+        "import test_run",
+    ]
+    assert all(imported(f"def test() -> None:\n    {way}\n") for way in ways)
+    assert imported("import json\nfrom specbench.cli import main\n") == []
+
+
+def test_a_name_stands_for_one_test_file() -> None:
+    """The table of errors names them without their folder."""
+    names = [file.stem for file in FILES]
+    assert sorted(set(names)) == sorted(names)
