@@ -4,7 +4,7 @@ and each failure is one line."""
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
+from tests.support.servers import Server
 
 SIZE, GAMMA = 64, 3
 PROMPT = Prompt((), (5, 9, 12, 30))
@@ -46,7 +47,8 @@ class Small:
         self.hold = threading.Event()
         self.hold.set()
         handler = type("Handler", (Handler,), {"small": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http = Server(("127.0.0.1", 0), handler)
+        self.http.daemon_threads = False  # closing waits for the last answer
         self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
         self.thread.start()
 
@@ -213,7 +215,7 @@ def test_the_key_does_not_follow_a_redirect_to_another_server(small: Small) -> N
         def log_message(self, format: str, *values: object) -> None:
             pass
 
-    other = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    other = Server(("127.0.0.1", 0), Other)
     thread = threading.Thread(target=other.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -229,6 +231,16 @@ def test_the_key_does_not_follow_a_redirect_to_another_server(small: Small) -> N
         other.shutdown()
         thread.join()
         other.server_close()
+
+
+def test_of_a_client_that_has_gone_the_server_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    server = Small()
+    server.hold.clear()
+    server.content = b" " * 2**24  # more than a socket takes that nobody reads
+    with pytest.raises(MachineError):
+        Completions(server.address(False), "m", timeout=0.1).complete((5,), 1, Sampling(), 0)
+    server.close()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.full
