@@ -40,6 +40,7 @@ from typing import (
 from specbench.recorded import hints_of, is_recorded, required_of
 
 LARGEST = 512 * 2**20  # bytes of a file, unpacked
+LARGEST_DICTIONARY = 64 * 2**20  # bytes of memory in which a .xz is unpacked
 LONGEST_LINE = 64 * 2**20  # bytes or characters
 DENSEST = 200  # bytes of text for one of its compressed file; prose has 3 to 10, and what is made to unpack has 1,000
 DEEPEST = 64  # levels of lists and objects
@@ -60,7 +61,7 @@ class Unreadable(ValueError):
 
 @contextmanager
 def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
-    """A regular file to read, unpacked where its name ends in .gz; a link is followed to one.
+    """A regular file to read, unpacked where its name ends in .gz or .xz; a link is followed to one.
 
     Raises Unreadable, also for what the block reads, where it cannot be read, is damaged, or is or unpacks to more than
     `most` bytes. None is for files that may be of any size, and are read line by line: only what is packed more than
@@ -72,7 +73,7 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
             if most is not None and size > most:
                 raise Unreadable(f"larger than {_size(most)}")
             unpacked = max(LARGEST, DENSEST * size) if most is None else most
-            yield bounded(gzip.GzipFile(fileobj=raw), unpacked) if file.suffix == ".gz" else raw
+            yield bounded(PACKED[file.suffix](raw), unpacked) if file.suffix in PACKED else raw
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Unreadable(f"broken gzip file: {error}") from error
     except OSError as error:
@@ -80,7 +81,7 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(file: Path, most: int = LARGEST) -> bytes:
-    """The content of a file, unpacked where its name ends in .gz. Raises Unreadable as `opened`."""
+    """The content of a file, unpacked where its name ends in .gz or .xz. Raises Unreadable as `opened`."""
     with opened(file, most) as stream:
         return stream.read()
 
@@ -143,6 +144,38 @@ class _Bounded(io.RawIOBase):
             raise Unreadable(f"unpacks to more than {_size(self._most)}")
         buffer[: len(piece)] = piece
         return len(piece)
+
+
+class _Xz:
+    """What a stream of a .xz file unpacks to. Its dictionary, which the file asks for, is of at most 64 MiB."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        try:
+            import lzma
+        except ImportError as error:
+            raise Unreadable("this Python was built without lzma, which unpacks .xz") from error
+        self._source, self._unpacker = source, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=LARGEST_DICTIONARY)
+        self._broken = lzma.LZMAError
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end. Raises Unreadable where the file is damaged or cut short."""
+        unpacked = b""
+        while not unpacked and not self._unpacker.eof:
+            more = self._source.read(2**16) if self._unpacker.needs_input else b""
+            if self._unpacker.needs_input and not more:
+                raise Unreadable("broken xz file: it is cut short")
+            try:
+                unpacked = self._unpacker.decompress(more, size)
+            except self._broken as error:
+                raise Unreadable(f"broken xz file: {error}") from error
+        return unpacked
+
+
+def _gz(source: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=source)
+
+
+PACKED: Mapping[str, Callable[[IO[bytes]], Any]] = {".gz": _gz, ".xz": _Xz}  # what unpacks files of these endings
 
 
 def bounded(source: Any, most: int) -> IO[bytes]:

@@ -1,7 +1,8 @@
 """Numbers, intervals and tables as text: in the same form on the screen, in Markdown, in reports and in model cards."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specbench.escaping import markdown_cell
@@ -105,3 +106,71 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
         preserve_whitespace=True,  # some rows are indented under the row above them
     )
     return text
+
+
+Of = Callable[[Any], Any]  # of a row
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number, or a name, in all places that show it.
+
+    Attributes:
+        name: its key in summaries, CSV and JSON.
+        title: at the head of its column, or before it; or what makes this of a row.
+        format: of Python for the number, '' for what is written as it is; or what makes the text of a row.
+        unit: written after the number.
+        note: what the number is; or what makes this of a row.
+        ends: the keys of its 95% interval are ENDS_low and ENDS_high; None: no interval is shown.
+        value: reads it from a row; None: the key `name`.
+        when: whether a list of one row's numbers has it.
+        measure: computes it for the summary of a run, from its prompts; None: the summary has it already.
+        shown: views at whose end it stands.
+    """
+
+    name: str
+    title: str | Of = ""
+    format: str | Of = ".2f"
+    unit: str = ""
+    note: str | Of = ""
+    ends: str | None = None
+    value: Of | None = None
+    when: Of = lambda row: True
+    measure: Of | None = None
+    shown: tuple[str, ...] = ()
+
+    def of(self, row: Any) -> Any:
+        """The number; None where the row has none."""
+        return row.get(self.name) if self.value is None else self.value(row)
+
+    def text(self, row: Any) -> str:
+        """Its cell in a table, or its text on the screen."""
+        if callable(self.format):
+            return str(self.format(row))
+        value = self.of(row)
+        if value is None or value != value:
+            return NONE
+        if not self.format or isinstance(value, str):
+            return str(value)
+        written: Callable[[Any], str] = lambda one: f"{one:{_without_minus(self.format)}}"  # noqa: E731
+        said = written(value) + self.unit
+        low, high = (row.get(f"{self.ends}_{end}") if self.ends else None for end in ("low", "high"))
+        return said if _missing(low) or _missing(high) else f"{said} [{written(low)}, {written(high)}]"
+
+    def title_of(self, row: Any) -> str:
+        """What it is called in a row."""
+        return str(self.title(row)) if callable(self.title) else self.title
+
+    def note_of(self, row: Any) -> str:
+        """What it is in a row."""
+        return str(self.note(row)) if callable(self.note) else self.note
+
+
+def _without_minus(form: Any) -> str:
+    """A format that writes no minus before a zero."""
+    return f"z{form}" if str(form).endswith(("f", "%")) else str(form)
+
+
+def by_name(*columns: Column) -> dict[str, Column]:
+    """Columns by their names."""
+    return {one.name: one for one in columns}

@@ -7,6 +7,7 @@ sets another number.
 import contextlib
 import gzip
 import json
+import lzma
 import os
 import random
 import warnings
@@ -46,6 +47,8 @@ from specbench.records.catalog import Catalog
 from specbench.records.choosing import RecommendDocument
 from specbench.records.documents import read_document, saved_document
 from specbench.records.journal import Journal
+from specbench.records.keeping import compact
+from specbench.records.kept_form import shared_file
 from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling
 from specbench.tasks.rows import messages_of, read_rows
@@ -57,6 +60,7 @@ from tests.support.networks import tokenizer
 FILES = int(os.environ.get("SPECBENCH_FILES", "2000"))
 RECORD = to_json(record(prompts=1))
 RECORD["pieces"] = dict(list(RECORD["pieces"].items())[:2])
+KEPT = compact(record(prompts=2))  # type: ignore[arg-type]
 PROMPT = RECORD["prompts"][0]
 INTERVAL = {"value": 0.5, "low": 0.4, "high": 0.6}
 NAMES = {"target": "t", "draft": "d", "task": "k", "temperature": 0.0, "top_k": None, "top_p": None}
@@ -105,14 +109,27 @@ def head_and_rest(value: Any) -> str:
 
 
 def of_record(content: bytes, folder: Path, draw: random.Random) -> None:
-    ending = draw.choice((".json", ".json.gz"))
+    ending = draw.choice((".json", ".json.gz", ".json.xz"))
     file = folder / f"r{ending}"
-    packed = gzip.compress(content, 1) if ending == ".json.gz" and draw.random() < 0.8 else content
-    file.write_bytes(packed)
+    if ending != ".json" and draw.random() < 0.8:
+        content = gzip.compress(content, 1) if ending == ".json.gz" else spoilt(lzma.compress(content, preset=0), draw)
+    file.write_bytes(content)
     for read in (store.read_head, store.read):
         with contextlib.suppress(Unreadable):
             read(file)
     file.unlink()
+
+
+def of_kept(content: bytes, folder: Path, draw: random.Random) -> None:
+    """A kept record, or the prompts that kept records share."""
+    shared = shared_file(folder, KEPT.digest)
+    shared.parent.mkdir(exist_ok=True)
+    ours = draw.random() < 0.7
+    (folder / "r.json").write_bytes(content if ours else lzma.decompress(KEPT.content))
+    shared.write_bytes(KEPT.shared if ours else lzma.compress(content, preset=0))
+    for read in (store.read_head, store.read):
+        with contextlib.suppress(Unreadable):
+            read(folder / "r.json")
 
 
 def of_catalog(content: bytes, folder: Path, draw: random.Random) -> None:
@@ -269,6 +286,7 @@ HEADER = {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, 3
 GOLDEN = {"_metadata": {"a": 1}, "model": {"thinking": {"1": 1.5, "3": 2.5}}}
 READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[[random.Random], str]]] = {
     "record": (of_record, lambda draw: head_and_rest(damaged(RECORD, draw))),
+    "kept": (of_kept, lambda draw: head_and_rest(damaged(json.loads(lzma.decompress(KEPT.content)), draw))),
     "catalog": (of_catalog, lambda draw: head_and_rest(damaged({**RECORD, "run_id": "bad"}, draw))),
     "journal": (of_journal, lines(STEP | {"part": RECORD["processes"][0]}, STEP | {"prompt": PROMPT})),
     "baseline": (of_baseline, lines(measurement(record(prompts=1)), measurement(record(prompts=1)))),

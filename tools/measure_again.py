@@ -21,7 +21,8 @@ from specbench.compose.to_schema import config_of_record
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError
 from specbench.loading.model_loader import SharedModels
-from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.catalog import Catalog, digest, kept_files
+from specbench.records.kept_form import ENDING
 from specbench.records.store import Head
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("results", nargs="?", default="results")
     parser.add_argument("--runs", type=int, help="fresh processes for each config (default: as they were measured)")
     arguments = parser.parse_args(argv)
-    copies = {file.name.removesuffix(".json.gz") for file in kept_folder(arguments.results).glob("*.json.gz")}
+    copies = {file.name.removesuffix(ENDING) for file in kept_files(arguments.results)}
     heads = sorted((head for head in Catalog(arguments.results).heads if head.run_id in copies), key=by_models)
     models, failed, names = SharedModels(), 0, list[tuple[str, str]]()
     for number, head in enumerate(heads, 1):

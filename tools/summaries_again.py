@@ -9,19 +9,18 @@ as of a GPU, agrees with the others after this. Its times stay as they were meas
 import sys
 
 from specbench.analysis.summary import resummarised
-from specbench.files import write_atomically
 from specbench.records import store
-from specbench.records.catalog import kept_folder
-from specbench.records.keeping import compact
+from specbench.records.catalog import kept_files, kept_folder
+from specbench.records.keeping import compact, write_copy
 
 
 def main(results: str = "results") -> int:
     """Returns how many copies changed."""
     changed = 0
-    for file in sorted(kept_folder(results).glob("*.json.gz")):
+    for file in kept_files(results):
         made = compact(resummarised(store.read(file)))
-        if made != file.read_bytes():
-            write_atomically(file, made)
+        if made.content != file.read_bytes():
+            write_copy(file, made)
             changed += 1
     print(f"{kept_folder(results)}: {changed} summaries changed")
     return changed

@@ -18,6 +18,7 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
+from specbench.analysis.columns import measured_here
 from specbench.analysis.costs import (
     accept_cost,
     draft_cost,
@@ -34,7 +35,7 @@ from specbench.analysis.costs.disturbance import Disturbance, disturbance
 from specbench.analysis.costs.slow import slow
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.explain import waterfall
+from specbench.analysis.explain import is_explained, waterfall
 from specbench.analysis.first_token import of_prompts
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
@@ -180,6 +181,7 @@ def summarise(
         **loop_of(prompts),
         **energy(prompts),
         **repeats,
+        **measured_here(prompts),
         **ruled,
         **lenient,
         **predicted,
@@ -340,10 +342,7 @@ def variances_of(prompt: PromptRecord) -> tuple[float, float, float, float]:
 
 def explained(record: RunRecord) -> RunRecord:
     """A record with the explanation of its speedup."""
-    config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
-    has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
-    found = waterfall(record).explanation if has_speed else None
-    return {**record, "explanation": found}
+    return {**record, "explanation": waterfall(record).explanation if is_explained(record) else None}
 
 
 def resummarised(record: RunRecord) -> RunRecord:

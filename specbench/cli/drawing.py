@@ -135,8 +135,9 @@ def report(argv: list[str]) -> int:
     if arguments.keep:
         from specbench.analysis.summary import resummarised
         from specbench.records.keeping import keep
+        from specbench.report.marked_passes import typical_prompt
 
-        copies = keep(records, to_stderr, resummarised, arguments.dirty)
+        copies = keep(records, to_stderr, resummarised, arguments.dirty, typical_prompt)
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
         print(f"{with_noun(len(copies), 'record')} in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")

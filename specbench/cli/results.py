@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 
+from specbench.analysis.columns import COLUMNS
 from specbench.cli.by_part import by_stratum
 from specbench.cli.export import add_export, export
 from specbench.cli.formats import as_json, aside, print_rows
@@ -10,48 +11,17 @@ from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.nouns import with_noun
-from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.catalog import Catalog, digest, kept_files, kept_folder
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
 from specbench.records.looping import many_loop, remarks_on_loops
-from specbench.records.marks import remarks_on_proof, why_unproved
+from specbench.records.marks import remarks_on_proof
 from specbench.records.profile_document import Profile
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen
 from specbench.report.machine_text import machine_lines
-
-# Stable names and order; new columns go after these.
-COLUMNS = (
-    "run_id", "target", "draft", "task", "temperature", "gamma", "prompts", "tokens", "alpha", "alpha_low",
-    "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
-    "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
-    "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
-    "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
-    "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
-    "tokens_per_second", "numerics", "memory_bytes", "memory_baseline_bytes", "memory_ratio", "joules_per_token",
-    "joules_per_token_baseline", "processing", "looping", "speedup_without_loops",
-    "context",
-)  # fmt: skip
-# The columns that fit on a screen.
-SHOWN = {
-    "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
-    "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
-    "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
-    "memory_ratio": "memory", "quality_speculative": "quality", "identical": "identical", "proof_z": "z",
-    "accept": "rule", "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction",
-    "disturbed": "contended",
-}  # fmt: skip
-DIGITS = {
-    "alpha": ".3f",
-    "c": ".3f",
-    "identical": ".0%",
-    "looping": ".0%",
-    "temperature": "g",
-    "tokens_per_second": ".0f",
-}  # else .2f
-# Columns that are shown if rows differ in them.
-TELLING = ("device", "dtype", "engine", "numerics", "processing", "context")
+from specbench.report.views import LISTED, LOOPS, TELLING
 
 
 def main(argv: list[str]) -> int:
@@ -161,7 +131,7 @@ def _list_records(results: str, kept: bool, form: str) -> None:
 
 def has_kept(results: str) -> bool:
     """Whether a folder has kept copies."""
-    return any(kept_folder(results).glob("*.json.gz"))
+    return bool(kept_files(results))
 
 
 def none_kept(results: str) -> str:
@@ -216,17 +186,17 @@ def print_records(form: str, rows: list[Row]) -> None:
 def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
-    loops = {"looping": "loops", "speedup_without_loops": "without loops"} if any(map(many_loop, done)) else {}
-    shown = SHOWN | loops | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    telling = [one for one in TELLING if len({str(row.get(one.name)) for row in done}) > 1]
+    shown = [*LISTED, *(LOOPS if any(map(many_loop, done)) else ()), *telling]
     if not any("memory_ratio" in row for row in done):  # older records
-        del shown["memory_ratio"]
-    numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
-    lines = [list(shown.values()), *numbers]
+        shown = [one for one in shown if one.name != "memory_ratio"]
+    numbers = [[one_line(one.text(row)) for one in shown] for row in done]
+    lines = [[str(one.title) for one in shown], *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if numbers else []:
         cells = [
-            cell.ljust(width) if column in ("target", "draft", "task", "accept") else cell.rjust(width)
-            for column, cell, width in zip(shown, line, widths, strict=True)
+            cell.ljust(width) if one.name in ("target", "draft", "task", "accept") else cell.rjust(width)
+            for one, cell, width in zip(shown, line, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())
     for row in rows:
@@ -240,28 +210,3 @@ def table(rows: list[Row]) -> None:
         print(remark)
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
-
-
-def _cell(column: str, row: Row) -> str:
-    value = row.get(column)
-    if column == "proof_z" and (why := why_unproved(row)) is not None:
-        return "untested" if value is None else f"{value:.2f} ({why.partition(':')[0]})"
-    if column == "run_id":
-        return digest(str(value))
-    if column == "accept":
-        return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
-    if column == "disturbed":
-        return "contended" if value else ""
-    if column == "gamma" and value is None:  # a policy, or the depth of a tree
-        return str(row.get("gamma_requested") or "–")
-    if value is None:
-        return "1" if column == "batch" else "–"
-    if column == "target" and row.get("simulated"):
-        return f"{value}*"
-    if not isinstance(value, float):
-        return str(value)
-    if column == "memory_ratio":
-        return f"{100 * (value - 1):+.0f}%"
-    if column == "speedup_measured" and row.get("speedup_low") is not None:
-        return f"{value:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
-    return f"{value:{DIGITS.get(column, '.2f')}}"

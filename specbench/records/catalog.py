@@ -12,6 +12,7 @@ from pathlib import Path
 from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.records import store
+from specbench.records.kept_form import ENDING
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Head
 
@@ -31,7 +32,7 @@ class Catalog:
 
     def __init__(self, results: str | Path, kept: bool = True, undisturbed: bool = False) -> None:
         self.results = Path(results)
-        copies = sorted(kept_folder(results).glob("*.json.gz")) if kept else []
+        copies = kept_files(results) if kept else []
         own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (_modified(file), file.name))
         own_files = set(own)
         self._heads: dict[str, Head] = {}
@@ -88,7 +89,7 @@ class Catalog:
         return [head.run_id for head in self.heads if head.file.parent != folder and not self._is_kept(head)]
 
     def _is_kept(self, head: Head) -> bool:
-        file = kept_folder(self.results) / f"{head.run_id}.json.gz"
+        file = kept_file(self.results, head.run_id)
         try:
             return file.is_file() and _created(store.read_head(file)) >= _created(head)
         except Unreadable:
@@ -155,6 +156,16 @@ def _created(head: Head) -> str:
 def kept_folder(results: str | Path) -> Path:
     """The folder of the compressed records that are committed."""
     return Path(results) / "kept"
+
+
+def kept_file(results: str | Path, run_id: str) -> Path:
+    """The file of the copy of the record `run_id`. Raises UserError where the id is no name of a file."""
+    return kept_folder(results) / f"{store.require_file_name(run_id)}{ENDING}"
+
+
+def kept_files(results: str | Path) -> list[Path]:
+    """The copies of a results folder, by name."""
+    return sorted(kept_folder(results).glob(f"*{ENDING}"))
 
 
 def _modified(file: Path) -> float:

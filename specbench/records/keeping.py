@@ -1,32 +1,48 @@
 """Small copies of records, committed together with the tables and figures drawn from them.
 
-A copy is the record with times to the microsecond and a summary made from these times, without what says nothing
-about the run, compressed. A record that names a folder of this machine is not copied, since nobody else could
-repeat it; of a relative path the copy has the name alone.
+A copy has what these draw from (`records.kept_form`): times with four significant digits, or to the microsecond, a
+summary made from these times, and nothing that says nothing about the run. A record that names a folder of this machine
+is not copied, since nobody else could repeat it; of a relative path the copy has the name alone.
 """
 
-import gzip
 import json
+import lzma
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specbench.border import Unreadable
 from specbench.environment import CHANGES
-from specbench.files import with_floats, write_atomically
-from specbench.recorded import from_json
+from specbench.files import write_atomically
+from specbench.recorded import from_json, to_json
 from specbench.records import store
 from specbench.records.alpha_document import KeptAlphaDocument
-from specbench.records.catalog import kept_folder
+from specbench.records.catalog import kept_file, kept_folder
 from specbench.records.documents import read_document, write_document
 from specbench.records.frame import Records
+from specbench.records.kept_form import shared_file, small
 from specbench.records.schema import Config, PromptRecord, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 DIRTY = "it comes from code with uncommitted changes; commit them and run it again, or give --dirty"
 PLACES = ("path", "train_path", "corpus", "cache_dir")  # keys of a config that name files and folders
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
+DERIVED = ("prompts", "shown", "explanation")  # of a record: they follow from what a copy holds
+# Times of single steps and passes, which have four significant digits.
+STEPS = (
+    "steps_s", "passes_s", "draft_s", "verify_s", "accept_s", "draft_run_s", "verify_run_s", "loop_s",
+)  # fmt: skip
+# Text compresses best with 16 contexts of the byte before it and without alignment.
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**22, "lc": 4, "lp": 0, "pb": 0}]
+
+
+class Copy(NamedTuple):
+    """A kept record, and the file that it shares with those of the same prompts."""
+
+    content: bytes
+    digest: str
+    shared: bytes
 
 
 def keep(
@@ -34,6 +50,7 @@ def keep(
     say: Callable[[str], None],
     resummarised: Callable[[RunRecord], RunRecord] | None = None,
     dirty: bool = False,
+    typical: Callable[[RunRecord], int] | None = None,
 ) -> list[Path]:
     """Copy every record of `records`; returns the copies.
 
@@ -46,6 +63,8 @@ def keep(
             times (`analysis.summary.resummarised`); None: summaries remain as the run made them.
         dirty: copy records of code with uncommitted changes too, which nobody else can have. A copy that is there
             already stays.
+        typical: the place of the prompt that a figure of the run shows (`report.marked_passes.typical_prompt`), which
+            keeps all its draft tokens; None: the first.
     """
     folder = kept_folder(records.results)
     files = []
@@ -56,7 +75,7 @@ def keep(
         if local := _local_paths(record["config"]):
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
             continue
-        file = folder / f"{store.require_file_name(run_id)}.json.gz"
+        file = kept_file(records.results, run_id)
         is_copy = records.catalog.head(run_id).file == file
         if not is_copy and not dirty and is_dirty(record["environment"]):
             say(f"{run_id}: not kept, {DIRTY}")
@@ -64,9 +83,10 @@ def keep(
         files.append(file)
         if not is_copy:
             whole = rounded(record)
-            write_atomically(file, compact(resummarised(whole) if resummarised else whole))
+            place = typical(record) if typical else 0
+            write_copy(file, compact(resummarised(whole) if resummarised else whole, place))
         for old in records.replaced(run_id):
-            if (copy := folder / f"{old}.json.gz").is_file():
+            if (copy := kept_file(records.results, old)).is_file():
                 say(f"{old}: copy removed, {run_id} is newer and of the same config")
                 copy.unlink()
     return files + _keep_alphas(records.results, folder / "alpha", say, dirty)
@@ -117,24 +137,46 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None], dirty:
 
 
 def rounded(record: RunRecord) -> RunRecord:
-    """A record whose raw prompts have times to the microsecond."""
-    return {**record, "prompts": from_json(list[PromptRecord], with_floats(record["prompts"], _shortened))}
+    """A record whose raw prompts have times as a copy has them."""
+    return {**record, "prompts": from_json(list[PromptRecord], _shortened(to_json(record["prompts"])))}
 
 
-def compact(record: RunRecord) -> bytes:
-    """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
-    copy = {**record, "config": {**_with_names(record["config"]), "results": "results"}}
-    body = {key: with_floats(value, _shortened) for key, value in record.items() if key not in store.HEAD}
+def compact(record: RunRecord, place: int = 0) -> Copy:
+    """The copy, the same for the same record. Its first line is the head, as in `runs/`.
+
+    `place` is that of the prompt that the figure of the run shows; the copy of a copy shows the same as that.
+    """
+    head = {**record, "config": {**_with_names(record["config"]), "results": "results"}}
+    body = {key: value for key, value in record.items() if key not in (*store.HEAD, *DERIVED)}
     body["environment"] = {k: v for k, v in record["environment"].items() if k not in LEFT_OUT}
-    text = f"{store.head_line(copy)},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
-    return gzip.compress(text.encode(), mtime=0)
+    kept, shared = small(record, place)
+    text = json.dumps(_shortened(to_json(body | kept)), ensure_ascii=False, separators=(",", ":"))
+    packed = _packed(f"{store.head_line(head)},\n{text[1:]}\n")
+    return Copy(packed, kept["kept"]["shared"], _packed(json.dumps(shared, ensure_ascii=False, indent=0)))
 
 
-def _shortened(value: float) -> float:
-    """To the microsecond; of less than a millisecond, as drafting without a model takes, four digits."""
-    if value == 0 or not math.isfinite(value):
-        return value
-    return round(value, min(9, max(6, 3 - math.floor(math.log10(abs(value))))))
+def write_copy(file: Path, copy: Copy) -> None:
+    """Write a kept record, and the file of its prompts if no other has them."""
+    if not (shared := shared_file(file.parent, copy.digest)).is_file():
+        write_atomically(shared, copy.shared)
+    write_atomically(file, copy.content)
+
+
+def _packed(text: str) -> bytes:
+    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=FILTERS)
+
+
+def _shortened(value: Any, key: str = "") -> Any:
+    """Plain JSON with times of fewer digits: single steps with four, others to the microsecond.
+
+    Of less than a millisecond, as drafting without a model takes, these have four digits, too.
+    """
+    if isinstance(value, float) and value and math.isfinite(value):
+        digits = 3 - math.floor(math.log10(abs(value)))
+        return round(value, min(9, digits if key in STEPS else max(6, digits)))
+    if isinstance(value, dict):
+        return {name: _shortened(item, name) for name, item in value.items()}
+    return [_shortened(item, key) for item in value] if isinstance(value, list) else value
 
 
 def _with_names(config: Config) -> dict[str, Any]:

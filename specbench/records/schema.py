@@ -119,7 +119,10 @@ class RunRecord(TypedDict):
     pieces: Annotated[dict[str, str], "the string of every emitted or drafted token, by its id"]
     thinking: NotRequired[Annotated[list[str], "the tags between which the target thinks, by its chat template"]]
     prompts: list[PromptRecord]
-    explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup"]]
+    shown: NotRequired[
+        Annotated[int, "of a kept record: the place of the prompt that has all its draft tokens and their strings"]
+    ]
+    explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup; a kept record lacks it"]]
     complete: NotRequired[Literal[True]]
 
 

@@ -2,7 +2,7 @@
 
 The file's first line holds the run's id, its summary and its config and nothing else, so that a table of thousands of
 runs reads one line of each; the file as a whole is plain JSON. Raw times are in the record; means are made from them
-later. Copies that are committed are the same, compressed (`records.frame`).
+later. Copies that are committed are smaller (`records.kept_form`).
 """
 
 import os
@@ -19,6 +19,7 @@ from specbench.config.schema import RunConfig, task_label
 from specbench.errors import UserError
 from specbench.files import json_digest, json_text, write_atomically
 from specbench.recorded import from_json
+from specbench.records.kept_form import restored
 from specbench.records.numbers import Summary
 from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord
 
@@ -163,6 +164,7 @@ def read(file: Path) -> RunRecord:
     _require_head(record)
     if FAILED in record["summary"]:  # it says why, and has no prompts
         return cast(RunRecord, record)
+    record = restored(record, file)
     border.check(record, RunRecord)
     border.check(record["config"], FrozenConfig)
     return cast(RunRecord, from_json(RunRecord, record))
@@ -172,7 +174,7 @@ def read_head(file: Path) -> Head:
     """A record's first line, as its type says. Raises Unreadable where the file is damaged or cut short."""
     with border.opened(file) as stream:
         line = stream.readline(border.LONGEST_LINE)
-        if file.suffix != ".gz":
+        if file.suffix not in border.PACKED:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - len(TAIL)))
             if stream.read() != TAIL:
                 raise Unreadable("the file is cut short")

@@ -187,7 +187,8 @@ class Screen:
 
         from specbench.report.findings import lines
         from specbench.report.remarks import remarks
-        from specbench.report.summary_text import headline, largest_loss, rows
+        from specbench.report.summary_text import headline, largest_loss
+        from specbench.report.views import rows
 
         console = terminal()
         if not console.is_terminal:

@@ -40,10 +40,11 @@ class Line:
 def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
     """The passes of one prompt of a record; tokens drafted after a rejection were never compared and are left out.
 
-    Raises UserError for an older record without the drafted tokens.
+    Raises UserError for a prompt without the drafted tokens: of an older record, or one that a kept record has not.
     """
     texts = record.get("pieces")
     ours = prompt["speculative"]
+    require_shown(record, prompt)
     if texts is None or any(len(a_pass.tokens) < a_pass.drafted for a_pass in ours.passes):
         raise UserError(f"{record['run_id']}: its passes do not hold the drafted tokens; run it again with force=true")
     made: list[Line] = []
@@ -67,6 +68,15 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     return made
 
 
+def require_shown(record: RunRecord, prompt: PromptRecord) -> None:
+    """Raises UserError where a kept record has not all draft tokens of this prompt."""
+    if "shown" in record and record["prompts"][record["shown"]] is not prompt:
+        raise UserError(
+            f"{record['run_id']}: a kept record has the draft tokens of one prompt alone, "
+            f"--prompt {record['shown'] + 1}; to see others, run its config again"
+        )
+
+
 def along_path(a_pass: Pass) -> list[int]:
     """The drafted tokens of a pass; of a tree those of the accepted path, and the first child of its end."""
     tokens, parents, path = a_pass.tokens, a_pass.parents, a_pass.path
@@ -77,11 +87,13 @@ def along_path(a_pass: Pass) -> list[int]:
 
 
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
-    """The index of a typical prompt.
+    """The index of a typical prompt; of a kept record that which it shows.
 
     Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
     pass are nearest to the run's. Only the fifth of them that is most like its references counts.
     """
+    if "shown" in record:
+        return record["shown"]
     passes = [prompt["speculative"].passes for prompt in record["prompts"]]
     lengths = [len(prompt["speculative"].tokens) for prompt in record["prompts"]]
     rejected = [any(p.accepted < p.drafted for p in of_prompt) for of_prompt in passes]
@@ -130,6 +142,7 @@ class Twig:
 
 def tree_of_pass(record: RunRecord, prompt: PromptRecord, number: int) -> list[Twig]:
     """The tree of pass `number` (from 0) of a prompt, nodes under their parents. Raises UserError if it has none."""
+    require_shown(record, prompt)
     passes = prompt["speculative"].passes
     a_pass = passes[number]
     parents, path = a_pass.parents, a_pass.path

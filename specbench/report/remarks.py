@@ -1,5 +1,6 @@
 """What a run's summary does not say by its numbers: warnings and remarks, a sentence each."""
 
+from specbench.analysis.columns import proof_statistics
 from specbench.analysis.costs.slow import OVER, UNUSUAL
 from specbench.analysis.distinct import said
 from specbench.formatting import number
@@ -7,7 +8,7 @@ from specbench.nouns import with_noun
 from specbench.records.looping import why_loops
 from specbench.records.marks import WEAKEST, prompts_for_proof
 from specbench.records.numbers import Summary
-from specbench.report.summary_text import cost_of_verifying, proof_statistics
+from specbench.report.views import cost_of_verifying
 from specbench.stats import FEW_PROMPTS
 
 

@@ -14,7 +14,7 @@ from specbench.choose.starts import of_starts
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.decoded import Trace
-from specbench.report.summary_text import rows
+from specbench.report.views import rows
 from tests.support.made_passes import made_pass
 from tests.support.paths import ROOT
 
@@ -71,7 +71,7 @@ def kept(name: str) -> list[Path]:
 def test_kept_records_have_the_times_of_their_prompts() -> None:
     """They were measured before these columns; nothing is measured for them, and what they lack is left out."""
     errors = []
-    for file in kept("t5-mini-t5-nano-top1000-ende-mini-T0-g*.json.gz"):
+    for file in kept("t5-mini-t5-nano-top1000-ende-mini-T0-g*.json.xz"):
         record = store.read(file)
         summary = completed(record)["summary"]
         assert summary["ttft_s"] and summary["prompt_tokens_per_s"] and "draft_prompt_tokens_read" not in summary
@@ -85,7 +85,7 @@ def test_kept_records_have_the_times_of_their_prompts() -> None:
 
 
 def test_a_summary_without_these_columns_is_shown_without_them() -> None:
-    files = kept("t5-mini-t5-nano-top1000-ende-mini-T0-g3*.json.gz")
+    files = kept("t5-mini-t5-nano-top1000-ende-mini-T0-g3*.json.xz")
     if not files:
         pytest.skip("needs the kept records")
     summary = copy.copy(store.read(files[0])["summary"])

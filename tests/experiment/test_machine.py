@@ -428,7 +428,7 @@ def of_commit(results: Path, commit: str | None, **keys: Any) -> str:
 def test_records_of_uncommitted_code_are_kept_only_when_asked(tmp_path: Path, capfd: Capture) -> None:
     clean, dirty = of_commit(tmp_path, "abc", gamma=3), of_commit(tmp_path, "abc+changes", gamma=5)
     said = list[str]()
-    assert [file.name for file in keep(Records(tmp_path), said.append)] == [f"{clean}.json.gz"]
+    assert [file.name for file in keep(Records(tmp_path), said.append)] == [f"{clean}.json.xz"]
     assert said == [
         f"{dirty}: not kept, it comes from code with uncommitted changes; commit them and run it again, or give --dirty"
     ]

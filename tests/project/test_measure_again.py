@@ -10,7 +10,7 @@ from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.records.keeping import compact
+from specbench.records.keeping import compact, write_copy
 from tests.support.made_records import make
 from tests.support.paths import ROOT
 
@@ -35,7 +35,7 @@ def test_each_kept_config_is_measured_in_three_processes(tmp_path: Path, monkeyp
     run_id, asked = make(tmp_path), list[RunConfig]()
     kept = tmp_path / "kept"
     kept.mkdir()
-    (kept / f"{run_id}.json.gz").touch()
+    (kept / f"{run_id}.json.xz").touch()
     page = tmp_path / "README.md"
     page.write_text(f"<!--{digest(run_id)}: speedup-->2.0<!---->")
     monkeypatch.setattr(measure_again, "ROOT", tmp_path)
@@ -63,9 +63,9 @@ def test_a_kept_summary_is_made_anew_from_its_prompts(tmp_path: Path) -> None:
     run_id = make(tmp_path, c=0.3)
     record = store.read(store.record_file(tmp_path, run_id))
     (tmp_path / "kept").mkdir()
-    file = tmp_path / "kept" / f"{run_id}.json.gz"
+    file = tmp_path / "kept" / f"{run_id}.json.xz"
     older = {**record, "summary": {**record["summary"], "verify_cost": 9.0, "c_low": None}}
-    file.write_bytes(compact(older))  # type: ignore[arg-type]
+    write_copy(file, compact(older))  # type: ignore[arg-type]
     assert summaries_again.main(str(tmp_path)) == 1 and summaries_again.main(str(tmp_path)) == 0
     found = store.read(file)
     assert found["summary"]["verify_cost"] == pytest.approx(record["summary"]["verify_cost"], rel=1e-3)

@@ -48,7 +48,7 @@ def packed(folder: Path, without: str = "", beside: str = "", results: str = "",
         ({"without": "specbench/conf/run.yaml"}, "", "lacks specbench/conf/run.yaml"),
         ({"beside": "tests/test_x.py"}, "", "must not hold tests/test_x.py"),
         ({"beside": "specbench/__pycache__/cli.pyc"}, "", "must not hold specbench/__pycache__/cli.pyc"),
-        ({"results": "results/kept/run.json.gz"}, "", "must not hold results/kept/run.json.gz"),
+        ({"results": "results/kept/run.json.xz"}, "", "must not hold results/kept/run.json.xz"),
     ],
 )
 def test_what_is_published(tmp_path: Path, changes: dict[str, Any], tag: str, said: str | None) -> None:

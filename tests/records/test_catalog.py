@@ -1,7 +1,7 @@
 """One list of records for every verb, and the names by which a run is found in it."""
 
-import gzip
 import json
+import lzma
 import shutil
 import warnings
 from collections.abc import Callable
@@ -80,9 +80,9 @@ def test_a_record_is_kept_in_its_folder_alone(run_id: object, tmp_path: Path) ->
 def test_the_newer_of_a_run_and_its_copy_is_shown(tmp_path: Path) -> None:
     run_id = make(tmp_path)
     keep(Records(tmp_path), print)
-    copy = kept_folder(tmp_path) / f"{run_id}.json.gz"
-    text = gzip.decompress(copy.read_bytes()).replace(b"2026-01-02T", b"2026-01-03T")
-    copy.write_bytes(gzip.compress(text))
+    copy = kept_folder(tmp_path) / f"{run_id}.json.xz"
+    text = lzma.decompress(copy.read_bytes()).replace(b"2026-01-02T", b"2026-01-03T")
+    copy.write_bytes(lzma.compress(text))
     assert Catalog(tmp_path).head(run_id).file == copy
 
 
@@ -114,13 +114,13 @@ def test_a_damaged_copy_is_named(spoil: Callable[[bytes], bytes], tmp_path: Path
     run_id = make(tmp_path)
     keep(Records(tmp_path), print)
     shutil.rmtree(store.runs_folder(tmp_path))
-    copy = kept_folder(tmp_path) / f"{run_id}.json.gz"
+    copy = kept_folder(tmp_path) / f"{run_id}.json.xz"
     copy.write_bytes(spoil(copy.read_bytes()))
     capsys.readouterr()
     with warnings.catch_warnings(record=True) as caught:
         code = main(["show", str(copy), f"results={tmp_path}"])
     err = capsys.readouterr().err
-    assert code == 2 and str(copy) in err and "broken gzip file" in f"{err}{[str(one.message) for one in caught]}"
+    assert code == 2 and str(copy) in err and "broken xz file" in f"{err}{[str(one.message) for one in caught]}"
     assert "Traceback" not in err
 
 

@@ -12,7 +12,7 @@ from specbench.methods.cascade.config import CascadeConfig
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.retrieval.config import RetrievalConfig
-from specbench.records.catalog import kept_folder
+from specbench.records.catalog import kept_files
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
 from specbench.records.store import config_digest, differing
@@ -44,7 +44,7 @@ def test_records_that_differ_in_one_key_both_stay(key: str, tmp_path: Path) -> N
     made = {make(tmp_path, config=asdict(CONFIG)), make(tmp_path, config=asdict(other), again=1)}
     assert set(Records(tmp_path).chains["run_id"]) == made
     keep(Records(tmp_path), print)
-    assert {file.name for file in kept_folder(tmp_path).iterdir()} == {f"{run_id}.json.gz" for run_id in made}
+    assert {file.name for file in kept_files(tmp_path)} == {f"{run_id}.json.xz" for run_id in made}
     assert key in differing(asdict(CONFIG), asdict(other))
 
 
@@ -53,7 +53,7 @@ def test_keeping_few_records_removes_no_copy_of_another_config(tmp_path: Path) -
     small = make(tmp_path, prompts=4, seed=1)
     keep(Records(tmp_path), print)
     keep(Records(tmp_path, fewest_prompts=20), print)
-    assert {file.name for file in kept_folder(tmp_path).iterdir()} == {f"{kept}.json.gz", f"{small}.json.gz"}
+    assert {file.name for file in kept_files(tmp_path)} == {f"{kept}.json.xz", f"{small}.json.xz"}
 
 
 def test_a_key_at_its_default_counts_as_absent() -> None:

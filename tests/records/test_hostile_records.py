@@ -1,7 +1,7 @@
 """A record that someone else wrote stops no command: it is named, and the others are shown."""
 
-import gzip
 import json
+import lzma
 import os
 import random
 import warnings
@@ -24,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def bomb(file: Path) -> None:
-    with gzip.open(file, "wb", compresslevel=9) as opened:
+    with lzma.open(file, "wb", preset=0) as opened:
         for _ in range(600):
             opened.write(b" " * 2**20)
 
@@ -43,7 +43,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_file_is_named_and_the_others_are_shown(kind: str, tmp_path: Path, capfd: Capture) -> None:
     made = make(tmp_path)
     (tmp_path / "kept").mkdir()
-    file = tmp_path / "kept" / "bad.json.gz" if kind.startswith("unpacks") else tmp_path / "runs" / "bad.json"
+    file = tmp_path / "kept" / "bad.json.xz" if kind.startswith("unpacks") else tmp_path / "runs" / "bad.json"
     (bomb if kind.startswith("unpacks") else SPECIAL[kind])(file)
     with pytest.warns(UserWarning, match=f"{file}: skipped, it is not a record"):
         assert main(["results", "--results", str(tmp_path), "--format", "json"]) == 0

@@ -1,6 +1,6 @@
 """The page holds everything and fetches nothing; no model library is loaded to draw it; kept records draw the same."""
 
-import gzip
+import lzma
 import re
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from specbench.analysis.summary import resummarised
 from specbench.cli import main
 from specbench.records import store
-from specbench.records.catalog import kept_folder
+from specbench.records.catalog import kept_files, kept_folder
 from specbench.records.frame import Records
 from specbench.records.keeping import keep
 from specbench.report.figures import FIGURES
@@ -167,7 +167,7 @@ def test_copies_and_exports_hold_names_of_files_and_no_paths(
     (copy,) = keep(Records(tmp_path), print)
     kept = store.read(copy)["config"]
     assert (kept["task"]["path"], kept["draft"]["via"]["path"]) == ("mine.jsonl", "m")
-    assert "acme" not in gzip.decompress(copy.read_bytes()).decode()
+    assert "acme" not in lzma.decompress(copy.read_bytes()).decode()
     capsys.readouterr()
     for words in (["results", "--format", "json"], ["results", run_id, "--as", "profile"], ["tables", "runs"]):
         assert main([*words, "--results", str(tmp_path)]) == 0
@@ -185,7 +185,7 @@ def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     new = make(tmp_path, prompts=4, again=1, created="2026-05-01T00:00:00+00:00")
     local = make(tmp_path, draft="other", seed=3, config={"draft": {"path": "/home/me/model"}})
     keep(Records(tmp_path), print)
-    assert {f.name for f in kept_folder(tmp_path).iterdir()} == {f"{new}.json.gz"}
+    assert [f.name for f in kept_files(tmp_path)] == [f"{new}.json.xz"]
     assert old != new
     assert f"{local}: not kept, it names /home/me/model" in capsys.readouterr().out
 
@@ -195,7 +195,7 @@ def test_the_summary_of_a_copy_is_made_from_the_times_in_it(tmp_path: Path) -> N
     run_id = make(tmp_path, c=0.00043217)  # 1.7 us a drafted token
     before = Records(tmp_path).whole(run_id)
     assert main(["report", "--keep", f"results={tmp_path}"]) == 0
-    copy = store.read(kept_folder(tmp_path) / f"{run_id}.json.gz")
+    copy = store.read(kept_folder(tmp_path) / f"{run_id}.json.xz")
     assert copy["prompts"] != before["prompts"]
     assert resummarised(copy)["summary"] == copy["summary"] == Records(tmp_path).whole(run_id)["summary"]
     assert copy["summary"]["c"] == pytest.approx(before["summary"]["c"], rel=1e-3)

@@ -269,7 +269,7 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     assert "specbench sweep experiment=table5" in ours.loc["0.1", "record"]
     assert list(Records(tmp_path).beyond["run_id"]) == [run]
     keep(Records(tmp_path), print)
-    assert (tmp_path / "kept" / f"{run}.json.gz").is_file()
+    assert (tmp_path / "kept" / f"{run}.json.xz").is_file()
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ HERE = pytest.mark.skipif(not kept_folder(RESULTS).is_dir(), reason="needs a che
 @cache
 def heads() -> tuple[Head, ...]:
     """Of all kept records, oldest first."""
-    read = [store.read_head(file) for file in sorted(kept_folder(RESULTS).glob("*.json.gz"))]
+    read = [store.read_head(file) for file in sorted(kept_folder(RESULTS).glob("*.json.xz"))]
     return tuple(sorted(read, key=lambda head: str(head.summary["created"])))
 
 

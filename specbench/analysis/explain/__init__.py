@@ -81,6 +81,11 @@ class Waterfall:
         )  # fmt: skip
 
 
+def is_explained(record: RunRecord) -> bool:
+    """Whether a run has a speedup to explain; of a batch, whose passes have several rows, nothing is explained."""
+    return record["summary"]["speedup_measured"] is not None and record["config"].get("batch", 1) == 1
+
+
 def waterfall(record: RunRecord, intervals: bool = True) -> Waterfall:
     """The waterfall of a record, with 95% intervals over prompts, and over the steps and passes within them.
 

@@ -15,6 +15,7 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
+from specbench.report.views import alpha
 
 TEMPERATURES = (0, 1)
 ROW = ("target", "task", "draft")
@@ -82,7 +83,7 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
     }
     for cell in mine.to_dict("records"):
         cells[f"T={cell['temperature']}, paper"] = number(cell["alpha_paper"])
-        cells[f"T={cell['temperature']}, ours"] = notes.alpha(cell) if cell["state"] == "measured" else cell["state"]
+        cells[f"T={cell['temperature']}, ours"] = alpha(cell) if cell["state"] == "measured" else cell["state"]
     cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
     if not done.empty:
         simulated = bool(done["simulated"].any())

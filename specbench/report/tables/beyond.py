@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
-from specbench.formatting import NONE, draft_name, interval, interval_of, number, share
+from specbench.formatting import NONE, draft_name, number
 from specbench.quality import quality_difference
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import PAIR, Records, measured, one_sample
@@ -22,6 +22,7 @@ from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
+from specbench.report.views import BEYOND, DIFFERENCE, TREES, cells, keys, titles
 
 ENTRY = [*PAIR, "accept", "policy"]  # a draft under a rule with a gamma policy
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
@@ -58,13 +59,12 @@ def planned() -> list[Row]:
 
 
 GROUP = ["target", "task", "temperature"]
-DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
-TAKEN = [
-    "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
+TAKEN = keys(
+    BEYOND, "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
     "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "total_variation",
     "quality_metric", "quality_baseline", "quality_speculative", *DIFFERENCE, "identical", "prompts",
     "hardware", "run_id", "fitting", "chosen_for", "passes_run",
-]  # fmt: skip
+)  # fmt: skip
 TITLE = "Beyond the paper. Every draft and every rule"
 
 
@@ -138,51 +138,10 @@ def _show(row: Row) -> Row:
         "rule": row["accept"], "γ": row["gamma_said"],
     }  # fmt: skip
     if row["state"] == "no record":
-        empty = (
-            "α",
-            "under the rule",
-            "c",
-            "v",
-            "tokens/pass",
-            "passes",
-            "measured",
-            "lossless",
-            "quality",
-            "identical",
-        )
-        cells = dict.fromkeys(empty, NONE) | dict.fromkeys(("α", "measured"), "no record")
-        return named | cells | {"record": f"none: `{row['command']}`"}
-    wrong = row["state"] == "not lossless"
-    return named | {
-        "α": notes.alpha(row),
-        "under the rule": interval_of(row, "alpha_rule"),
-        "c": number(row["c"], 3),
-        "v": number(row["verify_cost"]),
-        "tokens/pass": number(row["tokens_per_pass"]),
-        "passes": row["passes_run"],
-        "measured": "not lossless" if wrong else interval_of(row, "speedup_measured", "speedup"),
-        "lossless": _lossless(row),
-        "quality": _quality(row),
-        "identical": share(row["identical"]),
-        "record": notes.record(row["run_id"], remark=remark(row["fitting"], row["chosen_for"])),
-    }
-
-
-def _lossless(row: Row) -> str:
-    if row["state"] == "lossy":
-        return f"lossy, TV {number(row['total_variation'], 3)}"
-    return "underpowered" if row["unproved"] is True else "yes" if row["state"] == "lossless" else "no"
-
-
-def _quality(row: Row) -> str:
-    """'BLEU 28.5 (-1.5 [-3.0, +0.1])'; without a difference for two samples of one distribution."""
-    metric, ours = row["quality_metric"], row["quality_speculative"]
-    if metric is None or pd.isna(metric):
-        return NONE
-    score = f"{METRICS[metric]} {number(ours, 1)}"
-    equal = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
-    less, low, high = (row[key] for key in DIFFERENCE)
-    return score if equal or pd.isna(low) else f"{score} ({interval(less, low, high, 1, '+')})"
+        empty = dict.fromkeys(titles(BEYOND), NONE) | dict.fromkeys(("α", "measured"), "no record")
+        return named | empty | {"record": f"none: `{row['command']}`"}
+    chosen = remark(row["fitting"], row["chosen_for"])
+    return named | cells(BEYOND, row) | {"record": notes.record(row["run_id"], remark=chosen)}
 
 
 def _with_difference(row: Row, records: Records) -> Row:
@@ -190,7 +149,10 @@ def _with_difference(row: Row, records: Records) -> Row:
     low = row.get("quality_difference_low")
     if row["state"] == "no record" or not pd.isna(low) or row["quality_metric"] not in METRICS:
         return row
-    prompts = records.whole(row["run_id"])["prompts"]
+    record = records.whole(row["run_id"])
+    if "shown" in record:  # a kept record, which has not all completions
+        return row
+    prompts = record["prompts"]
     ours, alone = ([prompt[way].text for prompt in prompts] for way in ("speculative", "baseline"))
     less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] or "" for prompt in prompts])
     return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))
@@ -198,11 +160,11 @@ def _with_difference(row: Row, records: Records) -> Row:
 
 CHAIN = "chain"
 SAME = [*PAIR, "hardware", "dtype"]  # chains that trees are compared with
-KEPT = [
-    *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
+KEPT = keys(
+    TREES, *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
     "prediction", "c", "verify_cost", "overhead", "speedup_calibrated", "speedup_measured", "speedup_low",
     "speedup_high", "prompts", "created", "unproved", "too_small", "passes_run", "run_id",
-]  # fmt: skip
+)  # fmt: skip
 
 
 def tree_runs(records: Records) -> pd.DataFrame:
@@ -256,10 +218,7 @@ def _shape(records: Records, row: Row) -> tuple[str, int]:
 
 TREES_TITLE = "Token trees. Tokens a pass and speed of chains and trees"
 PUBLISHED = "published"
-COLUMNS = [
-    "M_p", "M_q", "task", "T", "shape", "n", "tokens/pass", "predicted", "c", "v", "calibrated", "passes", "measured",
-    "record",
-]  # fmt: skip
+COLUMNS = ["M_p", "M_q", "task", "T", "shape", "n", *titles(TREES), "record"]
 
 
 def trees(records: Records, most: int | None = MOST_OTHERS) -> Table:
@@ -289,17 +248,10 @@ def trees(records: Records, most: int | None = MOST_OTHERS) -> Table:
 
 
 def _our_tree(row: Row) -> Row:
-    measured = interval_of(row, "speedup_measured", "speedup")
     rule = "" if row["accept"] == "exact" else f", {row['accept']}"
     return {
         "M_p": row["target"], "M_q": draft_name(row["draft"]), "task": row["task"], "T": f"{row['temperature']:g}",
-        "shape": row["shape"] + rule, "n": str(row["size"]),
-        "tokens/pass": interval_of(row, "tokens_per_pass", "tokens"),
-        "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
-        "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
-        "passes": row["passes_run"],
-        "measured": (measured + " underpowered" * row["unproved"]) if row["lossless"] else "not lossless",
-        "record": notes.record(row["run_id"]),
+        "shape": row["shape"] + rule, "n": str(row["size"]), **cells(TREES, row), "record": notes.record(row["run_id"]),
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, RUN_IDS, of_left_out, shorter
+from specbench.report.views import alpha as said_alpha
 
 KEYS = ["target", "task", "draft", "temperature"]
 TIMED = {
@@ -193,7 +194,7 @@ def _show(row: Row) -> Row:
         "T": f"{row['temperature']:g}",
         "l": f"{row['lenience']:g}",
         "α, paper": number(row.get("alpha_paper")),
-        "α, ours": notes.alpha(row) if known else "no record",
+        "α, ours": said_alpha(row) if known else "no record",
         "speed, paper": number(row.get("speed_paper"), 1),
         "by Thm 3.8, paper's α": number(row.get("speed_theory")),
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,

@@ -3,8 +3,6 @@
 import pandas as pd
 
 from specbench.analysis.summary import completed
-from specbench.config.draft_labels import alpha_is_of
-from specbench.formatting import NONE, interval_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.records.looping import LOOPING, why_loops
@@ -69,12 +67,6 @@ def of_records(frame: pd.DataFrame) -> list[str]:
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
     return [*lines, *of_processes(used), *of_proof(used)]
-
-
-def alpha(row: Row) -> str:
-    """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
-    of, said = alpha_is_of(str(row["draft"])), interval_of(row, "alpha")
-    return f"{said} ({of})" if of and said != NONE else said
 
 
 def of_alpha(used: pd.DataFrame) -> list[str]:

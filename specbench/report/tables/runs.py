@@ -2,18 +2,19 @@
 
 import pandas as pd
 
-from specbench.formatting import NONE, draft_name, interval_of, number, share
+from specbench.formatting import NONE, draft_name
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.report.table import Table
 from specbench.report.tables import notes
+from specbench.report.views import RUNS, cells, keys
 
-TAKEN = [
-    "run_id", "target", "draft", "task", "temperature", "gamma_said", "tree", "accept", "batch", "context",
+TAKEN = keys(
+    RUNS, "run_id", "target", "draft", "task", "temperature", "gamma_said", "tree", "accept", "batch", "context",
     "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "tokens_per_pass",
     "speedup_predicted", "speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end", "identical", "lossy",
     "unproved", "simulated", "hardware", "dtype", "engine", "passes_run",
-]  # fmt: skip
+)  # fmt: skip
 # Columns that are shown where rows differ in them, or are not as usual.
 TELLING = {"tree": "tree", "accept": "rule", "batch": "batch", "context": "context", "dtype": "dtype"}
 USUAL = {"accept": "exact", "batch": 1}
@@ -57,10 +58,6 @@ def _show(row: dict[str, object], telling: list[str]) -> dict[str, str]:
     return {
         "target": str(row["target"]), "draft": draft_name(str(row["draft"])), "task": str(row["task"]),
         "T": f"{row['temperature']:g}", "γ": told("gamma_said"), **{TELLING[name]: told(name) for name in telling},
-        "prompts": told("prompts"), "α": interval_of(row, "alpha"), "c": number(row["c"]),  # type: ignore[arg-type]
-        "v": number(row["verify_cost"]), "tokens/pass": number(row["tokens_per_pass"]),  # type: ignore[arg-type]
-        "predicted": number(row["speedup_predicted"]), "passes": told("passes_run"),  # type: ignore[arg-type]
-        "measured": interval_of(row, "speedup_measured", "speedup"),
-        "end to end": number(row["speedup_end_to_end"]),  # type: ignore[arg-type]
-        "identical": share(row["identical"]), "record": notes.record(str(row["run_id"]), bool(row["simulated"])),  # type: ignore[arg-type]
+        "prompts": told("prompts"), **cells(RUNS, row),
+        "record": notes.record(str(row["run_id"]), bool(row["simulated"])),
     }  # fmt: skip

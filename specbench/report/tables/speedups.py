@@ -5,13 +5,14 @@ has one line of ours a row of the paper, at the paper's gamma, and for other pai
 adds Theorem 3.8 on the paper's own alpha and c, and shows every gamma and every rule we ran.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
-from specbench.formatting import NONE, interval_of, number
+from specbench.formatting import NONE, Column, interval_of, number
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.records.schema import Row
@@ -20,16 +21,13 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
+from specbench.report.views import PASSES, WRONG, alpha, cells, keys, titles, view
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 KEPT = (
     "lossy", "lossless", "simulated", "run_id", "hardware", "fitting", "chosen_for", "own_weights", "unproved",
     "passes_run",
 )  # fmt: skip
-SHOWN = [
-    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "passes", "EMP", "end to end",
-    "best γ", "record",
-]  # fmt: skip
 
 
 def table1(records: Records) -> Table:
@@ -132,7 +130,7 @@ def _ours(r: "pd.Series[Any]") -> Row:
         "end_to_end": r["speedup_end_to_end"],
         "end_to_end_low": r["speedup_end_to_end_low"], "end_to_end_high": r["speedup_end_to_end_high"],
         "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
-        "rule": rule_name(r), **{key: r[key] for key in KEPT},
+        "rule": rule_name(r), **{key: r[key] for key in KEPT}, **{key: r.get(key) for key in keys(NUMBERS)},
     }  # fmt: skip
 
 
@@ -163,36 +161,58 @@ def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _show(row: Row) -> Row:
     whose = row["whose"]
-    as_printed = whose in ("paper", "theory")
-    names = {part: label(row[part]) for part in ("target", "draft")} if as_printed else checkpoints(row)
+    names = {part: label(row[part]) for part in ("target", "draft")} if whose in AS_PRINTED else checkpoints(row)
     draft = names["draft"] + (" ★" if row.get("star") else "")
-    digits = 1 if whose == "paper" else 2
-    cells = {
+    names_of = {
         "task": label(row["task"]), "M_p": names["target"], "M_q": draft,
         "T": f"{row['temperature']:g}", "γ": ", ".join(filter(None, [row["gamma_said"], row.get("rule")])),
         "whose": "ours" if whose == "none" else whose,
     }  # fmt: skip
     if whose == "none":
-        empty = dict.fromkeys(SHOWN[len(cells) :], NONE) | dict.fromkeys(("α", "EMP"), "no record")
-        return cells | empty | {"record": f"none: `{row['command']}`"}
-    wrong = row.get("lossless") is False and not row["lossy"]
-    return cells | {
-        "α": notes.alpha(row),
-        "c": number(row["c"]) if as_printed else number(row["c"], 3),
-        "v": number(row.get("verify_cost")),
-        "EXP": number(row["expected"], digits) + (" by position" if row.get("prediction") == BY_POSITION else ""),
-        "calibrated": number(row.get("calibrated")),
-        "passes": row.get("passes_run") or NONE,
-        "EMP": "not lossless" if wrong else _speed(row, "empirical", digits),
-        "end to end": NONE if wrong else _speed(row, "end_to_end", digits),
-        "best γ": number(row.get("best_gamma"), 0),
-        "record": notes.record(row["run_id"], bool(row["simulated"]), remark(row["fitting"], row["chosen_for"]))
-        if row.get("run_id")
-        else NONE,
-    }
+        empty = dict.fromkeys(titles(NUMBERS), NONE) | dict.fromkeys(("α", "EMP"), "no record")
+        return names_of | empty | {"record": f"none: `{row['command']}`"}
+    return (
+        names_of
+        | cells(NUMBERS, row)
+        | {
+            "record": notes.record(row["run_id"], bool(row["simulated"]), remark(row["fitting"], row["chosen_for"]))
+            if row.get("run_id")
+            else NONE,
+        }
+    )
 
 
-def _speed(row: Row, key: str, digits: int) -> str:
-    text = interval_of(row, key, digits=digits)
-    mark = " lossy" if row.get("lossy") else " underpowered" if row.get("unproved") and text != NONE else ""
-    return text + mark
+def _c(row: Row) -> str:
+    return number(row["c"], 2 if row["whose"] in AS_PRINTED else 3)
+
+
+def _expected(row: Row) -> str:
+    return number(row["expected"], _digits(row)) + (" by position" if row.get("prediction") == BY_POSITION else "")
+
+
+def _digits(row: Row) -> int:
+    return 1 if row["whose"] == "paper" else 2
+
+
+def _speed(key: str, wrong: str) -> Callable[[Row], str]:
+    """The text of a speedup; `wrong` where the completions are not the target's."""
+
+    def said(row: Row) -> str:
+        if row.get("lossless") is False and not row["lossy"]:
+            return wrong
+        text = interval_of(row, key, digits=_digits(row))
+        return text + (
+            " lossy" if row.get("lossy") else " underpowered" if row.get("unproved") and text != NONE else ""
+        )
+
+    return said
+
+
+AS_PRINTED = ("paper", "theory")
+NUMBERS = view(
+    "speedups", Column("alpha", "α", alpha), Column("c", "c", _c), Column("verify_cost", "v"),
+    Column("expected", "EXP", _expected), Column("calibrated", "calibrated"), PASSES,
+    Column("empirical", "EMP", _speed("empirical", WRONG)),
+    Column("end_to_end", "end to end", _speed("end_to_end", NONE)), Column("best_gamma", "best γ", ".0f"),
+)  # fmt: skip
+SHOWN = ["task", "M_p", "M_q", "T", "γ", "whose", *titles(NUMBERS), "record"]

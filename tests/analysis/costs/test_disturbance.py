@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
 FINE = {"verify_cost": 1.2, "speedup_measured": 1.5, "tokens_per_pass": 2.5}
-KEPT = sorted((ROOT / "results" / "kept").glob("*.json.gz"))
+KEPT = sorted((ROOT / "results" / "kept").glob("*.json.xz"))
 SIGNS = "it waited for a core 40% of its time"
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_be(changes: dict[str, float | None], said: str | None) -> N
     assert len(found) == (said is not None) and (said or "") in "".join(found)
 
 
-@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name.removesuffix(".json.xz"))
 def test_no_kept_record_was_disturbed(file: Path) -> None:
     """They hold no load: their own steps decide."""
     record = store.read(file)

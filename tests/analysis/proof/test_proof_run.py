@@ -17,8 +17,8 @@ from specbench.report.page import page
 from specbench.report.ranking import draw
 from specbench.report.remarks import remarks
 from specbench.report.summary_text import brief
-from specbench.report.summary_text import rows as summary_rows
 from specbench.report.tables.speedups import table2
+from specbench.report.views import rows as summary_rows
 from specbench.stats import Interval
 from tests.support.calls import called, small_run
 from tests.support.made_records import make
