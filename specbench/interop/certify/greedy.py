@@ -3,6 +3,7 @@
 from specbench.algorithm.decoding import autoregressive
 from specbench.analysis.proof.certificate import Certificate, greedy_certificate
 from specbench.analysis.proof.departures import Departure, departures, first_difference
+from specbench.analysis.proof.kinds import CLOSE
 from specbench.interop.certify.outputs import Output, Outputs
 from specbench.interop.certify.rows import drop_copies, with_ends
 from specbench.interop.certify.setup import Setup, generator_of, spec_of
@@ -11,16 +12,18 @@ BEYOND = 8  # tokens that the target writes past a text that is compared as text
 
 
 def greedy(setup: Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
-    """The certificate, and each row's departures: those that rounding explains, up to the first that it does not."""
+    """The certificate, and each row's departures, up to the first that no other rounding explains, either."""
     where: list[tuple[str, Departure]] = []
-    tokens = 0
+    tokens, explained = 0, list[bool]()
     drop_copies(found, lambda row: True)
     with_ends(setup, found)
     for row in found.rows:
         differing, tested = _departures(setup, row)
         tokens += tested
         where += [(row.where, one) for one in differing]
-    return greedy_certificate(tokens, [one.is_rounding for _, one in where], setup.config.within), where
+        near = [one.is_rounding for one in differing if one.is_rounding]
+        explained += near + [False] * (len(near) < len(differing))  # one fault a completion
+    return greedy_certificate(tokens, explained, setup.config.within), where
 
 
 def _departures(setup: Setup, row: Output) -> tuple[list[Departure], int]:
@@ -30,10 +33,10 @@ def _departures(setup: Setup, row: Output) -> tuple[list[Departure], int]:
     """
     target, noise = setup.target, setup.config.noise
     round_trips = row.text is None or setup.vocabulary.text(row.tokens) == row.text
-    differing = departures(target, row.prompt, row.tokens, noise) if round_trips else []
+    differing = departures(target, row.prompt, row.tokens, noise, CLOSE) if round_trips else []
     if row.text is None or (round_trips and all(one.is_rounding for one in differing)):
         # All tokens were compared, or those up to the first departure that rounding does not explain.
-        faulty = bool(differing) and not differing[-1].is_rounding
+        faulty = bool(differing) and differing[-1].exceeds(CLOSE)
         return differing, differing[-1].position + 1 if faulty else len(row.tokens)
     own, whole, complete = _own_text(setup, row)
     ended = row.tokens[-1] in target.eos_ids

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import cast
 
 from specbench.algorithm.decoding import autoregressive
-from specbench.analysis.proof import prove
-from specbench.analysis.proof.certificate import Certificate, sampled_certificate, with_copies
-from specbench.analysis.proof.departures import Departure
+from specbench.analysis.proof import Proof, prove
+from specbench.analysis.proof.certificate import sampled_certificate, with_copies
 from specbench.analysis.proof.evidence import evidence
+from specbench.analysis.proof.kinds import CLOSE, FEW, Side
 from specbench.config.verbs import CertifyConfig
 from specbench.interop.certify.outputs import Output, Outputs
 from specbench.interop.certify.rows import COPIES, drop_copies, log_probability, with_ends
@@ -19,8 +19,8 @@ IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws a
 NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
 
 
-def sampled(setup: Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
-    """The certificate, and no departures: at T > 0 no token is the only right one."""
+def sampled(setup: Setup, found: Outputs) -> Side:
+    """The certificate, and whether only tokens at the edge of top-k or top-p fail."""
     drop_copies(found, lambda row: log_probability(setup, row) < IMPLAUSIBLE)
     with_ends(setup, found)
     rows = []
@@ -30,16 +30,30 @@ def sampled(setup: Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, 
         else:
             rows.append(row)
     found.rows[:] = rows
-    proof = prove(cast(list[PromptRecord], [
-        {"proof": evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling)} for row in rows
-    ]))  # fmt: skip
+    proof = _proof(setup, rows)
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
     certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
     from_text = any(row.text is not None for row in rows)
     if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
         certificate = sampled_certificate(proof, setup.config.within, retokenised)
-    return with_copies(certificate, found.left_out[COPIES], len(rows)), []
+    return Side(with_copies(certificate, found.left_out[COPIES], len(rows)), within_close=_is_close(setup, rows, proof))
+
+
+def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0) -> Proof | None:
+    """The tests of all rows, by the target whose logits may be off by `noise`."""
+    sums = [
+        evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise) for row in rows
+    ]  # fmt: skip
+    return prove(cast(list[PromptRecord], [{"proof": one} for one in sums]))
+
+
+def _is_close(setup: Setup, rows: Sequence[Output], proof: Proof | None) -> bool:
+    """Whether nothing fails but few tokens outside top-k or top-p, all of which rounding by `CLOSE` would let in."""
+    if proof is None or not 0 < proof.outside <= max(1, FEW * proof.tokens):
+        return False
+    moved = _proof(setup, rows, CLOSE / 2)  # each of two logits by half of it
+    return moved is not None and not moved.failed
 
 
 def _retokenised(setup: Setup, rows: Sequence[Output]) -> str:

@@ -23,11 +23,15 @@ from specbench.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Setup:
-    """The target, and the settings of its readings."""
+    """The target, and the settings of its readings.
+
+    `loaded` has the logits of the weights, `target` those that are processed as the config says.
+    """
 
     config: CertifyConfig
     run: RunConfig
     vocabulary: Vocabulary
+    loaded: Model
     target: Model
     draft: Draft
     sampling: Sampling
@@ -46,7 +50,7 @@ def load(config: CertifyConfig, run: RunConfig, say: Say) -> Setup:
     request = ModelRequest(run.target, "target", vocabulary, run, device, needed_of_target([builder]))
     loaded = loader.load(request, say)
     target = processed(loaded, config.sampling, vocabulary)
-    return Setup(config, run, vocabulary, target, builder.load(loaded, say), drawing(config.sampling), device)
+    return Setup(config, run, vocabulary, loaded, target, builder.load(loaded, say), drawing(config.sampling), device)
 
 
 def spec_of(sampling: Sampling, tokens: int) -> DecodingSpec:
