@@ -35,7 +35,7 @@ from specbench.engine.weights import parameters
 from specbench.errors import MachineError, UserError
 from specbench.experiment import dtype
 from specbench.files import json_text
-from specbench.interop.certify import read_outputs
+from specbench.interop.certify.outputs import read_outputs
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.forced import read_golden
 from specbench.interop.serving.completions import Completions

@@ -55,8 +55,9 @@ def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig
     check_certify(config)
     values = {word.key_or_group: word.value() for word in map(parsed, overrides) if word is not None}
     require_used_by_certify(config, values)
-    if not file.exists():
-        raise UserError(f"{file}: there is no file of that name")
+    for name, one in (("", file), ("plain=", None if config.plain is None else Path(config.plain))):
+        if one is not None and not one.exists():
+            raise UserError(f"{name}{one}: there is no file of that name")
     if not any(NAMES_TARGET.match(word) for word in overrides):  # the default of a run is no claim of any server
         raise UserError(f"target: name the model that the server claims to run: certify {file} target=NAME")
     from specbench.interop.certify import certify
@@ -74,9 +75,14 @@ def as_document(found: Certified) -> dict[str, object]:
     certificate = found.certificate
     return {
         "verdict": certificate.verdict,
+        "kind": found.verdict.kind,
         "exit_code": certificate.exit_code,
         "reason": certificate.reason,
         "not_covered": certificate.not_covered,
+        "evidence": list(found.verdict.evidence),
+        "plain": None if found.verdict.plain is None else found.verdict.plain.verdict,
+        "draft_tokens": None if found.verdict.counts is None else asdict(found.verdict.counts),
+        "covers_drafts": found.verdict.covers_drafts,
         "target": found.target,
         **{name: getattr(found.sampling, name) for name in OLD},
         **({} if found.processing is None else {"processing": found.processing}),
@@ -104,7 +110,10 @@ def draw(found: Certified) -> None:
 
     console = terminal()
     certificate = found.certificate
-    console.print(f"[bold]{certificate.verdict}[/bold]: {escape(certificate.reason)}", markup=True)
+    kind = "" if found.verdict.kind is None else f", {found.verdict.kind}"
+    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(certificate.reason)}", markup=True)
+    for sentence in found.verdict.evidence[1:]:
+        console.print(sentence)
     if certificate.not_covered:
         console.print(f"not covered: {certificate.not_covered}")
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -305,6 +305,11 @@ class CertifyConfig:
         "differing tokens",
         Allowed(lambda share: 0 < share < 1, "between 0 and 1"),
     )
+    plain: str | None = key(
+        None, "a file of completions of the same target without a draft, which tells whose fault a difference is"
+    )
+    drafted: int | None = key(None, "tokens that the server drafted for these completions", at_least(0, ", or null"))
+    accepted: int | None = key(None, "draft tokens that it accepted", at_least(0, ", or null"))
     noise: float | None = key(
         None,
         "T=0: how far the server's logits may differ from ours; unset: measured on this machine",
@@ -322,6 +327,11 @@ def check_certify(config: CertifyConfig) -> None:
     require_allowed(config)
     require(config.target.weights == "trained", "target.weights", config.target.weights, "trained")
     require_fixed(config.draft)
+    if (config.drafted is None) != (config.accepted is None):
+        missing = "drafted" if config.drafted is None else "accepted"
+        raise UserError(f"{missing}: give both, drafted= and accepted=, or neither")
+    if config.drafted is not None and config.accepted is not None:
+        require(config.accepted <= config.drafted, "accepted", config.accepted, f"at most drafted={config.drafted}")
     check(certify_run(config))
 
 

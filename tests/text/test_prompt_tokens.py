@@ -8,7 +8,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from specbench.experiment.prompts import repeated_tokens
-from specbench.interop.certify import read_outputs
+from specbench.interop.certify.outputs import read_outputs
 from specbench.text.vocabulary import Vocabulary
 from tests.support.tokenized import END, vocabulary_of
 

@@ -89,12 +89,25 @@ class Departure:
     def is_rounding(self) -> bool:
         return self.margin <= NOISE_FACTOR * self.noise
 
+    def exceeds(self, close: float) -> bool:
+        """Whether neither rounding explains it nor the token lies within `close` logits of the best."""
+        return not self.is_rounding and self.margin > close
 
-def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: float | None = None) -> list[Departure]:
+
+def departures(
+    target: Model, prompt: Prompt, written: Sequence[int], noise: float | None = None, close: float = 0.0
+) -> list[Departure]:
     """Every departure of `written` from the target's greedy choice, up to the first that rounding does not explain.
 
-    `noise` is how far the logits of who wrote it may lie from the target's; None: as far as measured here. Raises
-    FloatingPointError where logits are not finite.
+    Args:
+        target: the target.
+        prompt: the prompt.
+        written: the completion.
+        noise: how far the logits of who wrote it may lie from the target's; None: as far as measured here.
+        close: a departure by so many logits is no reason to stop, either.
+
+    Raises:
+        FloatingPointError: logits are not finite.
     """
     tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
     session = target.start(prompt)
@@ -108,8 +121,8 @@ def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: flo
         places = (best_L != written_L).nonzero().flatten().tolist()
         for begin in range(0, len(places), MOST_ROWS):
             rows = {start + place: wide_LV[place].clone() for place in places[begin : begin + MOST_ROWS]}
-            found += _weighed(target, prompt, tokens, rows, noise)
-            if not found[-1].is_rounding:
+            found += _weighed(target, prompt, tokens, rows, noise, close)
+            if found[-1].exceeds(close):
                 return found
     return found
 
@@ -154,7 +167,7 @@ def _ends_in_place(target: Model, written: Sequence[int], limit: int | None) -> 
 
 
 def _weighed(
-    target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None
+    target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None, close: float
 ) -> list[Departure]:
     """The departures at the places of `rows`, logits of one pass, up to the first that rounding does not explain."""
     found = []
@@ -163,6 +176,6 @@ def _weighed(
         margin = float(step_V[best] - step_V[token])
         allowed = moved if noise is None else max(moved, noise)
         found.append(Departure(place - len(prompt.prefix), token, best, margin, allowed))
-        if not found[-1].is_rounding:
+        if found[-1].exceeds(close):
             break
     return found

@@ -31,6 +31,7 @@ def evidence(
     written: Sequence[int],
     sampling: Sampling,
     drafting: Sampling | None = None,
+    noise: float = 0.0,
 ) -> Evidence:
     """The sums of the proof along `written`.
 
@@ -41,6 +42,7 @@ def evidence(
         written: the completion, sampled (T > 0) by speculative decoding.
         sampling: of the target.
         drafting: the sampling of the draft's tokens; None: the target's.
+        noise: how far the logits of who wrote it may lie from the target's, if that is more than measured here.
 
     Raises:
         FloatingPointError: a distribution is not finite.
@@ -54,7 +56,7 @@ def evidence(
         stop = start + len(p_LV)
         odd += _add(found, p_LV, proposing.score(tokens[:stop], start), tokens[start:stop], start)
     if odd:
-        found.outside = sum(not explained for explained in _by_rounding(target, prompt, tokens, odd, sampling))
+        found.outside = sum(not explained for explained in _by_rounding(target, prompt, tokens, odd, sampling, noise))
     return found
 
 
@@ -105,7 +107,7 @@ def _mean(p_LV: Tensor, values_LV: Tensor) -> Tensor:
 
 
 def _by_rounding(
-    target: Model, prompt: Prompt, tokens: Sequence[int], places: Sequence[int], sampling: Sampling
+    target: Model, prompt: Prompt, tokens: Sequence[int], places: Sequence[int], sampling: Sampling, at_least: float
 ) -> list[bool]:
     """For each place whether rounding explains that its token has no probability."""
     at_once = target.start(prompt)
@@ -114,7 +116,7 @@ def _by_rounding(
     rows = {place: logits_LV[place - 1 - reading, : target.vocabulary_size].float().clone() for place in places}
     del logits_LV
     return [
-        _within_reach(step_V, tokens[place], NOISE_FACTOR / 2 * noise, sampling)
+        _within_reach(step_V, tokens[place], NOISE_FACTOR / 2 * max(noise, at_least), sampling)
         for place, step_V, noise in read_by_step(target, prompt, tokens, rows)
     ]
 

@@ -25,7 +25,7 @@ from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.weights.load import load_model
-from specbench.interop.certify import read_outputs
+from specbench.interop.certify.outputs import read_outputs
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.text.tokenizer import load_tokenizer

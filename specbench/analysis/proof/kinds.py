@@ -1,0 +1,230 @@
+"""What kind of difference two servers show: the one with a draft, and the same target without one.
+
+Three kinds, each with its evidence:
+
+`other rounding`
+    At T = 0: few tokens are not the target's best, all within `CLOSE` logits of it: converted weights, another dtype,
+    an 8-bit cache. Completions of both servers may then differ only where one of them took the other side of a near
+    tie. At T > 0: tokens stand outside top-k or top-p that logits moved by `CLOSE` let in, and all tests pass.
+`a fault of speculation`
+    The completions without a draft pass, in enough tokens, and those with a draft do not.
+`another distribution`
+    Neither passes: another temperature, top-p, a penalty, other weights.
+
+Plain numbers only.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specbench.analysis.proof.certificate import MISSED, Certificate
+from specbench.analysis.proof.departures import Departure
+
+Kind = Literal["other rounding", "another distribution", "a fault of speculation"]
+ROUNDING: Kind = "other rounding"
+DISTRIBUTION: Kind = "another distribution"
+SPECULATION: Kind = "a fault of speculation"
+CLOSE = 0.05  # logits below the best: as far as conversions of weights, other kernels and 8-bit caches move a token
+FEW = 0.02  # of the tokens: more is no rounding
+WEAKER = 1.5  # times the power with a draft: the most that the power without one may be, to say that those pass
+
+
+@dataclass(frozen=True)
+class DraftTokens:
+    """The draft tokens that a server verified for the completions in question."""
+
+    drafted: int
+    accepted: int
+
+    @property
+    def rejected(self) -> int:
+        return self.drafted - self.accepted
+
+    def too_few(self, within: float) -> list[str]:
+        """Of accepted and rejected: those of which there are too few to show a fault in a share `within` of them."""
+        kinds = (("accepted", self.accepted), ("rejected", self.rejected))
+        return [name for name, number in kinds if number < enough(within)]
+
+    def __str__(self) -> str:
+        return f"{self.drafted:,} tokens drafted, {self.accepted:,} accepted, {self.rejected:,} rejected"
+
+
+@dataclass(frozen=True)
+class Side:
+    """The completions of one server: their certificate, and at T = 0 their departures."""
+
+    certificate: Certificate
+    departures: Sequence[Departure] = ()
+    within_close: bool = False  # at T > 0: tokens outside the support are all that fails, and lie `CLOSE` to it
+
+    @property
+    def passes(self) -> bool:
+        return self.certificate.verdict == "the target's"
+
+    @property
+    def fails(self) -> bool:
+        return self.certificate.verdict == "not the target's"
+
+    @property
+    def farthest(self) -> float:
+        """Logits of the best token above the farthest that was written; 0 without departures."""
+        return max((one.margin for one in self.departures), default=0.0)
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether it fails by rounding that is not this machine's."""
+        if not self.fails:
+            return False
+        if self.certificate.tests is not None:
+            return self.within_close
+        return self.farthest <= CLOSE and len(self.departures) <= max(1, FEW * self.certificate.tokens)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Completions of both servers for equal prompts, at T = 0.
+
+    Attributes:
+        pairs, equal: how many there are, and how many are equal.
+        farthest: of the first places where two differ, the largest distance in logits between their tokens.
+    """
+
+    pairs: int
+    equal: int
+    farthest: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.pairs:
+            return "no prompt was completed with and without a draft"
+        if self.equal == self.pairs:
+            return f"all {self.pairs} completions equal those without a draft"
+        return (
+            f"{self.equal} of {self.pairs} completions equal those without a draft, the others leave them at tokens up "
+            f"to {self.farthest:.2g} logits apart"
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict on the completions of a server with a draft.
+
+    Attributes:
+        kind: of the difference; None where there is none, or it cannot be told.
+        drafted: the certificate of the completions with a draft; `plain`: of those without one, if given.
+        evidence: what it rests on, a sentence each.
+        agreement: of both servers, at T = 0.
+        counts: the draft tokens behind it, if the server counts them.
+        covers_drafts: whether enough of them were accepted and rejected; None where they are not counted.
+    """
+
+    kind: Kind | None
+    drafted: Certificate
+    plain: Certificate | None = None
+    evidence: Sequence[str] = ()
+    agreement: Agreement | None = None
+    counts: DraftTokens | None = None
+    covers_drafts: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The kind, or the verdict of the certificate."""
+        return self.kind or self.drafted.verdict
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the completions are shown to be the target's, or so but for rounding that is not speculation's."""
+        shown = self.drafted.verdict == "the target's" or self.kind == ROUNDING
+        return shown and self.covers_drafts is not False
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the completions are shown to be others than the target's by more than rounding."""
+        return self.drafted.verdict == "not the target's" and self.kind != ROUNDING
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line, with its evidence."""
+        name = self.name if self.covers_drafts is not False or self.is_faulty else f"{self.name}, plain passes only"
+        return f"{name}: {'; '.join(self.evidence)}"
+
+
+def enough(within: float) -> int:
+    """How many tokens show a fault in a share `within` of them with 95%."""
+    return math.ceil(math.log(MISSED) / math.log1p(-within))
+
+
+def verdict(
+    drafted: Side, plain: Side | None, within: float, agreement: Agreement | None = None,
+    counts: DraftTokens | None = None, explained: str = "",
+) -> Verdict:  # fmt: skip
+    """The verdict on completions with a draft.
+
+    Args:
+        drafted: the completions with a draft.
+        plain: those of the same target without one.
+        within: the size of the fault that a positive verdict excludes.
+        agreement: at T = 0, of both.
+        counts: of draft tokens, behind `drafted`.
+        explained: settings under which the completions with a draft are likelier, in words, or ''.
+    """
+    evidence = [drafted.certificate.reason]
+    kind = _kind(drafted, plain, agreement, evidence)
+    if explained:
+        evidence.append(explained)
+    found = Verdict(kind, drafted.certificate, None if plain is None else plain.certificate, (), agreement, counts)
+    if counts is None:
+        uncounted = [] if plain is None else ["draft tokens are not counted: it may have drafted none"]
+        return replace(found, evidence=[*evidence, *uncounted])
+    few = counts.too_few(within)
+    evidence.append(str(counts))
+    if few and not found.is_faulty:
+        evidence.append(f"fewer than {enough(within)} {' and '.join(few)}: the verdict covers plain passes only")
+    return replace(found, evidence=evidence, covers_drafts=not few)
+
+
+def _kind(drafted: Side, plain: Side | None, agreement: Agreement | None, evidence: list[str]) -> Kind | None:
+    """The kind of the difference; what it rests on is added to `evidence`."""
+    if agreement is not None:
+        evidence.append(str(agreement))
+    if not drafted.fails:
+        return None
+    if drafted.is_rounding:
+        if drafted.departures:
+            evidence.append(_near(drafted))
+        if plain is not None and plain.passes and not plain.departures:
+            evidence.append("the server without a draft has none: its passes over several tokens round otherwise")
+        return ROUNDING
+    if plain is None:
+        evidence.append(
+            "without completions of the same target without a draft, its fault is not told from the draft's"
+        )
+        return None
+    evidence.append(f"without a draft: {plain.certificate.verdict}, {plain.certificate.reason}")
+    if plain.is_rounding:
+        if plain.departures:
+            evidence.append(f"without a draft {_near(plain)}")
+        return SPECULATION
+    if plain.fails:
+        return DISTRIBUTION
+    if plain.passes or _as_powerful(plain.certificate, drafted.certificate):
+        return SPECULATION
+    evidence.append("the completions without a draft are too few to tell whose fault it is")
+    return None
+
+
+def _near(side: Side) -> str:
+    count = len(side.departures)
+    tokens = "1 token is" if count == 1 else f"{count} tokens are"
+    return (
+        f"{tokens} not the best of {side.certificate.tokens:,}, at most {side.farthest:.2g} logits below it, as "
+        "converted weights, another dtype or an 8-bit cache do"
+    )
+
+
+def _as_powerful(plain: Certificate, drafted: Certificate) -> bool:
+    """Whether a fault that shows with a draft would have shown without one."""
+    if plain.verdict != "cannot tell" or plain.needed is None or plain.power is None or drafted.power is None:
+        return False
+    return plain.power <= WEAKER * drafted.power

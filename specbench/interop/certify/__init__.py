@@ -1,0 +1,132 @@
+"""Whether a server's completions come from the target, and what kind of difference there is if they do not.
+
+`certify` tests the rows of a file, `certify_servers` those of a server with a draft and of the same target without one.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.analysis.proof.certificate import Certificate
+from specbench.analysis.proof.departures import Departure
+from specbench.analysis.proof.kinds import DraftTokens, Side, Verdict, verdict
+from specbench.config.model import name_of
+from specbench.config.verbs import CertifyConfig, certify_run
+from specbench.experiment.build import resolve
+from specbench.experiment.prompts import repeated_tokens
+from specbench.experiment.runner import translated_errors
+from specbench.interop.certify.agreement import agreement
+from specbench.interop.certify.greedy import greedy
+from specbench.interop.certify.likelier import likelier
+from specbench.interop.certify.outputs import Outputs, read_outputs
+from specbench.interop.certify.sampled import sampled
+from specbench.interop.certify.setup import Setup, load
+from specbench.loading.model_loader import Say
+from specbench.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A verdict; the rows that it rests on and those left out, by reason; the departures by row at T = 0."""
+
+    verdict: Verdict
+    target: str
+    sampling: Sampling
+    processing: str | None  # what else is done to logits, as keys; None: nothing
+    dtype: str
+    rows: int
+    left_out: Counter[str]
+    after_end: int
+    from_text: int
+    departures: list[tuple[str, Departure]]
+
+    @property
+    def certificate(self) -> Certificate:
+        """That of the rows of the file."""
+        return self.verdict.drafted
+
+
+def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
+    """Test the rows of a file, against those without a draft if the config names a file of these.
+
+    Raises:
+        UserError: they do not fit the target.
+        MachineError: memory does not suffice, or the target's logits are not finite.
+    """
+    plain = None if config.plain is None else Path(config.plain)
+    return _certified(config, path, plain, _counts(config), say)
+
+
+def certify_servers(
+    config: CertifyConfig, drafted: Path, plain: Path | None, counts: DraftTokens | None, say: Say
+) -> Verdict:
+    """The verdict on the completions of a server with a draft.
+
+    Args:
+        config: the target and the sampling that both servers claim.
+        drafted: the rows of the server with a draft, as `specbench certify` reads them.
+        plain: those of the same target without one.
+        counts: the draft tokens behind `drafted`, if the server counts them.
+        say: prints a line.
+
+    Raises:
+        UserError: rows do not fit the target.
+        MachineError: memory does not suffice, or the target's logits are not finite.
+    """
+    return _certified(config, drafted, plain, counts, say).verdict
+
+
+def _counts(config: CertifyConfig) -> DraftTokens | None:
+    if config.drafted is None or config.accepted is None:
+        return None
+    return DraftTokens(config.drafted, config.accepted)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The rows of a file, and how they do."""
+
+    found: Outputs
+    side: Side
+    where: list[tuple[str, Departure]]
+
+
+def _certified(
+    config: CertifyConfig, path: Path, plain: Path | None, counts: DraftTokens | None, say: Say
+) -> Certified:
+    run = resolve(certify_run(config))
+    with translated_errors(run):
+        setup = load(config, run, say)
+        drafted = _tested(setup, path, say)
+        alone = None if plain is None else _tested(setup, plain, say)
+        is_greedy = setup.sampling.temperature == 0
+        both = None if alone is None or not is_greedy else agreement(setup, drafted.found, alone.found)
+        fails = drafted.side.fails and not drafted.side.is_rounding
+        explained = likelier(setup, drafted.found.rows) if fails else ""
+        found = verdict(
+            drafted.side, None if alone is None else alone.side, config.within, both, counts, explained
+        )  # fmt: skip
+    return Certified(
+        found,
+        name_of(config.target),
+        setup.sampling,
+        config.sampling.processing(),
+        run.dtype,
+        len(drafted.found.rows),
+        drafted.found.left_out,
+        drafted.found.after_end,
+        sum(row.text is not None for row in drafted.found.rows),
+        drafted.where,
+    )
+
+
+def _tested(setup: Setup, path: Path, say: Say) -> _Read:
+    name, target = name_of(setup.config.target), setup.target
+    found = read_outputs(path, setup.vocabulary, target.eos_ids, target.longest, setup.config.limit, name)
+    for line in repeated_tokens(setup.vocabulary, name, found.begun_twice, len(found.rows)):
+        say(line)
+    say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
+    if setup.sampling.temperature:
+        return _Read(found, sampled(setup, found), [])
+    certificate, where = greedy(setup, found)
+    return _Read(found, Side(certificate, [one for _, one in where]), where)

@@ -1,0 +1,143 @@
+"""A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be tested.
+
+A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and a
+completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes a completion that ended by itself
+from a completion cut by length. The prompt is the whole input of the server; `tokens` do not include it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import TemplateError
+
+from specbench.engine.session import Prompt
+from specbench.errors import UserError
+from specbench.tasks.rows import Row, messages_of, read_rows
+from specbench.text.vocabulary import Vocabulary
+
+PROMPT_IDS = ("prompt_token_ids", "prompt_tokens", "prompt_ids")
+TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_token_ids")
+TEXTS = ("text", "output", "completion", "generated_text", "response")
+ENDED = ("stop", "eos", "eos_token")  # finish reasons of a text that ended by itself
+LONGEST = 1_000_000  # tokens of a prompt: never cut
+
+
+@dataclass(frozen=True)
+class Output:
+    """A prompt, and the tokens that were written for it.
+
+    `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
+    the row does not say which.
+    """
+
+    where: str
+    prompt: Prompt
+    tokens: list[int]
+    text: str | None = None
+    ends: tuple[int, ...] = ()
+
+
+@dataclass
+class Outputs:
+    """The usable rows; how many are left out, by reason; the number of tokens dropped after ends of completions.
+
+    `begun_twice`: prompts whose text begins with the token that the tokenizer adds.
+    """
+
+    rows: list[Output] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    after_end: int = 0
+    begun_twice: int = 0
+
+
+def read_outputs(
+    path: Path, vocabulary: Vocabulary, eos_ids: frozenset[int], longest: int | None, limit: int | None, target: str
+) -> Outputs:
+    """The rows of a file. Raises UserError at a row that has no prompt or no text, or tokens that the target lacks."""
+    found = Outputs()
+    for row in islice(read_rows(path), limit):
+        prompt = _prompt(row, vocabulary, target)
+        found.begun_twice += isinstance(sent := row.fields.get("prompt"), str) and vocabulary.begins_itself(sent)
+        tokens, text = _tokens(row, vocabulary, target)
+        reason, stopped = _finish(row)
+        ends: tuple[int, ...] = ()
+        if vocabulary.is_encoder_decoder and tokens[:1] == [vocabulary.start]:
+            tokens = tokens[1:]
+        end = next((place for place, token in enumerate(tokens, 1) if token in eos_ids), None)
+        if end is not None:
+            found.after_end += len(tokens) - end
+            tokens = tokens[:end]
+        elif reason in ENDED and tokens:
+            # Servers leave the end out of what they return. A stop string, or a stop token of the request, is no end.
+            possible = sorted(eos_ids) if stopped is None else [end for end in eos_ids if end == stopped]
+            if len(possible) == 1:
+                tokens = [*tokens, *possible]
+            else:
+                ends = tuple(possible)
+        if not tokens:
+            found.left_out["nothing was written"] += 1
+        elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
+            found.left_out[f"longer than the {longest} positions of the target"] += 1
+        else:
+            found.rows.append(Output(row.where, prompt, tokens, text, ends))
+    if not found.rows and not found.left_out:
+        raise UserError(f"{path}: it has no rows")
+    return found
+
+
+def _finish(row: Row) -> tuple[object, object]:
+    """Why a completion ended, and the token or string at which it stopped, where the row says it (vLLM, SGLang)."""
+    reason, stopped = row.fields.get("finish_reason"), row.fields.get("stop_reason")
+    if not isinstance(reason, dict):
+        return reason, stopped
+    return reason.get("type"), reason.get("matched", stopped)
+
+
+def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:
+    name = next((name for name in (*PROMPT_IDS, "prompt") if isinstance(row.fields.get(name), list)), None)
+    if name is not None:
+        ids = _ids(row, name, vocabulary, target)
+        if vocabulary.is_encoder_decoder:
+            return Prompt(tuple(ids), (vocabulary.start,))
+        return Prompt((), tuple(ids) or (vocabulary.start,))
+    if "messages" in row.fields:
+        messages = messages_of(row, "messages")
+        if not vocabulary.has_chat_template:
+            raise UserError(f"{row.where}: messages, and target={target} has no chat template; give prompt_token_ids")
+        try:
+            return vocabulary.chat(messages or [], LONGEST)
+        except TemplateError as error:
+            raise UserError(f"{row.where}: the chat template of {target} rejects it: {error}") from error
+    text = row.text("prompt", f"give the prompt as text, or its tokens as {PROMPT_IDS[0]}")
+    return vocabulary.prompt(text, "", LONGEST)
+
+
+def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], str | None]:
+    """The tokens, and the text where they were made of it."""
+    name = next((name for name in TOKENS if isinstance(row.fields.get(name), list)), None)
+    if name is not None:
+        return _ids(row, name, vocabulary, target), None
+    for name in TEXTS:
+        if isinstance(text := row.fields.get(name), str):
+            return vocabulary.continuation(text), text
+    raise UserError(
+        f"{row.where}: neither '{TOKENS[0]}' (ids) nor '{TEXTS[0]}' (it has {', '.join(sorted(row.fields))}); "
+        "give the completion of the prompt"
+    )
+
+
+def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
+    """A field of token ids. Raises UserError where one is none of the target's."""
+    values = cast(list[Any], row.fields[name])
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
+        if not 0 <= value < vocabulary.size:
+            raise UserError(
+                f"{row.where}: token {value} in '{name}', and target={target} has {vocabulary.size} tokens: these "
+                "completions are of another vocabulary; name their target"
+            )
+    return list(values)

@@ -1,0 +1,73 @@
+"""T > 0: the completions must follow the target's distribution."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from specbench.algorithm.decoding import autoregressive
+from specbench.analysis.proof import Proof, prove
+from specbench.analysis.proof.certificate import sampled_certificate, with_copies
+from specbench.analysis.proof.evidence import evidence
+from specbench.analysis.proof.kinds import CLOSE, FEW, Side
+from specbench.config.verbs import CertifyConfig
+from specbench.interop.certify.outputs import Output, Outputs
+from specbench.interop.certify.rows import COPIES, drop_copies, log_probability, with_ends
+from specbench.interop.certify.setup import Setup, generator_of, spec_of
+from specbench.records.schema import PromptRecord
+
+OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
+IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws are copies
+NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
+
+
+def sampled(setup: Setup, found: Outputs) -> Side:
+    """The certificate, and whether only tokens at the edge of top-k or top-p fail."""
+    drop_copies(found, lambda row: log_probability(setup, row) < IMPLAUSIBLE)
+    with_ends(setup, found)
+    rows = []
+    for row in found.rows:
+        if row.text is not None and setup.vocabulary.text(row.tokens) != row.text:
+            found.left_out[NOT_ROUND] += 1
+        else:
+            rows.append(row)
+    found.rows[:] = rows
+    proof = _proof(setup, rows)
+    kind = setup.config.draft.kind
+    suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
+    certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
+    from_text = any(row.text is not None for row in rows)
+    if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
+        certificate = sampled_certificate(proof, setup.config.within, retokenised)
+    return Side(with_copies(certificate, found.left_out[COPIES], len(rows)), within_close=_is_close(setup, rows, proof))
+
+
+def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0) -> Proof | None:
+    """The tests of all rows, by the target whose logits may be off by `noise`."""
+    sums = [
+        evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise) for row in rows
+    ]  # fmt: skip
+    return prove(cast(list[PromptRecord], [{"proof": one} for one in sums]))
+
+
+def _is_close(setup: Setup, rows: Sequence[Output], proof: Proof | None) -> bool:
+    """Whether nothing fails but few tokens outside top-k or top-p, all of which rounding by `CLOSE` would let in."""
+    if proof is None or not 0 < proof.outside <= max(1, FEW * proof.tokens):
+        return False
+    moved = _proof(setup, rows, CLOSE / 2)  # each of two logits by half of it
+    return moved is not None and not moved.failed
+
+
+def _retokenised(setup: Setup, rows: Sequence[Output]) -> str:
+    """How many of the target's own completions the tokenizer would split differently, in words; '' if none."""
+    other, asked = 0, min(OWN_TEXTS, len(rows))
+    for number, row in enumerate(rows[:OWN_TEXTS]):
+        spec = spec_of(setup.sampling, len(row.tokens))
+        own = autoregressive(setup.target, row.prompt, spec, generator_of(setup, number)).tokens
+        text = setup.vocabulary.text(own)
+        written = [token for token in own if token not in setup.target.eos_ids]
+        other += setup.vocabulary.continuation(text) != written
+    if not other:
+        return ""
+    return (
+        f"{other} of {asked} of the target's own completions are retokenised differently, which would also change "
+        "these tests; give token ids"
+    )
