@@ -17,7 +17,7 @@ from random import Random
 from specbench.kernels.structures import Op, Part, RawInstruction, RawRef, RawSampling, Step
 
 ROWS, INNER, WIDTH = 9, 37, 75  # of the largest map
-HEADS, CHANNELS, SLOTS = 2, 20, 150  # of attention: more slots than a block has
+HEADS, CHANNELS, SLOTS = 2, 20, 160  # of attention: more of them visible than a block has
 GROUP = 32  # inputs that share a scale, as in levels.h
 ROOM = 1 << 16  # floats for values, and as many for the kernels' own use
 NEAR = 1e-4  # of sums that are rounded
@@ -134,7 +134,9 @@ def _attention(kernels: ctypes.PyDLL, random: Random) -> None:
     for key_heads, is_short in ((HEADS, False), (1, False), (1, True)):
         rows, width, slots = 2, HEADS * CHANNELS, SLOTS
         q, keys, values = (_eighths(random, n * CHANNELS) for n in (rows * HEADS, key_heads * slots, key_heads * slots))
-        seen = [[random.random() < 0.8 for _ in range(slots)] for _ in range(rows)]
+        # The last slots have the highest scores of most rows: then the sums so far are scaled.
+        keys = [one / 2 if at // CHANNELS % slots < 140 else one for at, one in enumerate(keys)]
+        seen = [[random.random() < 0.9 for _ in range(slots)] for _ in range(rows)]
         bias = _floats([0.0 if one else -3.3e38 for row in seen for one in row])
         instruction = RawInstruction(Op.ATTEND)
         instruction.inner, instruction.heads, instruction.key_heads, instruction.scale = CHANNELS, HEADS, key_heads, 0.125
