@@ -107,8 +107,12 @@ static inline vec add_products(vec sum, vec a, vec b) {
 static inline vec add_product(vec sum, vec many, float one) {
 #if defined(__aarch64__)
     return (vec)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)many, one);
+#elif BYTES == 64
+    return add_products(sum, many, (vec)_mm512_set1_ps(one));
+#elif BYTES == 32 && defined(__FMA__)
+    return add_products(sum, many, (vec)_mm256_set1_ps(one));
 #else
-    return add_products(sum, many, (vec){0} + one);
+    return sum + many * one;
 #endif
 }
 
