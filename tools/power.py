@@ -58,8 +58,8 @@ class Plant:
     # Where a pass in C is judged, begins and ends, in this file of `specbench/kernels`.
     FILE = "passes.h"
     JUDGED = "    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));\n"
-    BEGINS = "    int64_t pass = 0, asked = 0, count = 0;\n"
-    ENDS = "                done->over_s = now_s(), pass++;\n"
+    BEGINS = "    Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};\n"
+    ENDS = "            done->over_s = now_s(), all->pass++;\n"
     COUNTERS = "static double now_s(void) {\n"
 
     def __init__(self, kind: str, seed: int) -> None:

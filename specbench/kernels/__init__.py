@@ -4,9 +4,12 @@
 weights to few bits.
 
 The library lies in the user's cache folder, under a digest of the sources, the compiler and the processor, so that
-machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
+machines that share a home folder do not share it unless they are alike. Before its first use `check` compares it with
+plain loops; what was found lies beside it. It uses the threads of torch's own OpenMP, and where the compiler has none,
+as Apple's, a team of its own.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -20,23 +23,22 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import MachineError, first_line
-from specbench.files import digest, is_own, own_cache
+from specbench.files import PRIVATE, is_own, own_cache, replacing
+from specbench.kernels import check
 from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
-PORTABLE = ("-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
-ON_ARM = ("-ffp-contract=off",)  # products and sums are fused where the kernels say so: one row as in many
-FLAGS = (
-    *PORTABLE,
-    "-march=native",
-    "-fPIC",
-    "-shared",
-    *(ON_ARM if platform.machine() in ("aarch64", "arm64") else ()),
-)
+# Products and sums are fused where the kernels say so, and nowhere else: a row alone is computed as among others.
+PORTABLE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+IS_APPLE = sys.platform == "darwin"
+FLAGS = (*PORTABLE, "-fPIC", "-shared", *(() if IS_APPLE else ("-fopenmp",)))
+# Torch's OpenMP is loaded before the library, whose own references to it need no file.
+LINKED = ("-lm", *(() if IS_APPLE else ("-Wl,--unresolved-symbols=ignore-all",)))
+SUFFIX = ".dylib" if IS_APPLE else ".so"
+TUNED = ("-march=native", "-mcpu=native")  # compilers for Arm may have only the second
 QUIET = ("-Wno-psabi",)  # vectors wider than this processor has are passed between functions of ours only
 COMPILERS = ("cc", "gcc", "clang")
 PATIENCE_S = 120
-DIGEST = 64  # the last characters of a library: a digest of all before them
 
 
 class NotCompiled(RuntimeError):
@@ -65,17 +67,33 @@ def is_available() -> bool:
 
 
 def _loaded() -> ctypes.PyDLL:
-    if not sys.platform.startswith("linux"):
-        raise NotCompiled(f"native kernels are built on Linux only, and this is {sys.platform}")
+    if not sys.platform.startswith(("linux", "darwin")):
+        raise NotCompiled(f"native kernels are built on Linux and macOS only, and this is {sys.platform}")
     compiler = os.environ.get("CC") or next((name for name in COMPILERS if shutil.which(name)), None)
     if compiler is None:
         raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
     command = [*compiler.split(), *FLAGS, *QUIET]
-    file = _folder() / f"kernels-{_digest(command)}.so"
-    if not is_own(file) or not _is_whole(file):  # missing, cut off, or put there by another user
+    file = _folder() / f"kernels-{_digest(command)}{SUFFIX}"
+    known = _found_of(file)
+    if known is None:  # missing, cut off, or put there by another user
         _compile(command, file)
+    if known is None or not known:
+        loaded = _opened(file)
+    if known is None:
+        known = check.fault_of(loaded) or ""
+        _keep_found(file, known)
+    if known:
+        raise NotCompiled(
+            f"the kernels that {compiler} compiled are not used, since {known}; another compiler may be right (CC=...)"
+        )
+    return loaded
+
+
+def _opened(file: Path) -> ctypes.PyDLL:
+    """The library, with the types of its functions."""
     try:
-        _share_openmp()
+        if not IS_APPLE:
+            _share_openmp()
         # PyDLL does not release Python's lock: a step's arena serves one call at a time.
         loaded = ctypes.PyDLL(str(file))
     except OSError as error:
@@ -98,7 +116,7 @@ def _loaded() -> ctypes.PyDLL:
     loaded.speculate.restype, loaded.speculate.argtypes = number, [pointer] * 4 + [number] * 2
     loaded.mix_experts.restype = None
     loaded.mix_experts.argtypes = [pointer] * 4 + [number] * 3 + [pointer] * 3 + [number] * 2
-    loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, pointer]
+    loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, pointer, number]
     loaded.likeliest.argtypes = [pointer, number, number, number, number, pointer]
     loaded.draw.argtypes = [pointer, number, number, pointer, pointer]
     loaded.verify.restype = number
@@ -125,18 +143,19 @@ def sources() -> dict[str, str]:
 
 def _compile(command: list[str], file: Path) -> None:
     """Write the library to `file`, whole or not at all: several processes may do so at once."""
-    handle, made = tempfile.mkstemp(suffix=".so", dir=file.parent)
+    handle, made = tempfile.mkstemp(suffix=SUFFIX, dir=file.parent)
     os.close(handle)
     try:
-        done = subprocess.run(
-            [*command, str(SOURCE), "-o", made, "-lm", "-Wl,--unresolved-symbols=ignore-all"],
-            capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+        for tuned in TUNED:
+            done = subprocess.run(
+                [*command, tuned, str(SOURCE), "-o", made, *LINKED],
+                capture_output=True, text=True, timeout=PATIENCE_S,
+            )  # fmt: skip
+            if done.returncode == 0 or tuned not in done.stderr and tuned.partition("=")[0] not in done.stderr:
+                break  # else this compiler does not know the option, or not its value
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise NotCompiled(f"{command[0]} cannot compile the native kernels: {said[0][:200]}")
-        with open(made, "ab") as opened:  # a loader ignores what follows the last section
-            opened.write(digest(Path(made)).encode())
         os.chmod(made, 0o700)
         os.replace(made, file)
     except (OSError, subprocess.SubprocessError) as error:
@@ -145,10 +164,28 @@ def _compile(command: list[str], file: Path) -> None:
         Path(made).unlink(missing_ok=True)
 
 
-def _is_whole(file: Path) -> bool:
-    """Whether a library is as it was compiled. One that a full disk has cut off would end the process with a signal."""
-    content = file.read_bytes()
-    return hashlib.sha256(content[:-DIGEST]).hexdigest().encode() == content[-DIGEST:]
+def _beside(file: Path) -> Path:
+    return file.with_suffix(".checked")
+
+
+def _found_of(file: Path) -> str | None:
+    """What the check of this very library found, '' for nothing; None where it is to be compiled and checked.
+
+    A library that a full disk has cut off would end the process with a signal: its digest differs.
+    """
+    if not is_own(file) or not is_own(_beside(file)):
+        return None
+    try:
+        held, _, found = _beside(file).read_text(encoding="utf-8").partition("\n")
+        return found if hashlib.sha256(file.read_bytes()).hexdigest() == held else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _keep_found(file: Path, found: str) -> None:
+    """Keep what the check found; where it cannot be kept the next process compiles and checks again."""
+    with contextlib.suppress(OSError), replacing(_beside(file), PRIVATE) as opened:
+        opened.write(f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n{found}".encode())
 
 
 def _folder() -> Path:
@@ -160,7 +197,8 @@ def _digest(command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
     said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     processor = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", said, re.MULTILINE)
-    content = [*sources().values(), *command, version, platform.machine(), *sorted(set(processor))]
+    checked = Path(check.__file__).read_text(encoding="utf-8")
+    content = [*sources().values(), checked, *command, *TUNED, version, platform.machine(), *sorted(set(processor))]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
 
 

@@ -47,7 +47,7 @@ static inline void fetch_ahead(const void *rows, int64_t bytes, const int32_t *s
 
 /* LANES vectors as the rows of a matrix, turned into its columns. */
 INLINED turn(vec a[LANES]) {
-    vec b[LANES];
+    vec b[LANES] __attribute__((aligned(BYTES)));
 #ifdef __AVX512F__
     __m512d *pairs = (__m512d *)b;
     UNROLLED for (int i = 0; i < LANES; i += 2) {

@@ -94,7 +94,7 @@ static __attribute__((noinline)) void add_block(float *highest, float *sum, floa
     factors[0] = *highest - most, factors[1] = of.highest - most;
     factors = exp_below(factors);
     float before = factors[0], now = factors[1];
-    for (int64_t c = 0; c < width; c += LANES) *(vec *)(out + c) = *(vec *)(out + c) * before + *(const vec *)(mixed + c) * now;
+    for (int64_t c = 0; c < width; c += LANES) *(vec *)(out + c) = add_product(*(vec *)(out + c) * before, *(const vec *)(mixed + c), now);
     *sum = *sum * before + of.sum * now, *highest = most;
 }
 

@@ -8,6 +8,7 @@
    One translation unit, each header of which uses those above it. */
 
 #include "vectors.h"
+#include "team.h"
 #include "instructions.h"
 #include "products.h"
 #include "levels.h"

@@ -60,8 +60,8 @@ static inline __attribute__((always_inline)) void level_product(const float *x, 
             }
         bits scales = *(const bits *)w;
         UNROLLED for (int r = 0; r < rows; r++) {
-            total[r][0] += (sum[r][0][0] + sum[r][0][1]) * (vec)(scales << 16);
-            total[r][1] += (sum[r][1][0] + sum[r][1][1]) * (vec)(scales & 0xffff0000u);
+            total[r][0] = add_products(total[r][0], sum[r][0][0] + sum[r][0][1], (vec)(scales << 16));
+            total[r][1] = add_products(total[r][1], sum[r][1][0] + sum[r][1][1], (vec)(scales & 0xffff0000u));
         }
     }
     UNROLLED for (int r = 0; r < rows; r++) memcpy(out + r * BLOCK, total[r], sizeof total[r]);

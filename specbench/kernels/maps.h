@@ -54,7 +54,7 @@ static inline float sum_around(const float *x, int64_t width, float mean, const 
     for (; i + 4 * LANES <= width; i += 4 * LANES)
         UNROLLED for (int j = 0; j < 4; j++) {
             vec v = *(const vec *)(x + i + j * LANES) - mean;
-            sum[j] += is_squared ? v * v : v;
+            sum[j] = is_squared ? add_products(sum[j], v, v) : sum[j] + v;
         }
     float total = sum_of_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
     for (const float *at = x + i; at < x + width; at++) total += is_squared ? (*at - mean) * (*at - mean) : *at - mean;

@@ -7,29 +7,28 @@ static int is_last(const Choice *choice, int64_t token) {
     return over;
 }
 
+typedef struct { const Step *steps; int64_t count; const Choice *choice; float *arena; int64_t chosen; int over; Scratch scratch; Barrier barrier; } Rollout;
+static void rollout_job(void *given, int thread, int threads) {
+    Rollout *of = given;
+    for (int64_t g = 0; g < of->count && !of->over; g++) {
+        run_step(of->steps + g, of->arena, own_scratch(&of->scratch, thread), shared_scratch(&of->scratch), &of->barrier, thread, threads);
+        wait_for_all(&of->barrier, threads);
+        if (thread == 0) {
+            int64_t token = of->choice->tokens[g] = choose(of->choice, of->steps[g].rows - 1, g);
+            of->chosen = g + 1, of->over = is_last(of->choice, token);
+        }
+        wait_for_all(&of->barrier, threads);
+    }
+}
+
 /* Run steps, each of which reads the token chosen after the step before. Returns the number of tokens chosen: the last
    is the first end of a text, or NOT_DRAWN, where there is one. */
 int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *arena, float *scratch,
                 int64_t scratch_size, int64_t most_threads) {
-    int64_t chosen = 0;
-    int over = 0;
-    Barrier barrier = {0, 0};
+    Rollout of = {steps, count, choice, arena, .scratch = {scratch, scratch_size, most_threads}};
     for (int64_t g = 0; g < count; g++) place_parts(steps + g);
-    #pragma omp parallel num_threads(most_threads)
-    {
-        int threads, thread = team(&threads);
-        for (int64_t g = 0; g < count && !over; g++) {
-            run_step(steps + g, arena, scratch + thread * scratch_size, scratch + most_threads * scratch_size, &barrier, thread,
-                     threads);
-            wait_for_all(&barrier, threads);
-            if (thread == 0) {
-                int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g);
-                chosen = g + 1, over = is_last(choice, token);
-            }
-            wait_for_all(&barrier, threads);
-        }
-    }
-    return chosen;
+    in_team(rollout_job, &of, most_threads);
+    return of.chosen;
 }
 
 /* One model of a pass: `steps[n]` reads n tokens, up to `most`, and `placed[n][length]` is what it reads after `length`
@@ -121,62 +120,71 @@ static int conclude(const Passes *of, const Choice *drafting, const Choice *choo
     return is_ended || is_last(choosing, token);
 }
 
+/* A call of `speculate`, and what its threads tell each other: the first one decides. */
+typedef struct {
+    Reader *draft, *target; Passes *of;
+    int64_t pass, asked, count; int ended, over, failed;
+    Scratch scratch; Barrier barrier;
+} Speculation;
+
+static void speculate_job(void *given, int thread, int threads) {
+    Speculation *all = given;
+    Reader *draft = all->draft, *target = all->target;
+    Passes *of = all->of;
+    Barrier *barrier = &all->barrier;
+    float *own = own_scratch(&all->scratch, thread), *shared = shared_scratch(&all->scratch);
+    for (;;) {
+        const Choice *choosing = &target->choice;
+        Choice drafting = draft->choice;
+        int64_t *drafted = of->tokens + of->length, n = choosing->vocabulary;
+        if (drafting.uniforms) drafting.uniforms += all->pass * of->gamma;
+        if (thread == 0) {
+            all->asked = all->count = all->ended || all->failed || all->pass == of->most ? -1 : next_size(draft, target, of);
+            all->over = all->asked < 0;
+        }
+        wait_for_all(barrier, threads);
+        if (all->over) break;
+        for (int64_t g = 0; g < all->count && of->given < 0; g++) {
+            int64_t unread = of->length + g - draft->length;
+            wait_for_all(barrier, threads); /* all have read the length */
+            read_on(draft, of->tokens, unread, own, shared, barrier, thread, threads);
+            if (thread == 0) {
+                drafted[g] = choose(&drafting, unread - 1, g);
+                all->failed = drafted[g] == NOT_DRAWN;
+                if (is_last(&drafting, drafted[g])) {
+                    for (int64_t i = g + 1; i < all->asked; i++) drafted[i] = drafted[g];
+                    all->count = g + 1;
+                }
+            }
+            wait_for_all(barrier, threads);
+        }
+        if (all->failed) break;
+        if (thread == 0) of->done[all->pass].drafted_s = now_s();
+        read_on(target, of->tokens, all->asked + 1, own, shared, barrier, thread, threads);
+        for (int64_t r = thread, s = choosing->short_floats; r <= all->count; r += threads)
+            if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
+            else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
+        wait_for_all(barrier, threads);
+        if (thread == 0) {
+            Pass *done = of->done + all->pass;
+            done->verified_s = now_s();
+            all->ended = conclude(of, &drafting, choosing, drafted, all->count, all->pass);
+            all->failed = done->emitted > done->accepted && drafted[done->accepted] == NOT_DRAWN;
+            of->length += done->emitted, target->length = of->length - 1;
+            if (of->given < 0 && draft->length > target->length) draft->length = target->length;
+            done->draft_ran_s = draft->ran_s, done->target_ran_s = target->ran_s;
+            draft->ran_s = target->ran_s = 0;
+            done->over_s = now_s(), all->pass++;
+        }
+        wait_for_all(barrier, threads);
+    }
+}
+
 /* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for; at gamma 0
    steps of the target alone. Where the draft ends the text, the target reads as many tokens as otherwise. Returns how
    many passes were over, and -1 where a row was not finite. */
 int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int64_t scratch_size, int64_t most_threads) {
-    int64_t pass = 0, asked = 0, count = 0;
-    int ended = 0, over = 0, failed = 0;
-    Barrier barrier = {0, 0};
-    #pragma omp parallel num_threads(most_threads)
-    {
-        int threads, thread = team(&threads);
-        float *own = scratch + thread * scratch_size, *shared = scratch + most_threads * scratch_size;
-        for (;;) {
-            const Choice *choosing = &target->choice;
-            Choice drafting = draft->choice;
-            int64_t *drafted = of->tokens + of->length, n = choosing->vocabulary;
-            if (drafting.uniforms) drafting.uniforms += pass * of->gamma;
-            if (thread == 0) {
-                asked = count = ended || failed || pass == of->most ? -1 : next_size(draft, target, of);
-                over = asked < 0;
-            }
-            wait_for_all(&barrier, threads);
-            if (over) break;
-            for (int64_t g = 0; g < count && of->given < 0; g++) {
-                int64_t unread = of->length + g - draft->length;
-                wait_for_all(&barrier, threads); /* all have read the length */
-                read_on(draft, of->tokens, unread, own, shared, &barrier, thread, threads);
-                if (thread == 0) {
-                    drafted[g] = choose(&drafting, unread - 1, g);
-                    failed = drafted[g] == NOT_DRAWN;
-                    if (is_last(&drafting, drafted[g])) {
-                        for (int64_t i = g + 1; i < asked; i++) drafted[i] = drafted[g];
-                        count = g + 1;
-                    }
-                }
-                wait_for_all(&barrier, threads);
-            }
-            if (failed) break;
-            if (thread == 0) of->done[pass].drafted_s = now_s();
-            read_on(target, of->tokens, asked + 1, own, shared, &barrier, thread, threads);
-            for (int64_t r = thread, s = choosing->short_floats; r <= count; r += threads)
-                if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
-                else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
-            wait_for_all(&barrier, threads);
-            if (thread == 0) {
-                Pass *done = of->done + pass;
-                done->verified_s = now_s();
-                ended = conclude(of, &drafting, choosing, drafted, count, pass);
-                failed = done->emitted > done->accepted && drafted[done->accepted] == NOT_DRAWN;
-                of->length += done->emitted, target->length = of->length - 1;
-                if (of->given < 0 && draft->length > target->length) draft->length = target->length;
-                done->draft_ran_s = draft->ran_s, done->target_ran_s = target->ran_s;
-                draft->ran_s = target->ran_s = 0;
-                done->over_s = now_s(), pass++;
-            }
-            wait_for_all(&barrier, threads);
-        }
-    }
-    return failed ? -1 : pass;
+    Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};
+    in_team(speculate_job, &all, most_threads);
+    return all.failed ? -1 : all.pass;
 }

@@ -6,27 +6,15 @@ enum { NOT_DRAWN = -1, PIECE = 64 };
 static float widened(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n) {
     if (short_floats) widen_all((const uint16_t *)logits + first, v, n);
     else memcpy(v, (const float *)logits + first, n * sizeof(float));
-    float most = -INFINITY;
-    int known = 1;
-    #pragma omp simd reduction(max:most) reduction(&:known)
-    for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, known &= v[i] == v[i];
-    return known && most - most == 0 ? most : NAN;
+    return highest_of(v, 0, n, 0);
 }
 
 /* The first of the highest of n logits; NOT_DRAWN where `widened` returns NaN. */
 static int64_t likeliest_of(const void *logits, int64_t first, int64_t short_floats, int64_t n) {
     const uint16_t *narrow_v = (const uint16_t *)logits + first;
     const float *v = (const float *)logits + first;
-    float most = -INFINITY;
-    int known = 1;
-    if (short_floats) {
-        #pragma omp simd reduction(max:most) reduction(&:known)
-        for (int64_t i = 0; i < n; i++) { float f = wide(narrow_v[i]); most = f > most ? f : most, known &= f == f; }
-    } else {
-        #pragma omp simd reduction(max:most) reduction(&:known)
-        for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, known &= v[i] == v[i];
-    }
-    if (!known || most - most != 0) return NOT_DRAWN;
+    float most = short_floats ? highest_of(logits, first, n, 1) : highest_of(logits, first, n, 0);
+    if (most != most) return NOT_DRAWN;
     for (int64_t at = 0; ; at += PIECE) { /* first the piece, then the token in it */
         int64_t end = at + PIECE < n ? at + PIECE : n;
         int is_here = 0;
@@ -38,14 +26,6 @@ static int64_t likeliest_of(const void *logits, int64_t first, int64_t short_flo
 /* The likeliest token of each of the rows [rows, n] of logits of `stride` a row. */
 void likeliest(const void *logits, int64_t short_floats, int64_t stride, int64_t rows, int64_t n, int64_t *tokens) {
     for (int64_t r = 0; r < rows; r++) tokens[r] = likeliest_of(logits, r * stride, short_floats, n);
-}
-
-/* Not inlined: GCC 12 for SVE makes of these sums and a caller's one loop that is wrong, and a draw of it another token. */
-static __attribute__((noinline)) double sum_of(const float *v, int64_t count) {
-    double sum = 0;
-    #pragma omp simd reduction(+:sum)
-    for (int64_t i = 0; i < count; i++) sum += v[i];
-    return sum;
 }
 
 /* How a row of logits becomes probabilities, T > 0: `top_k` 0 and `top_p` 1 are off. */
@@ -107,10 +87,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
         most /= (float)how->temperature, factor = 1;
     }
     raise_all(v, n, most, factor);
-    double mass = 0;
-    #pragma omp simd reduction(+:mass)
-    for (int64_t i = 0; i < n; i++) mass += v[i];
-    factor = (float)(1 / mass);
+    factor = (float)(1 / sum_of(v, n));
     for (int64_t i = 0; i < n; i++) v[i] *= factor;
     if (how->top_p < 1) keep_nucleus(v, n, how->top_p);
 }
@@ -135,11 +112,19 @@ static int64_t drawn_from(const float *v, int64_t n, double uniform) {
     return NOT_DRAWN;
 }
 
+typedef struct { const void *logits; int64_t short_floats, stride; float *out; int64_t rows, n; const Sampling *how; } Rows;
+static void soften_job(void *given, int thread, int threads) {
+    const Rows *of = given;
+    for (int64_t r = of->rows * thread / threads; r < of->rows * (thread + 1) / threads; r++)
+        soften(of->logits, r * of->stride, of->short_floats, of->out + r * of->n, of->n, of->how);
+}
+
 /* Rows [rows, n] of probabilities from logits of `stride` a row. */
 void standardise(const void *logits, int64_t short_floats, int64_t stride, float *out, int64_t rows, int64_t n,
-                 const Sampling *how) {
-    #pragma omp parallel for if (rows > 1 && rows * n > 1 << 18)
-    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, how);
+                 const Sampling *how, int64_t most_threads) {
+    Rows of = {logits, short_floats, stride, out, rows, n, how};
+    if (rows > 1 && rows * n > 1 << 18) in_team(soften_job, &of, most_threads);
+    else soften_job(&of, 0, 1);
 }
 
 /* A token from each of the rows [rows, n]. */

@@ -36,7 +36,8 @@ def standardised(
     rows, is_short = len(logits_LV), logits_LV.dtype == torch.bfloat16
     out_LV, how = torch.empty(rows, size), RawSampling.of(temperature, top_k, top_p)
     read, written = logits_LV.data_ptr(), out_LV.data_ptr()
-    kernels.standardise(read, is_short, logits_LV.stride(0), written, rows, size, ctypes.byref(how))
+    threads = torch.get_num_threads()
+    kernels.standardise(read, is_short, logits_LV.stride(0), written, rows, size, ctypes.byref(how), threads)
     return out_LV
 
 

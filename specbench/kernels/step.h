@@ -245,23 +245,20 @@ static void run_step(const Step *step, float *arena, float *scratch, float *shar
     if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
 }
 
-static int team(int *threads) {
-#ifdef _OPENMP
-    *threads = omp_get_num_threads();
-    return omp_get_thread_num();
-#else
-    *threads = 1;
-    return 0;
-#endif
+/* Room of a call: `size` floats for each thread, and behind them what they share. */
+typedef struct { float *floats; int64_t size, most_threads; } Scratch;
+static inline float *own_scratch(const Scratch *scratch, int thread) { return scratch->floats + thread * scratch->size; }
+static inline float *shared_scratch(const Scratch *scratch) { return scratch->floats + scratch->most_threads * scratch->size; }
+
+typedef struct { const Step *step; float *arena; Scratch scratch; Barrier barrier; } Run;
+static void run_job(void *given, int thread, int threads) {
+    Run *of = given;
+    run_step(of->step, of->arena, own_scratch(&of->scratch, thread), shared_scratch(&of->scratch), &of->barrier, thread, threads);
 }
 
 /* Run a step. `scratch` has `scratch_size` floats for each thread, and behind them what they share. */
 void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
-    Barrier barrier = {0, 0};
+    Run of = {step, arena, {scratch, scratch_size, most_threads}, {0, 0}};
     place_parts(step);
-    #pragma omp parallel num_threads(most_threads)
-    {
-        int threads, thread = team(&threads);
-        run_step(step, arena, scratch + thread * scratch_size, scratch + most_threads * scratch_size, &barrier, thread, threads);
-    }
+    in_team(run_job, &of, most_threads);
 }

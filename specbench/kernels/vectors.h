@@ -4,12 +4,13 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
 #endif
 #ifdef __aarch64__
@@ -90,18 +91,26 @@ static void add_all(float *restrict v, const float *restrict more, int64_t count
     for (int64_t i = 0; i < count; i++) v[i] += more[i];
 }
 
-/* `sum` plus products, rounded once where the machine can. For ARM nothing else is fused (-ffp-contract=off): the compiler
-   would do so in some of the loops for one row and for many, and not in others. */
+/* `sum` plus products, rounded once where the machine can. Nothing else is fused (-ffp-contract=off): a compiler would do so
+   in some of the loops for one row and for many, and not in others. */
 static inline vec add_products(vec sum, vec a, vec b) {
-#ifdef __aarch64__
+#if defined(__aarch64__)
     return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#elif BYTES == 64
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif BYTES == 32 && defined(__FMA__)
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
 #else
     return sum + a * b;
 #endif
 }
 static inline vec add_product(vec sum, vec many, float one) {
-#ifdef __aarch64__
+#if defined(__aarch64__)
     return (vec)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)many, one);
+#elif BYTES == 64
+    return add_products(sum, many, (vec)_mm512_set1_ps(one));
+#elif BYTES == 32 && defined(__FMA__)
+    return add_products(sum, many, (vec)_mm256_set1_ps(one));
 #else
     return sum + many * one;
 #endif
@@ -112,11 +121,12 @@ static inline vec exp_below(vec x) {
     ints kept = ~(x < -80.0f); /* a NaN is */
     x = (vec)((ints)x & kept);
     ints whole = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
-    vec n = __builtin_convertvector(whole, vec), r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    vec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    vec n = __builtin_convertvector(whole, vec), none = {0};
+    vec r = add_product(add_product(x, n, -0.693359375f), n, 2.12194440e-4f);
+    vec p = add_product(none + 1.3981999507e-3f, r, 1.9875691500e-4f);
+    p = add_products(none + 8.3334519073e-3f, p, r), p = add_products(none + 4.1665795894e-2f, p, r);
+    p = add_products(none + 1.6666665459e-1f, p, r), p = add_products(none + 5.0000001201e-1f, p, r);
+    p = add_products(r, p * r, r) + 1.0f;
     return (vec)((ints)(p * (vec)((whole + 127) << 23)) & kept);
 }
 
@@ -207,6 +217,25 @@ static inline float sum_of_lanes(vec v) {
     return v[0];
 }
 
+/* The sum in fp64 of `count` numbers: of every AT_ONCE-th in a lane, then of the lanes in order. Written in vectors: of a
+   loop with `omp simd reduction` GCC 12 makes, for SVE and a count that it knows, a read of the lanes before they are
+   written. */
+typedef double doubles __attribute__((vector_size(BYTES), aligned(4)));
+typedef float half_vec __attribute__((vector_size(BYTES / 2), aligned(4)));
+enum { HALF = LANES / 2 };
+static double sum_of(const float *v, int64_t count) {
+    enum { AT_ONCE = 4 };
+    doubles sum[AT_ONCE] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + AT_ONCE * HALF <= count; i += AT_ONCE * HALF)
+        UNROLLED for (int j = 0; j < AT_ONCE; j++) sum[j] += __builtin_convertvector(*(const half_vec *)(v + i + j * HALF), doubles);
+    sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    double total = 0;
+    for (int lane = 0; lane < HALF; lane++) total += sum[0][lane];
+    for (; i < count; i++) total += v[i];
+    return total;
+}
+
 /* The first `count` numbers of v: as floats, or to `shorts` those of a bf16 vector. */
 static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
     if (shorts) {
@@ -250,4 +279,23 @@ static inline vec some_numbers(const void *row, int64_t from, int64_t count, con
     if (count < LANES) memcpy(&h, numbers, count * sizeof(uint16_t));
     else h = *(const halves *)numbers;
     return (vec)(__builtin_convertvector(h, bits) << 16);
+}
+
+/* The highest of `count` numbers, bf16 ones where `is_short`; NaN where one of them is, or none is finite. */
+static inline __attribute__((always_inline)) float highest_of(const void *numbers, int64_t first, int64_t count, const int is_short) {
+    vec most = (vec){0} - INFINITY;
+    ints known = ~(ints){0};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        vec v = some_numbers(numbers, first + i, LANES, is_short);
+        most = larger(v, most), known &= v == v;
+    }
+    float highest = most_of_lanes(most);
+    int is_known = 1;
+    for (int lane = 0; lane < LANES; lane++) is_known &= known[lane] != 0;
+    for (; i < count; i++) {
+        float f = weight_at(numbers, first + i, is_short);
+        highest = f > highest ? f : highest, is_known &= f == f;
+    }
+    return is_known && highest - highest == 0 ? highest : NAN;
 }

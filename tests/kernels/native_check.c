@@ -334,6 +334,14 @@ static void check_choice(int64_t n, int64_t s) {
     free(logits), free(row), free(held);
 }
 
+/* The smallest row whose draws were wrong: of a sum whose count it knew GCC 12 made, for SVE, a read of lanes before they were
+   written, so that each draw was the last token. */
+static __attribute__((noinline)) int64_t drawn_of_seven(const float *v, double uniform) { return drawn_from(v, 7, uniform); }
+static void check_smallest_draw(void) {
+    const float even[7] = {1, 1, 1, 1, 1, 1, 1};
+    for (int64_t i = 0; i < 7; i++) compare("draw of seven", (float)drawn_of_seven(even, (i + 0.5) / 7), (float)i, 0, i, 7);
+}
+
 static int is_before(const float *v, int64_t a, int64_t b) { return v[a] > v[b] || (v[a] == v[b] && a < b); }
 
 /* Top-k and top-p against rows sorted by insertion; logits of few values, so that many are equal. */
@@ -350,7 +358,7 @@ static void check_kept(int64_t n, int64_t s, int64_t top_k, float top_p) {
     }
     if (top_k > 0 && top_k < n) for (kept = top_k; kept < n && logits[order[kept]] == logits[order[top_k - 1]];) kept++;
     Sampling off = {0.5, 1, top_k}, how = {0.5, top_p, top_k};
-    standardise(held, s, n, plain, 1, n, &off), standardise(held, s, n, row, 1, n, &how);
+    standardise(held, s, n, plain, 1, n, &off, 1), standardise(held, s, n, row, 1, n, &how, 1);
     for (int64_t i = 0; i < kept; i++) total += exp(2 * (double)logits[order[i]]);
     for (int64_t i = 0; i < n; i++)
         compare("top-k", plain[order[i]], i < kept ? (float)(exp(2 * (double)logits[order[i]]) / total) : 0, 1e-5f, i, n);
@@ -368,7 +376,7 @@ static void check_verdict(int64_t n, int64_t count, int has_q) {
     Rule exact = {EXACT};
     Chain chain = {p, has_q ? q : 0, drafted, count, n, uniforms, &next, 1e-9, room};
     Sampling sharp = {0.3, 1, 0}, plain = {1, 1, 0};
-    standardise(p, 0, n, p, count + 1, n, &sharp), standardise(q, 0, n, q, count, n, &plain);
+    standardise(p, 0, n, p, count + 1, n, &sharp, 1), standardise(q, 0, n, q, count, n, &plain, 1);
     for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails: */
     const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
     while (has_q && law[drafted[count - 1]] >= from[drafted[count - 1]]) drafted[count - 1] = rand() % n;
@@ -394,6 +402,7 @@ int main(void) {
     int64_t kinds[] = {RELU, SILU, GELU, GELU_TANH, TANH};
     for (int i = 0; i < 5; i++) check_activation(kinds[i]);
     int with_tiles = has_tiles;
+    check_smallest_draw();
     for (int64_t rows = 1; rows < 10; rows++) check_levels(rows);
     for (int64_t rows = 1; rows < 70; rows += rows < 35 ? 1 : 6) check_maps(rows);
 #ifdef TILES
