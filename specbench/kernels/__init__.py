@@ -151,7 +151,7 @@ def _compile(command: list[str], file: Path) -> None:
                 [*command, tuned, str(SOURCE), "-o", made, *LINKED],
                 capture_output=True, text=True, timeout=PATIENCE_S,
             )  # fmt: skip
-            if done.returncode == 0 or tuned not in done.stderr and tuned.partition("=")[0] not in done.stderr:
+            if done.returncode == 0 or (tuned not in done.stderr and tuned.partition("=")[0] not in done.stderr):
                 break  # else this compiler does not know the option, or not its value
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

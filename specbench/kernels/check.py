@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import mul
 from random import Random
 
-from specbench.kernels.structures import Op, Part, RawInstruction, RawRef, RawSampling, Step
+from specbench.kernels.structures import Kind, Op, Part, RawChain, RawInstruction, RawRef, RawRule, RawSampling, Step
 
 ROWS, INNER, WIDTH = 9, 37, 75  # of the largest map
 HEADS, CHANNELS, SLOTS = 2, 20, 160  # of attention: more of them visible than a block has
@@ -139,7 +139,12 @@ def _attention(kernels: ctypes.PyDLL, random: Random) -> None:
         seen = [[random.random() < 0.9 for _ in range(slots)] for _ in range(rows)]
         bias = _floats([0.0 if one else -3.3e38 for row in seen for one in row])
         instruction = RawInstruction(Op.ATTEND)
-        instruction.inner, instruction.heads, instruction.key_heads, instruction.scale = CHANNELS, HEADS, key_heads, 0.125
+        instruction.inner, instruction.heads, instruction.key_heads, instruction.scale = (
+            CHANNELS,
+            HEADS,
+            key_heads,
+            0.125,
+        )
         instruction.outside[:] = [1, 2, 3, -1]
         instruction.bias_texts, instruction.bias_heads, instruction.bias_rows = 1, 2, 3
         instruction.short_cache = is_short
@@ -167,9 +172,7 @@ def _standardised(kernels: ctypes.PyDLL, random: Random) -> None:
         wanted = [math.exp((logit - max(logits)) / 0.5) for logit in logits]
         wanted = [one / sum(wanted) for one in wanted]
         read, out, how = _floats(logits), _floats([0.0] * size), RawSampling.of(0.5, None, None)
-        kernels.standardise(
-            ctypes.addressof(read), 0, size, ctypes.addressof(out), 1, size, ctypes.byref(how), 1
-        )
+        kernels.standardise(ctypes.addressof(read), 0, size, ctypes.addressof(out), 1, size, ctypes.byref(how), 1)
         _require(out, wanted, NEAR)
         best = (ctypes.c_int64 * 1)()
         kernels.likeliest(ctypes.addressof(read), 0, size, 1, size, ctypes.addressof(best))
@@ -199,10 +202,12 @@ def _verified(kernels: ctypes.PyDLL, size: int, p: list[float], q: list[float] |
     """How many of one drafted token are accepted, and the token that follows."""
     rows, room, follows = _floats(p), _floats([0.0] * size), ctypes.c_int64()
     drafts, drafted, trial = _floats(q or [0.0]), (ctypes.c_int64 * 1)(token), _floats([tried])
-    accepted = kernels.verify(
-        ctypes.addressof(rows), ctypes.addressof(drafts) if q else None, drafted, 1, ctypes.addressof(trial), uniform,
-        1e-9, size, ctypes.addressof(room), ctypes.byref(follows),
+    last, rule = ctypes.c_double(uniform), RawRule(Kind.EXACT)
+    chain = RawChain(
+        ctypes.addressof(rows), ctypes.addressof(drafts) if q else None, ctypes.addressof(drafted), 1, size,
+        ctypes.addressof(trial), ctypes.addressof(last), 1e-9, ctypes.addressof(room),
     )  # fmt: skip
+    accepted = kernels.verify(ctypes.byref(rule), ctypes.byref(chain), ctypes.byref(follows))
     return accepted, follows.value
 
 
