@@ -1,6 +1,6 @@
 """The command line called in this process, and the record that it left."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from specbench.cli import main
 from specbench.records import store
 
 Called = tuple[int, str, str, Any]
+Run = Callable[..., Called]
 
 
 def newest(results: Path) -> Any:

@@ -24,7 +24,7 @@ from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
 from tests.support.prompts import prompts
-from tests.support.toy import PROMPT, ToyModel, exact, random_table
+from tests.support.toy import PROMPT, ToyModel, random_table
 
 CPU = torch.device("cpu")
 VERIFYING = sys.modules["specbench.algorithm.acceptance.verify"]
@@ -52,14 +52,7 @@ def own(kind: str, prompt: Prompt, tokens: int = 40) -> list[int]:
 
 
 def p_value(samples: int = 3000) -> float:
-    draft = LookaheadDraft(TARGET, 3, 3, 3, CPU)
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            TARGET, draft, PROMPT, gamma=2, sampling=WARM, max_new_tokens=4, generator=generator
-        ).tokens  # fmt: skip
-
-    return chi.p_value(decode, exact(TARGET, WARM, 4), samples)
+    return chi.speculative_p_value(TARGET, LookaheadDraft(TARGET, 3, 3, 3, CPU), PROMPT, 2, WARM, 4, samples)[0]
 
 
 @pytest.mark.parametrize(("window", "ngram", "guesses"), [(1, 2, 1), (4, 3, 2), (5, 4, 5)])

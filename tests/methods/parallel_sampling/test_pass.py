@@ -25,7 +25,7 @@ from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
 from tests.support.prompts import prompts
-from tests.support.toy import PROMPT, VOCABULARY, ToyModel, exact
+from tests.support.toy import PROMPT, VOCABULARY, ToyModel
 
 CPU = torch.device("cpu")
 KINDS = ("t5", "gpt2", "llama")
@@ -223,13 +223,7 @@ def p_value(samples: int = 2000) -> float:
     table[:VOCABULARY, :VOCABULARY, 2] *= torch.rand(VOCABULARY, VOCABULARY, generator=generator) > 0.3
     target = ToyModel(table / table.sum(-1, keepdim=True))
     draft = ParallelDraft(target, range(VOCABULARY, VOCABULARY + 2), CPU)
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            target, draft, PROMPT, gamma=2, sampling=WARM, max_new_tokens=4, generator=generator
-        ).tokens  # fmt: skip
-
-    return chi.p_value(decode, exact(target, WARM, 4), samples)
+    return chi.speculative_p_value(target, draft, PROMPT, 2, WARM, 4, samples)[0]
 
 
 @pytest.mark.full
