@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -64,6 +65,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made["rows"] = root / "rows.jsonl"
     made["rows"].write_text("\n".join(rows) + "\n")
     return made
+
+
+@pytest.fixture
+def run(folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
+    from tests.support.calls import called, small_run
+
+    return lambda *words, **how: called(small_run(folders, tmp_path, *words, **how), tmp_path, capfd)
 
 
 WORDS = [("old", "dog", "tree", "alte"), ("small", "cat", "house", "kleine"), ("red", "man", "dog", "rote")]

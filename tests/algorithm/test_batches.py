@@ -1,5 +1,7 @@
 """Batches: every row's greedy text is the text that it has alone, whoever shares the batch with it."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -209,7 +211,7 @@ def test_any_schedule_of_ends_joins_and_gammas_gives_the_text_alone(data: st.Dat
 @given(st.data())
 def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -> None:
     """Caches: rows of other lengths and limits join and leave, and grow the buffers for all."""
-    target, small = CACHED
+    target, small = cached()
     lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=6))
     prompts, rows = prompts_of("llama", lengths), data.draw(st.integers(2, 4))
     batch, draft = Batch(target, rows), ModelDraft(small, SIZE)
@@ -224,7 +226,9 @@ def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -
     same(ours, [speculative(target, draft, *one, generator(0)) for one in zip(prompts, specs, strict=True)])
 
 
-CACHED = tuple(EagerModel(network("llama", seed), SIZE, frozenset({1})) for seed in (1, 2))
+@cache
+def cached() -> list[EagerModel]:
+    return [EagerModel(network("llama", seed), SIZE, frozenset({1})) for seed in (1, 2)]
 
 
 @pytest.mark.full

@@ -3,8 +3,6 @@ verification, policies of gamma, and a draft that stops by its own confidence. O
 That wrong implementations are detected is shown by enumeration, in test_rules.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -32,19 +30,7 @@ RULES = [accept_exact, accept_block, accept_match]
 
 def p_value(draft: Draft, gamma: int | Gamma, accept: AcceptanceRule, sampling: Sampling = SAMPLED) -> float:
     """The chance that the target's own distribution gives texts at least this far from it."""
-    return chi.p_value(decoder(draft, gamma, accept, sampling), exact(TARGET, sampling, LENGTH), SAMPLES)
-
-
-def decoder(
-    draft: Draft, gamma: int | Gamma, accept: AcceptanceRule, sampling: Sampling
-) -> Callable[[torch.Generator], list[int]]:
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            TARGET, draft, PROMPT,
-            gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator, accept=accept,
-        ).tokens  # fmt: skip
-
-    return decode
+    return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES, accept)[0]
 
 
 @pytest.mark.full

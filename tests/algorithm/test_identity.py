@@ -1,6 +1,7 @@
 """Greedy identity in fp32, on real architectures: ours with `transformers.generate`, and speculative with ours."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -25,7 +26,11 @@ from tests.support.prompts import THREE, prompts
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 SIZE = 40
 GREEDY = Sampling(0.0)
-TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in KINDS}
+
+
+@cache
+def target_of(kind: str) -> EagerModel:
+    return EagerModel(network(kind, 4), SIZE, frozenset({1}))
 
 
 def drafts(kind: str) -> dict[str, Draft]:
@@ -33,7 +38,7 @@ def drafts(kind: str) -> dict[str, Draft]:
     cpu = torch.device("cpu")
     return {
         "other weights": ModelDraft(EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1})), SIZE),
-        "the target itself": ModelDraft(TARGETS[kind], SIZE),
+        "the target itself": ModelDraft(target_of(kind), SIZE),
         "unigram": NgramDraft(counts, 1, 0.75, cpu),
         "bigram": NgramDraft(counts, 2, 0.75, cpu),
         "3-gram": NgramDraft(counts, 3, 0.75, cpu),
@@ -45,7 +50,7 @@ def drafts(kind: str) -> dict[str, Draft]:
 
 def baseline(kind: str, prompt: Prompt, tokens: int = 24) -> list[int]:
     generator = torch.Generator().manual_seed(0)
-    trace = autoregressive(TARGETS[kind], prompt, sampling=GREEDY, max_new_tokens=tokens, generator=generator)
+    trace = autoregressive(target_of(kind), prompt, sampling=GREEDY, max_new_tokens=tokens, generator=generator)
     assert len(trace.steps_s) == len(trace.tokens)
     return trace.tokens
 
@@ -55,7 +60,7 @@ def identical_traces(kind: str, gamma: int | Gamma) -> Iterator[tuple[str, Trace
     for name, draft in drafts(kind).items():
         for prompt in prompts(kind, THREE):
             trace = speculative(
-                TARGETS[kind], draft, prompt,
+                target_of(kind), draft, prompt,
                 gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
             )  # fmt: skip
             assert trace.tokens == baseline(kind, prompt), name
@@ -68,7 +73,7 @@ def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
     for prompt in prompts(kind, THREE):
         ids = prompt.source or prompt.prefix
         with torch.inference_mode():
-            theirs = TARGETS[kind].network.generate(
+            theirs = target_of(kind).network.generate(
                 torch.tensor([ids]),
                 attention_mask=torch.ones(1, len(ids), dtype=torch.long),
                 max_new_tokens=24,
@@ -107,7 +112,7 @@ def test_the_length_limit_is_kept_exactly(tokens: int) -> None:
     for prompt in prompts("gpt2", THREE):
         full = baseline("gpt2", prompt)
         trace = speculative(
-            TARGETS["gpt2"], drafts("gpt2")["the target itself"], prompt,
+            target_of("gpt2"), drafts("gpt2")["the target itself"], prompt,
             gamma=5, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator(),
         )  # fmt: skip
         assert trace.tokens == full[:tokens]
@@ -118,8 +123,8 @@ def test_the_text_ends_at_the_first_end_inside_an_accepted_block() -> None:
     full = baseline("gpt2", prompt)
     end = full[6]
     first = full.index(end)
-    ending = EagerModel(TARGETS["gpt2"].network, SIZE, frozenset({end}))
-    for draft in (ModelDraft(ending, SIZE), ModelDraft(TARGETS["gpt2"], SIZE)):
+    ending = EagerModel(target_of("gpt2").network, SIZE, frozenset({end}))
+    for draft in (ModelDraft(ending, SIZE), ModelDraft(target_of("gpt2"), SIZE)):
         trace = speculative(
             ending, draft, prompt, gamma=8, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
         )
@@ -128,7 +133,7 @@ def test_the_text_ends_at_the_first_end_inside_an_accepted_block() -> None:
 
 
 def test_a_prompt_does_not_depend_on_its_neighbours() -> None:
-    target, draft = TARGETS["llama"], drafts("llama")["other weights"]
+    target, draft = target_of("llama"), drafts("llama")["other weights"]
 
     def sample(order: list[int]) -> dict[int, list[int]]:
         return {

@@ -2,6 +2,8 @@
 lenience writes what our reading of A.5 says, played without a cache.
 """
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -24,25 +26,33 @@ KINDS = ["t5", "gpt2", "llama"]
 SIZE = 40
 TOKENS = 16
 GREEDY = Sampling(0.0)
-TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in KINDS}
-SMALL = {kind: EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1})) for kind in KINDS}
+
+
+@cache
+def target_of(kind: str) -> EagerModel:
+    return EagerModel(network(kind, 4), SIZE, frozenset({1}))
+
+
+@cache
+def small_of(kind: str) -> EagerModel:
+    return EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1}))
 
 
 def drafts(kind: str, confidence: float | None = None) -> list[Draft]:
-    models = [ModelDraft(model[kind], SIZE, confidence) for model in (SMALL, TARGETS)]
+    models = [ModelDraft(model(kind), SIZE, confidence) for model in (small_of, target_of)]
     return models if confidence is not None else [*models, UniformDraft(SIZE, torch.device("cpu"))]
 
 
 def decode(kind: str, draft: Draft, prompt: Prompt, gamma: int | Gamma, accept: AcceptanceRule) -> list[int]:
     return speculative(
-        TARGETS[kind], draft, prompt,
+        target_of(kind), draft, prompt,
         gamma=gamma, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator().manual_seed(3), accept=accept,
     ).tokens  # fmt: skip
 
 
 def alone(kind: str, prompt: Prompt) -> list[int]:
     return autoregressive(
-        TARGETS[kind], prompt, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator()
+        target_of(kind), prompt, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator()
     ).tokens
 
 
@@ -78,7 +88,7 @@ def test_the_heuristic_and_a_confidence_too(kind: str) -> None:
 def test_lenience_is_our_reading_of_a5(kind: str, lenience: float) -> None:
     for prompt in prompts(kind, THREE[::2]):
         ours = speculative(
-            TARGETS[kind], ModelDraft(SMALL[kind], SIZE), prompt,
+            target_of(kind), ModelDraft(small_of(kind), SIZE), prompt,
             gamma=3, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator(),
             accept=lenient(lenience, GREEDY), compared=before_argmax(GREEDY),
         ).tokens  # fmt: skip
@@ -97,25 +107,25 @@ def by_the_book(kind: str, prompt: Prompt, lenience: float) -> list[int]:
     while len(tokens) < end and tokens[-1] != 1:
         drafted: list[int] = []
         while len(drafted) < min(3, end - len(tokens) - 1) and 1 not in drafted:
-            drafted.append(int(row(SMALL[kind], [*tokens, *drafted]).argmax()))
+            drafted.append(int(row(small_of(kind), [*tokens, *drafted]).argmax()))
         for token in drafted:
-            p = row(TARGETS[kind], tokens)
+            p = row(target_of(kind), tokens)
             if p[token] < lenience * p.max():
                 break
             tokens.append(token)
             if token == 1:
                 break
         if tokens[-1] != 1:
-            tokens.append(int(row(TARGETS[kind], tokens).argmax()))
+            tokens.append(int(row(target_of(kind), tokens).argmax()))
     return tokens[len(prompt.prefix) :]
 
 
 def test_under_lenience_a_pass_has_more_tokens() -> None:
-    prompt, draft = prompts("gpt2", THREE[::2])[0], ModelDraft(SMALL["gpt2"], SIZE)
+    prompt, draft = prompts("gpt2", THREE[::2])[0], ModelDraft(small_of("gpt2"), SIZE)
 
     def per_pass(lenience: float) -> float:
         trace = speculative(
-            TARGETS["gpt2"], draft, prompt,
+            target_of("gpt2"), draft, prompt,
             gamma=3, sampling=GREEDY, max_new_tokens=TOKENS, generator=torch.Generator(),
             accept=lenient(lenience, GREEDY), compared=before_argmax(GREEDY),
         )  # fmt: skip

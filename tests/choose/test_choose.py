@@ -13,6 +13,7 @@ from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
+from tests.support.calls import small
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
@@ -75,11 +76,7 @@ def test_temperatures_have_a_default_and_an_empty_list_is_refused() -> None:
 
 @pytest.fixture
 def argv(folders: Folders, tmp_path: Path) -> list[str]:
-    return [
-        f"target.path={folders['t5']}", "task=ende", f"task.path={folders['rows']}",
-        f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12",
-    ]  # fmt: skip
+    return small(folders, tmp_path, f"task.train_path={folders['rows']}", f"draft.cache_dir={tmp_path / 'cache'}")
 
 
 def test_alpha_of_three_drafts_at_two_temperatures(

@@ -12,6 +12,7 @@ from specbench.config.paths import shipped
 from specbench.records.catalog import Catalog
 from specbench.records.decoded import Pass, Trace
 from specbench.records.prompt_sums import Difference
+from tests.support.calls import small
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -19,12 +20,8 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def argv(folders: Folders, tmp_path: Path) -> list[str]:
-    return [
-        f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
-        f"task.path={folders['rows']}",
-        f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12",
-    ]  # fmt: skip
+    own = (f"draft.path={folders['t5-draft']}", f"draft.cache_dir={tmp_path / 'cache'}")
+    return small(folders, tmp_path, f"task.train_path={folders['rows']}", *own)
 
 
 QUICK = ["gammas=[1]", "rounds=2", "repeats=1"]

@@ -17,6 +17,7 @@ from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.text.vocabulary import Vocabulary
+from tests.support.calls import small
 from tests.support.made_records import make
 from tests.support.networks import tokenizer
 from tests.support.paths import ROOT
@@ -29,11 +30,8 @@ ERRORS = PAGE.partition("\n## Errors\n")[2].partition("\n## ")[0]
 
 @pytest.fixture
 def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
-    keys = [
-        f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "dtype=float32",
-        "device=cpu", "threads=1", "max_new_tokens=4", "warmup=0", "engine=eager",
-    ]  # fmt: skip
-    return lambda *more: ["run", *keys, f"results={tmp_path}", *more]
+    keys = small(folders, tmp_path, "draft=random", "threads=1", "max_new_tokens=4", "warmup=0")
+    return lambda *more: ["run", *keys, *more]
 
 
 def test_every_row_of_the_table_names_a_test_that_is_there() -> None:

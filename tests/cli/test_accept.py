@@ -1,6 +1,7 @@
 """`accept=` and policies of gamma from argv to the record: what is lossless is proved, what is lossy is marked."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from specbench.cli import main
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.records.frame import Records
 from specbench.report.tables import TABLES
-from tests.support.calls import called, refusal, small_run
+from tests.support.calls import Run, refusal
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -17,14 +18,8 @@ SAMPLED = "sampling.temperature=1"
 
 
 @pytest.fixture
-def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-untyped-def]
-    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
-
-    def call(*overrides: str, kind: str = "t5"):  # type: ignore[no-untyped-def]
-        argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *overrides, kind=kind)
-        return called(argv, tmp_path, capfd)
-
-    return call
+def run(run: Run) -> Run:
+    return partial(run, "max_new_tokens=10", "limit=2")
 
 
 @pytest.mark.full

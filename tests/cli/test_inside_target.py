@@ -13,7 +13,7 @@ from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 from specbench.engine.saved_heads import WEIGHTS, fingerprint
 from specbench.methods.blockwise.draft import BlockwiseHeads
-from tests.support.calls import newest
+from tests.support.calls import newest, small
 
 Folders = dict[str, Path]
 Run = Callable[..., tuple[int, str]]
@@ -26,12 +26,9 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     def call(
         draft: str, *overrides: str, verb: str = "run", kind: str = "t5", conf: Path | None = None
     ) -> tuple[int, str]:
-        code = main([
-            verb, *([] if conf is None else ["--config-dir", str(conf)]),
-            f"target.path={folders[kind]}", f"draft={draft}", "task=ende", f"task.path={folders['rows']}",
-            f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
-            *overrides,
-        ])  # fmt: skip
+        own = (f"draft={draft}", "max_new_tokens=10")
+        keys = small(folders, tmp_path / "results", *own, *overrides, kind=kind)
+        code = main([verb, *([] if conf is None else ["--config-dir", str(conf)]), *keys])
         told = capfd.readouterr()
         return code, told.out + told.err
 

@@ -13,7 +13,7 @@ from specbench.cli.results import COLUMNS
 from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from tests.support.calls import called
+from tests.support.calls import called, small
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -24,13 +24,9 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     """Run with small settings; returns (exit code, stdout, stderr, the newest record or None)."""
 
     def call(*overrides: str, kind: str = "t5", verb: str = "run"):  # type: ignore[no-untyped-def]
-        argv = [
-            verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
-            f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}",
-            f"draft.cache_dir={tmp_path / 'cache'}", "dtype=float32", "device=cpu", "max_new_tokens=12",
-            "warmup=1", "engine=eager", *overrides,
-        ]  # fmt: skip
-        return called(argv, tmp_path, capfd)
+        files = (f"task.train_path={folders['rows']}", f"draft.cache_dir={tmp_path / 'cache'}")
+        own = (f"draft.path={folders[f'{kind}-draft']}", *files, "warmup=1")
+        return called([verb, *small(folders, tmp_path, *own, *overrides, kind=kind)], tmp_path, capfd)
 
     return call
 

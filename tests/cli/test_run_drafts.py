@@ -11,7 +11,7 @@ import pytest
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 from specbench.report.remarks import remarks
-from tests.support.calls import interrupted, newest, refusal
+from tests.support.calls import interrupted, newest, refusal, small
 from tests.support.captured import fastest_on_a_cpu
 
 Folders = dict[str, Path]
@@ -35,11 +35,8 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     ) -> tuple[int, str, dict[str, Any] | None]:
         is_vertical = "cascade" in draft and "draft.via.path" not in without
         via = [f"draft.via.path={folders[f'{kind}-draft']}"] if is_vertical else []
-        code = main([
-            verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
-            f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
-            "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", *overrides,
-        ])  # fmt: skip
+        own = (f"task.train_path={folders['rows']}", f"draft.cache_dir={tmp_path / 'cache'}")
+        code = main([verb, *small(folders, tmp_path, f"draft={draft}", *via, *own, *overrides, kind=kind)])
         return code, capfd.readouterr().err, newest(tmp_path)
 
     return call

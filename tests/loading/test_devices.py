@@ -9,16 +9,14 @@ import pytest
 
 from specbench.cli import main
 from specbench.records import store
+from tests.support.calls import small
 
 Folders = dict[str, Path]
 
 
 def argv(folders: Folders, results: Path, *more: str) -> list[str]:
-    return [
-        "run", f"target.path={folders['llama']}", f"draft.path={folders['llama-draft']}", "task=ende",
-        f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu", "threads=1",
-        "max_new_tokens=12", "engine=eager", *more,
-    ]  # fmt: skip
+    own = (f"draft.path={folders['llama-draft']}", "threads=1")
+    return ["run", *small(folders, results, *own, *more, kind="llama")]
 
 
 def texts(results: Path) -> list[list[int]]:

@@ -28,7 +28,7 @@ from tests.support.blockwise_heads import made
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
-from tests.support.toy import EOS, START, VOCABULARY, ToyModel, exact, random_table
+from tests.support.toy import EOS, START, VOCABULARY, ToyModel, random_table
 from tests.support.tree_drafts import CHILDREN, CPU, GREEDY, RULES, SAMPLED, drafts, found
 
 SEEN = ToyModel(random_table(1))
@@ -40,13 +40,7 @@ RUNS: list[tuple[str, Children, str]] = [
 
 def p_value(draft: TreeDraft, target: Any, prompt: Prompt, accept: Any, sampling: Sampling = SAMPLED) -> float:
     """1,000 texts of up to 3 tokens. Below `chi.ALARM`, a false alarm for one seed in 10,000, a test fails."""
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            target, draft, prompt, gamma=2, sampling=sampling, max_new_tokens=3, generator=generator, accept=accept
-        ).tokens
-
-    return chi.p_value(decode, exact(target, sampling, 3, prompt), 1000)
+    return chi.speculative_p_value(target, draft, prompt, 2, sampling, 3, 1000, accept)[0]
 
 
 @pytest.mark.covering(most=1)

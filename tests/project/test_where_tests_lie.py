@@ -7,6 +7,7 @@ from tests.support.paths import ROOT
 
 TESTS = ROOT / "tests"
 FILES = sorted(TESTS.rglob("test_*.py"))
+COSTLY = {"network", "load_tokenizer", "load_network", "load_model", "with_engine", "autoregressive", "speculative"}
 OTHERS = {"project", "support"}  # the repository itself: docs, workflows, tools; what several test files use
 
 
@@ -46,6 +47,31 @@ def test_an_import_of_another_test_file_is_seen() -> None:
     ]
     assert all(imported(f"def test() -> None:\n    {way}\n") for way in ways)
     assert imported("import json\nfrom specbench.cli import main\n") == []
+
+
+def called_at_import(text: str) -> list[str]:
+    """Functions of COSTLY that a module with `text` calls while it is imported."""
+    waiting: list[ast.AST] = list(ast.parse(text).body)
+    found = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            waiting += [] if isinstance(node, ast.Lambda) else node.decorator_list
+            continue
+        if isinstance(node, ast.Call):
+            found.append(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+        waiting += ast.iter_child_nodes(node)
+    return [name for name in found if name in COSTLY]
+
+
+def test_no_test_file_loads_or_decodes_at_import() -> None:
+    """Every process of a test run imports all of them."""
+    assert [f"{file.name}: {name}" for file in FILES for name in called_at_import(file.read_text("utf-8"))] == []
+
+
+def test_work_at_import_is_seen() -> None:
+    assert called_at_import("MADE = {kind: EagerModel(networks.network(kind)) for kind in KINDS}\n") == ["network"]
+    assert called_at_import("def made():\n    return network('t5')\nLATER = lambda: network('t5')\n") == []
 
 
 def test_a_name_stands_for_one_test_file() -> None:

@@ -1,6 +1,6 @@
 """The command line called in this process, and the record that it left."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from specbench.cli import main
 from specbench.records import store
 
 Called = tuple[int, str, str, Any]
+Run = Callable[..., Called]
 
 
 def newest(results: Path) -> Any:
@@ -29,15 +30,20 @@ def called(argv: Sequence[str], results: Path, capfd: pytest.CaptureFixture[str]
     return code, out, err, record
 
 
+def small(folders: dict[str, Path], results: Path, *overrides: str, kind: str = "t5") -> list[str]:
+    """Keys of a small random target and own rows, without a draft; `overrides` win over them."""
+    return [
+        f"target.path={folders[kind]}", "task=ende", f"task.path={folders['rows']}", f"results={results}",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", *overrides,
+    ]  # fmt: skip
+
+
 def small_run(
     folders: dict[str, Path], results: Path, *overrides: str, verb: str = "run", kind: str = "t5"
 ) -> list[str]:
     """The command line of a run on small random networks; `overrides` win over its settings."""
-    return [
-        verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende", "dtype=float32",
-        f"task.path={folders['rows']}", f"results={results}", "device=cpu", "max_new_tokens=12",
-        "gamma=3", "engine=eager", "warmup=1", *overrides,
-    ]  # fmt: skip
+    own = (f"draft.path={folders[f'{kind}-draft']}", "gamma=3", "warmup=1")
+    return [verb, *small(folders, results, *own, *overrides, kind=kind)]
 
 
 @contextmanager

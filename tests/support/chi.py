@@ -7,7 +7,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Gamma
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
 from tests.support.decode import speculative
@@ -37,16 +40,24 @@ def p_value(
 
 
 def speculative_p_value(
-    target: Model, draft: Draft, prompt: Prompt, gamma: int, sampling: Sampling, length: int, samples: int
+    target: Model,
+    draft: Draft,
+    prompt: Prompt,
+    gamma: int | Gamma,
+    sampling: Sampling,
+    length: int,
+    samples: int,
+    accept: AcceptanceRule = accept_exact,
 ) -> tuple[float, int]:
-    """`p_value` of texts of up to `length` tokens that Algorithm 1 writes, against the target's own distribution; and
-    in how many of them a drafted token was rejected."""
+    """`p_value` of texts of up to `length` tokens that Algorithm 1 writes with the rule `accept`, against the target's
+    own distribution; and in how many of them a drafted token was rejected."""
     rejected = []
 
     def decode(generator: torch.Generator) -> list[int]:
         trace = speculative(
-            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=length, generator=generator
-        )
+            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=length, generator=generator,
+            accept=accept,
+        )  # fmt: skip
         rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
         return trace.tokens
 

@@ -5,6 +5,7 @@ The law is enumerated on the toy model (`laws.Law`); two planted faults must cha
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from specbench.sampling import Sampling, most_likely, standardise
 from specbench.text.processed import ProcessedModel, ProcessedSession
 from specbench.text.processors import Processors, processors
 from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
 from tests.support.decode import autoregressive, speculative
 from tests.support.laws import Law, token_by_token, total_variation
 from tests.support.toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
@@ -186,34 +188,39 @@ def test_a_tree_reads_each_node_after_its_ancestors() -> None:
 
 # From the config.
 
-SHIPPED = {name: load_tokenizer(ModelConfig(name=name, shipped=name), "target") for name in ("gpt-mini", "t5-mini")}
+SHIPPED = ("gpt-mini", "t5-mini")
+
+
+@cache
+def shipped(name: str) -> Vocabulary:
+    return load_tokenizer(ModelConfig(name=name, shipped=name), "target")
 
 
 def ids(name: str, text: str) -> Sequence[int]:
-    return SHIPPED[name].continuation(text)
+    return shipped(name).continuation(text)
 
 
 def test_nothing_is_processed_by_default() -> None:
-    assert processors(SamplingConfig(temperature=1, top_k=3, top_p=0.5, min_p=0.1), SHIPPED["gpt-mini"], ENDS) is None
+    assert processors(SamplingConfig(temperature=1, top_k=3, top_p=0.5, min_p=0.1), shipped("gpt-mini"), ENDS) is None
     assert SamplingConfig().set_keys() == {}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_bad_word_is_left_out_wherever_it_stands(name: str) -> None:
-    found = processors(SamplingConfig(bad_words=["the"]), SHIPPED[name], ENDS)
+    found = processors(SamplingConfig(bad_words=["the"]), shipped(name), ENDS)
     assert found is not None
     assert {tuple(ids(name, "the")), tuple(ids(name, " the"))} == set(found.bad_words)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_pattern_allows_what_can_still_match_and_the_end_where_it_does(name: str) -> None:
-    ends = frozenset({SHIPPED[name].tokenizer.eos_token_id})
-    found = processors(SamplingConfig(regex="[a-z]{2,4}( [0-9]+)?"), SHIPPED[name], ends)
+    ends = frozenset({shipped(name).tokenizer.eos_token_id})
+    found = processors(SamplingConfig(regex="[a-z]{2,4}( [0-9]+)?"), shipped(name), ends)
     assert found is not None and found.pattern is not None
 
     def texts(begun: str) -> tuple[set[str], bool]:
         allowed = found.pattern.allowed(ids(name, begun) if begun else [], ends)  # type: ignore[union-attr]
-        spelled = {SHIPPED[name].text([*ids(name, "a"), token])[1:] for token in allowed if token not in ends}
+        spelled = {shipped(name).text([*ids(name, "a"), token])[1:] for token in allowed if token not in ends}
         return spelled, bool(ends & set(allowed))
 
     at_start, ended = texts("")
@@ -224,7 +231,7 @@ def test_a_pattern_allows_what_can_still_match_and_the_end_where_it_does(name: s
 
 def test_where_no_allowed_token_remains_the_text_ends() -> None:
     """Bad words, or a draft of few tokens, may leave none; a row that is not finite is not taken for that."""
-    vocabulary = SHIPPED["gpt-mini"]
+    vocabulary = shipped("gpt-mini")
     end, size = vocabulary.tokenizer.eos_token_id, vocabulary.size
     made = processors(SamplingConfig(regex="a+"), vocabulary, frozenset({end}))
     assert made is not None
@@ -237,7 +244,7 @@ def test_where_no_allowed_token_remains_the_text_ends() -> None:
 
 def test_a_pattern_needs_an_end() -> None:
     with pytest.raises(UserError, match=r"sampling\.regex: the target has no end-of-sequence token"):
-        processors(SamplingConfig(regex="a+"), SHIPPED["gpt-mini"], frozenset())
+        processors(SamplingConfig(regex="a+"), shipped("gpt-mini"), frozenset())
 
 
 def test_certify_takes_a_minimum_length_of_any_size() -> None:

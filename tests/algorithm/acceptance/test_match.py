@@ -5,6 +5,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.records.catalog import Catalog
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
-from tests.support.calls import called, refusal, small_run
+from tests.support.calls import Run, refusal, small_run
 from tests.support.decode import autoregressive, speculative
 from tests.support.laws import token_by_token
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, random_table
@@ -179,13 +180,8 @@ def test_equation_1_of_the_own_alpha_is_the_measured_tokens_a_pass(rule: str) ->
 
 
 @pytest.fixture
-def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-untyped-def]
-    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
-
-    def call(*overrides: str):  # type: ignore[no-untyped-def]
-        return called(small_run(folders, tmp_path, "limit=3", *overrides), tmp_path, capfd)
-
-    return call
+def run(run: Run) -> Run:
+    return partial(run, "limit=3")
 
 
 def without_gamma(argv: Sequence[str]) -> list[str]:

@@ -20,22 +20,11 @@ from specbench.report.summary_text import brief
 from specbench.report.tables.speedups import table2
 from specbench.report.views import rows as summary_rows
 from specbench.stats import Interval
-from tests.support.calls import called, small_run
 from tests.support.made_records import make
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
 SAMPLED = "sampling.temperature=1"
-
-
-@pytest.fixture
-def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-untyped-def]
-    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
-
-    def call(*overrides: str):  # type: ignore[no-untyped-def]
-        return called(small_run(folders, tmp_path, *overrides), tmp_path, capfd)
-
-    return call
 
 
 @pytest.mark.full

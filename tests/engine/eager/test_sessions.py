@@ -1,5 +1,8 @@
 """Sessions: cached logits equal uncached ones through any extending and rolling back, in every family."""
 
+from functools import cache
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,11 +14,15 @@ from tests.support.networks import PADDED, network
 from tests.support.prompts import SOURCE, prompt
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
-NETWORKS = {kind: network(kind, seed=5) for kind in KINDS}
+
+
+@cache
+def network_of(kind: str) -> Any:
+    return network(kind, seed=5)
 
 
 def model(kind: str) -> EagerModel:
-    return EagerModel(NETWORKS[kind], vocabulary_size=40, eos_ids=frozenset({1}))
+    return EagerModel(network_of(kind), vocabulary_size=40, eos_ids=frozenset({1}))
 
 
 def uncached(kind: str, tokens: list[int]) -> torch.Tensor:
@@ -25,7 +32,7 @@ def uncached(kind: str, tokens: list[int]) -> torch.Tensor:
             inputs = {"input_ids": torch.tensor([SOURCE]), "decoder_input_ids": torch.tensor([tokens])}
         else:
             inputs = {"input_ids": torch.tensor([tokens])}
-        logits: torch.Tensor = NETWORKS[kind](**inputs, use_cache=False).logits[0]
+        logits: torch.Tensor = network_of(kind)(**inputs, use_cache=False).logits[0]
     return logits
 
 
@@ -62,7 +69,7 @@ def test_rolling_back_to_more_than_was_read_changes_nothing(kind: str) -> None:
 
 def test_the_encoder_runs_once_and_the_cross_attention_cache_stays() -> None:
     calls = []
-    encoder = NETWORKS["t5"].get_encoder()
+    encoder = network_of("t5").get_encoder()
     handle = encoder.register_forward_hook(lambda *_: calls.append(1))
     try:
         session = model("t5").start(prompt("t5"))
@@ -78,7 +85,7 @@ def test_the_encoder_runs_once_and_the_cross_attention_cache_stays() -> None:
 
 def test_operations_count_what_a_decoding_step_multiplies() -> None:
     """Not the keys and values of cross-attention, nor positions, learned (GPT-2) or relative (T5)."""
-    t5, tied = NETWORKS["t5-v1_1"], NETWORKS["gpt2"]
+    t5, tied = network_of("t5-v1_1"), network_of("gpt2")
     decoder = sum(p.numel() for p in t5.get_decoder().parameters()) - t5.shared.weight.numel()
     decoder -= t5.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.numel()
     decoder -= sum(

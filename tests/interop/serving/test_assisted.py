@@ -21,6 +21,7 @@ from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Generated, prove, time_engine
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
+from tests.support.calls import small
 from tests.support.decode import speculative
 from tests.support.networks import network
 
@@ -140,11 +141,8 @@ def test_its_parts_foretell_its_whole_texts(pair: tuple[Any, Any, Prompt]) -> No
 
 @pytest.fixture
 def argv(folders: dict[str, Path], tmp_path: Path) -> list[str]:
-    return [
-        "recommend", f"target.path={folders['t5']}", "task=ende", f"task.path={folders['rows']}", f"results={tmp_path}",
-        "dtype=float32", "device=cpu", "max_new_tokens=12", "resamples=100", "gammas=[1,3]", "rounds=2",
-        "engine=transformers",
-    ]  # fmt: skip
+    own = ("resamples=100", "gammas=[1,3]", "rounds=2", "engine=transformers")
+    return ["recommend", *small(folders, tmp_path, *own)]
 
 
 @pytest.mark.full

@@ -41,7 +41,7 @@ from tests.support import block_drafts as blocks
 from tests.support import chi
 from tests.support import peagle_files as peagle
 from tests.support.batch_rows import alone, in_rows, same
-from tests.support.calls import newest, refusal
+from tests.support.calls import newest, refusal, small
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.mtp_checkpoints import started
 from tests.support.networks import network
@@ -331,11 +331,8 @@ def test_only_a_model_verifies_inside(kind: str) -> None:
 
 def argv(folders: dict[str, Path], kind: str, results: Path, *more: str) -> list[str]:
     """A run of a cascade whose target has one layer and whose middle model two."""
-    return [
-        "run", f"target.path={folders[f'{kind}-draft']}", "draft=cascade", f"draft.via.path={folders[kind]}",
-        "task=ende", f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu",
-        "engine=eager", "max_new_tokens=8", "limit=3", "gamma=3", *more,
-    ]  # fmt: skip
+    own = ("draft=cascade", f"draft.via.path={folders[kind]}", "max_new_tokens=8", "limit=3", "gamma=3")
+    return ["run", *small(folders, results, *own, *more, kind=f"{kind}-draft")]
 
 
 def test_a_run_with_a_block_drafter_inside(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 the target's, and a window's token is never taken as verified."""
 
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,14 +24,19 @@ from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
 from tests.support.prompts import prompts
-from tests.support.toy import PROMPT, ToyModel, exact, random_table
+from tests.support.toy import PROMPT, ToyModel, random_table
 
 CPU = torch.device("cpu")
 VERIFYING = sys.modules["specbench.algorithm.acceptance.verify"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE = 40
-TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in ("t5", "gpt2", "llama")}
+KINDS = ("t5", "gpt2", "llama")
 TARGET = ToyModel(random_table(1, zeros=True))
+
+
+@cache
+def target_of(kind: str) -> EagerModel:
+    return EagerModel(network(kind, 4), SIZE, frozenset({1}))
 
 
 def trace(target: Any, draft: LookaheadDraft, prompt: Prompt, gamma: int, tokens: int = 40) -> Any:
@@ -41,29 +47,22 @@ def trace(target: Any, draft: LookaheadDraft, prompt: Prompt, gamma: int, tokens
 
 def own(kind: str, prompt: Prompt, tokens: int = 40) -> list[int]:
     return autoregressive(
-        TARGETS[kind], prompt, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator()
+        target_of(kind), prompt, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator()
     ).tokens
 
 
 def p_value(samples: int = 3000) -> float:
-    draft = LookaheadDraft(TARGET, 3, 3, 3, CPU)
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            TARGET, draft, PROMPT, gamma=2, sampling=WARM, max_new_tokens=4, generator=generator
-        ).tokens  # fmt: skip
-
-    return chi.p_value(decode, exact(TARGET, WARM, 4), samples)
+    return chi.speculative_p_value(TARGET, LookaheadDraft(TARGET, 3, 3, 3, CPU), PROMPT, 2, WARM, 4, samples)[0]
 
 
 @pytest.mark.parametrize(("window", "ngram", "guesses"), [(1, 2, 1), (4, 3, 2), (5, 4, 5)])
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, window: int, ngram: int, guesses: int) -> None:
-    draft = LookaheadDraft(TARGETS[kind], window, ngram, guesses, CPU)
+    draft = LookaheadDraft(target_of(kind), window, ngram, guesses, CPU)
     accepted = 0
     for prompt in prompts(kind):
         for gamma in (1, 3):
-            found = trace(TARGETS[kind], draft, prompt, gamma)
+            found = trace(target_of(kind), draft, prompt, gamma)
             assert found.tokens == own(kind, prompt)
             assert all(one.drafted <= guesses * min(gamma, ngram - 1) for one in found.passes)
             accepted += sum(one.accepted for one in found.passes)
@@ -79,7 +78,7 @@ def test_a_captured_step_writes_the_same_text() -> None:
 
 @torch.inference_mode()
 def test_rows_of_a_batch_write_what_each_writes_alone() -> None:
-    batch, draft = Batch.of(TARGETS["gpt2"], 2), LookaheadDraft(TARGETS["gpt2"], 4, 3, 3, CPU)
+    batch, draft = Batch.of(target_of("gpt2"), 2), LookaheadDraft(target_of("gpt2"), 4, 3, 3, CPU)
     spec = spec_of(GREEDY, 30, 2)
     rows = [speculate(batch, draft, prompt, spec, torch.Generator()) for prompt in prompts("gpt2")]
     assert [one.tokens for one in together(rows, 2, batch)] == [own("gpt2", prompt, 30) for prompt in prompts("gpt2")]
@@ -106,7 +105,7 @@ def test_a_windows_token_taken_as_verified_is_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(VERIFYING, "verify", taking)
     prompt = prompts("gpt2")[0]
-    assert trace(TARGETS["gpt2"], LookaheadDraft(TARGETS["gpt2"], 4, 3, 3, CPU), prompt, 2).tokens != own(
+    assert trace(target_of("gpt2"), LookaheadDraft(target_of("gpt2"), 4, 3, 3, CPU), prompt, 2).tokens != own(
         "gpt2", prompt
     )
     assert p_value() < chi.ALARM
@@ -114,7 +113,7 @@ def test_a_windows_token_taken_as_verified_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_rows_of_the_window_are_not_those_that_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that reach the verdict are those of the proposal's own nodes, by an uncached reading of each path."""
-    target, seen = TARGETS["gpt2"], 0
+    target, seen = target_of("gpt2"), 0
     draft, prompt = LookaheadDraft(target, 4, 3, 3, CPU), prompts("gpt2")[0]
     texts = list[list[int]]()
 
@@ -159,7 +158,7 @@ def test_the_window_is_a_tree_whose_columns_are_n_grams() -> None:
 
 
 def test_scores_are_those_of_a_text_that_grows_by_a_token_a_pass() -> None:
-    target, prompt = TARGETS["gpt2"], prompts("gpt2")[0]
+    target, prompt = target_of("gpt2"), prompts("gpt2")[0]
     draft, text = LookaheadDraft(target, 4, 3, 3, CPU), own("gpt2", prompts("gpt2")[0])
     found = agreements(target, [draft], prompt, text, GREEDY, ahead=2)[0]
     assert len(found.beta) == len(text) and sum(found.beta) > 0 and any(found.silent)

@@ -4,6 +4,7 @@ it computes there is what it would without a cache."""
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,9 +25,10 @@ from tests.support import chi
 from tests.support.decode import autoregressive, spec_of, speculative
 from tests.support.networks import network
 from tests.support.prompts import prompts
-from tests.support.toy import PROMPT, VOCABULARY, ToyModel, exact
+from tests.support.toy import PROMPT, VOCABULARY, ToyModel
 
 CPU = torch.device("cpu")
+KINDS = ("t5", "gpt2", "llama")
 TREES = sys.modules["specbench.engine.layout"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE, AHEAD = 40, 3
@@ -42,16 +44,16 @@ def extended(kind: str, made: Any = EagerModel) -> tuple[Any, ParallelDraft]:
     return target, ParallelDraft(target, ids, CPU)
 
 
-MADE = {kind: extended(kind) for kind in ("t5", "gpt2", "llama")}
+@cache
+def made_of(kind: str) -> tuple[Any, ParallelDraft]:
+    return extended(kind)
 
 
+@cache
 def own(kind: str, prompt: Prompt) -> list[int]:
     """What the network writes that has no look-ahead embeddings."""
     plain = EagerModel(network(kind, 4), SIZE, frozenset({1}))
     return autoregressive(plain, prompt, sampling=GREEDY, max_new_tokens=30, generator=torch.Generator()).tokens
-
-
-TEXTS = {(kind, prompt): own(kind, prompt) for kind in MADE for prompt in prompts(kind)}
 
 
 def trace(target: Any, draft: ParallelDraft, prompt: Prompt, gamma: int) -> Any:
@@ -65,7 +67,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Prompt], None]:
     """Random embeddings hardly predict a token: have them predict the text, but for every fifth token."""
 
     def of(kind: str, prompt: Prompt) -> None:
-        text = TEXTS[kind, prompt]
+        text = own(kind, prompt)
 
         def propose(self: Any, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Any:
             self.at = len(tokens) - len(prompt.prefix)
@@ -84,15 +86,15 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Prompt], None]:
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5])
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, gamma: int, knowing: Callable[[str, Prompt], None]) -> None:
-    target, draft = MADE[kind]
+    target, draft = made_of(kind)
     passes = list[Any]()
     for prompt in prompts(kind):
-        assert trace(target, draft, prompt, gamma).tokens == TEXTS[kind, prompt]
+        assert trace(target, draft, prompt, gamma).tokens == own(kind, prompt)
         knowing(kind, prompt)
         found = trace(target, draft, prompt, gamma)
-        assert found.tokens == TEXTS[kind, prompt] and found.passes[0].drafted == 0
+        assert found.tokens == own(kind, prompt) and found.passes[0].drafted == 0
         passes += found.passes
     assert max(one.drafted for one in passes) == max(one.accepted for one in passes) == min(gamma, AHEAD)
     assert any(one.accepted < one.drafted for one in passes)
@@ -104,15 +106,15 @@ def test_a_captured_step_writes_the_same_text(kind: str, knowing: Callable[[str,
     target, draft = extended(kind, StaticModel)
     for prompt in prompts(kind):
         knowing(kind, prompt)
-        assert trace(target, draft, prompt, 3).tokens == TEXTS[kind, prompt]
+        assert trace(target, draft, prompt, 3).tokens == own(kind, prompt)
 
 
 @torch.inference_mode()
 def test_rows_of_a_batch_write_what_each_writes_alone() -> None:
-    target, draft = MADE["gpt2"]
+    target, draft = made_of("gpt2")
     batch, spec = Batch.of(target, 2), spec_of(GREEDY, 30, 2)
     rows = [speculate(batch, draft, prompt, spec, torch.Generator()) for prompt in prompts("gpt2")]
-    assert [one.tokens for one in together(rows, 2, batch)] == [TEXTS["gpt2", prompt] for prompt in prompts("gpt2")]
+    assert [one.tokens for one in together(rows, 2, batch)] == [own("gpt2", prompt) for prompt in prompts("gpt2")]
 
 
 def plain(kind: str, prompt: Prompt, text: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
@@ -122,22 +124,22 @@ def plain(kind: str, prompt: Prompt, text: Sequence[int], ids: Sequence[int]) ->
         "input_ids": read
     }  # fmt: skip
     with torch.inference_mode():
-        logits: torch.Tensor = MADE[kind][0].network(**given).logits[0, -1]
+        logits: torch.Tensor = made_of(kind)[0].network(**given).logits[0, -1]
     return logits
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_predicted_is_what_an_uncached_reading_predicts(
     kind: str, knowing: Callable[[str, Prompt], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the last accepted token, wherever in the proposal that is; with the rows of another end it is not."""
-    target, draft = MADE[kind]
+    target, draft = made_of(kind)
     seen, apart = set[int](), list[bool]()
     taking = ParallelSession.after_unverified
 
     def after(self: Any, logits_LV: torch.Tensor, path: Sequence[int]) -> None:
         taking(self, logits_LV, path)
-        known = TEXTS[kind, self.prompt][: self.at + len(path)]
+        known = own(kind, self.prompt)[: self.at + len(path)]
         for place, ahead_V in enumerate(self._ahead_KV):
             expected = plain(kind, self.prompt, known, draft.ids[: place + 1])
             assert torch.allclose(ahead_V, expected, atol=1e-4)
@@ -156,9 +158,9 @@ def test_what_is_predicted_is_what_an_uncached_reading_predicts(
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_scores_are_those_of_an_uncached_reading(kind: str) -> None:
     """Also of a text that is scored in parts."""
-    draft = MADE[kind][1]
+    draft = made_of(kind)[1]
     prompt = prompts(kind)[0]
-    text, first = TEXTS[kind, prompt], len(prompt.prefix)
+    text, first = own(kind, prompt), len(prompt.prefix)
     tokens = [*prompt.prefix, *text]
     rows = list(draft.start(prompt, WARM).score_ahead(tokens, first, 5))
     assert len(rows) == AHEAD and all(len(q_LV) == len(text) for q_LV in rows)
@@ -197,7 +199,7 @@ def test_a_look_ahead_position_that_verified_tokens_see_is_caught(
     prompt = prompts("gpt2")[0]
     knowing("gpt2", prompt)
     monkeypatch.setattr(TREES, "tree", visible)
-    assert trace(*MADE["gpt2"], prompt, 2).tokens != TEXTS["gpt2", prompt]
+    assert trace(*made_of("gpt2"), prompt, 2).tokens != own("gpt2", prompt)
 
 
 def test_a_look_ahead_key_left_in_the_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def test_a_look_ahead_key_left_in_the_cache_is_caught(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(EagerSession, "_keep_nodes", keep)
     with pytest.raises(RuntimeError, match="must match"):  # the cache is longer than the text that it is of
-        trace(*MADE["llama"], prompts("llama")[0], 2)
+        trace(*made_of("llama"), prompts("llama")[0], 2)
 
 
 def p_value(samples: int = 2000) -> float:
@@ -221,13 +223,7 @@ def p_value(samples: int = 2000) -> float:
     table[:VOCABULARY, :VOCABULARY, 2] *= torch.rand(VOCABULARY, VOCABULARY, generator=generator) > 0.3
     target = ToyModel(table / table.sum(-1, keepdim=True))
     draft = ParallelDraft(target, range(VOCABULARY, VOCABULARY + 2), CPU)
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            target, draft, PROMPT, gamma=2, sampling=WARM, max_new_tokens=4, generator=generator
-        ).tokens  # fmt: skip
-
-    return chi.p_value(decode, exact(target, WARM, 4), samples)
+    return chi.speculative_p_value(target, draft, PROMPT, 2, WARM, 4, samples)[0]
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """Early exit: the target's first layers draft over the target's own cache, and completions equal the target's."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,7 +24,11 @@ KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 LAYERS = 3
 SIZE = 40
 GREEDY = Sampling(0.0)
-TARGETS = {kind: EagerModel(network(kind, 4, layers=LAYERS), SIZE, frozenset({1})) for kind in KINDS}
+
+
+@cache
+def target_of(kind: str) -> EagerModel:
+    return EagerModel(network(kind, 4, layers=LAYERS), SIZE, frozenset({1}))
 
 
 def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> list[tuple[list[int], list[int]]]:
@@ -31,8 +36,8 @@ def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> lis
     found = []
     for prompt in prompts(kind):
         told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": tokens, "generator": torch.Generator()}
-        own = autoregressive(TARGETS[kind], prompt, **told).tokens
-        found.append((own, speculative(TARGETS[kind], draft, prompt, gamma=gamma, **told).tokens))
+        own = autoregressive(target_of(kind), prompt, **told).tokens
+        found.append((own, speculative(target_of(kind), draft, prompt, gamma=gamma, **told).tokens))
     return found
 
 
@@ -40,7 +45,7 @@ def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> lis
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
-    draft = EarlyExitDraft(TARGETS[kind], layers)
+    draft = EarlyExitDraft(target_of(kind), layers)
     for gamma in range(1, 9):
         assert all(own == ours for own, ours in texts(kind, draft, gamma))
 
@@ -54,7 +59,7 @@ def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engin
     width = return_states(own, "target", (1, 3))
     target = engine(own, SIZE, frozenset({1}))
     target.state_width, target.tap_width, target.states_of_prompt = 3 * width, 2 * width, True
-    ours, plain = target.start(prompts(kind)[0]), TARGETS[kind].start(prompts(kind)[0])
+    ours, plain = target.start(prompts(kind)[0]), target_of(kind).start(prompts(kind)[0])
     for tokens in ([5, 9], [7]):
         read, wanted = (one.shallow(1).extend(tokens) for one in (ours, plain))
         assert torch.allclose(read[:, :SIZE], wanted[:, :SIZE], atol=1e-5)
@@ -62,31 +67,31 @@ def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_layers_are_the_target_itself(kind: str) -> None:
-    draft = EarlyExitDraft(TARGETS[kind], LAYERS)
+    draft = EarlyExitDraft(target_of(kind), LAYERS)
     for prompt in prompts(kind):
         for sampling in (GREEDY, Sampling(1.0)):
             trace = speculative(
-                TARGETS[kind], draft, prompt,
+                target_of(kind), draft, prompt,
                 gamma=4, sampling=sampling, max_new_tokens=20, generator=torch.Generator().manual_seed(1),
             )  # fmt: skip
             assert all(a_pass.accepted == a_pass.drafted for a_pass in trace.passes)
-            beta = agreements(TARGETS[kind], [draft], prompt, trace.tokens, sampling)[0].beta
+            beta = agreements(target_of(kind), [draft], prompt, trace.tokens, sampling)[0].beta
             assert beta == pytest.approx([1.0] * len(trace.tokens), abs=1e-2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_copied(kind: str) -> None:
-    whole = TARGETS[kind].network
+    whole = target_of(kind).network
     early = reduced(whole, Part(2))
     own = {id(weight) for weight in whole.parameters()}
     assert all(id(weight) in own for weight in early.parameters())
     assert (decoder_layers(whole), decoder_layers(early)) == (LAYERS, 2)
-    assert TARGETS[kind].shallow(2).operations < TARGETS[kind].operations
+    assert target_of(kind).shallow(2).operations < target_of(kind).operations
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_source_is_encoded_once_and_the_cache_is_the_targets(kind: str) -> None:
-    target, prompt = EagerModel(TARGETS[kind].network, SIZE, frozenset()), prompts(kind)[0]
+    target, prompt = EagerModel(target_of(kind).network, SIZE, frozenset()), prompts(kind)[0]
     encoded = []
     if kind.startswith("t5"):
         handle = target.network.get_encoder().register_forward_hook(lambda *_: encoded.append(1))
@@ -108,7 +113,7 @@ def test_the_source_is_encoded_once_and_the_cache_is_the_targets(kind: str) -> N
 
 
 def blocks(kind: str) -> Any:
-    decoder = TARGETS[kind].network.get_decoder()
+    decoder = target_of(kind).network.get_decoder()
     return next(module for module in decoder.children() if isinstance(module, torch.nn.ModuleList))
 
 
@@ -116,7 +121,7 @@ def blocks(kind: str) -> Any:
 def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
     """Logits after any reading ahead, of two depths in turn, are those of a session that never read ahead."""
     prompt = prompts(kind)[0]
-    ours, plain = TARGETS[kind].start(prompt), TARGETS[kind].start(prompt)
+    ours, plain = target_of(kind).start(prompt), target_of(kind).start(prompt)
     one, two = ours.shallow(1), ours.shallow(2)
     for step, fed in enumerate(([3, 4], [5], [6, 7, 8], [9])):
         one.extend([30, 31, 32][: step + 1])
@@ -137,7 +142,7 @@ def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for kind in ("t5", "gpt2", "llama"):
         try:
-            same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(TARGETS[kind], 1), gamma=3))
+            same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(target_of(kind), 1), gamma=3))
         except (RuntimeError, IndexError):
             same = False
         assert not same
@@ -146,7 +151,7 @@ def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_scores_are_the_distributions_it_drafts_from(kind: str) -> None:
     """By teacher forcing in two parts beside the target, and step by step."""
-    target, sampling, prompt = TARGETS[kind], Sampling(1.0), prompts(kind)[0]
+    target, sampling, prompt = target_of(kind), Sampling(1.0), prompts(kind)[0]
     draft, text = EarlyExitDraft(target, 2), [7, 9, 30, 4, 22, 8, 5]
     tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
     session = target.start(prompt)
@@ -179,7 +184,7 @@ def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> N
 
 
 def test_a_session_that_went_back_is_not_left_behind() -> None:
-    session = TARGETS["gpt2"].start(prompts("gpt2")[0])
+    session = target_of("gpt2").start(prompts("gpt2")[0])
     shallow = session.shallow(1)
     shallow.rollback(1)
     with pytest.raises(AssertionError, match="did not read again"):
@@ -201,8 +206,8 @@ def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     assert all(tensor.untyped_storage().data_ptr() in places for tensor in constants)
     for prompt in prompts(kind):
         told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 70, "generator": torch.Generator()}
-        text = autoregressive(TARGETS[kind], prompt, **told).tokens
+        text = autoregressive(target_of(kind), prompt, **told).tokens
         for gamma in (1, 4):
             assert speculative(made, draft, prompt, gamma=gamma, **told).tokens == text
     beta = agreements(made, [draft], prompt, text, GREEDY)[0].beta
-    assert beta == agreements(TARGETS[kind], [EarlyExitDraft(TARGETS[kind], 2)], prompt, text, GREEDY)[0].beta
+    assert beta == agreements(target_of(kind), [EarlyExitDraft(target_of(kind), 2)], prompt, text, GREEDY)[0].beta

@@ -1,5 +1,6 @@
 """Layer skipping: the target without some sublayers drafts over the target's own cache; the text is the target's."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,13 +26,13 @@ from tests.support.toy import EOS, VOCABULARY
 KINDS = ["t5", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE = 3, 40
 GREEDY = Sampling(0.0)
-TARGETS = {
-    kind: EagerModel(
-        (architectures.network if kind == "opt" else network)(kind, 4, layers=LAYERS), SIZE, frozenset({1})
-    )
-    for kind in KINDS
-}
 SETS = [["attn1"], ["mlp0", "attn2"], ["attn1", "mlp1", "mlp2"], ["layer1"]]
+
+
+@cache
+def target_of(kind: str) -> EagerModel:
+    made = architectures.network if kind == "opt" else network
+    return EagerModel(made(kind, 4, layers=LAYERS), SIZE, frozenset({1}))
 
 
 def blocks(target: EagerModel) -> Any:
@@ -46,7 +47,7 @@ def greedy(target: EagerModel, draft: Any, prompt: Prompt, gamma: int, tokens: i
 
 def own(kind: str, prompt: Prompt, tokens: int = 20) -> list[int]:
     return autoregressive(
-        TARGETS[kind], prompt, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator()
+        target_of(kind), prompt, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator()
     ).tokens
 
 
@@ -54,16 +55,16 @@ def own(kind: str, prompt: Prompt, tokens: int = 20) -> list[int]:
 @pytest.mark.parametrize("skip", SETS, ids=",".join)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, skip: list[str]) -> None:
-    draft = LayerSkipDraft(TARGETS[kind], skip)
+    draft = LayerSkipDraft(target_of(kind), skip)
     for prompt in prompts(kind):
         for gamma in (1, 2, 5):
-            assert greedy(TARGETS[kind], draft, prompt, gamma) == own(kind, prompt)
+            assert greedy(target_of(kind), draft, prompt, gamma) == own(kind, prompt)
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_a_skipped_sublayer_adds_nothing(kind: str) -> None:
     """Against the whole network with the outputs of these sublayers set to what adds nothing."""
-    target, prompt = TARGETS[kind], prompts(kind)[0]
+    target, prompt = target_of(kind), prompts(kind)[0]
     block = blocks(target)
     attention, mlp = {
         "t5": (lambda b: b.layer[0].SelfAttention, lambda b: b.layer[-1].DenseReluDense),
@@ -90,7 +91,7 @@ def test_a_skipped_sublayer_adds_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_whole_layers_at_the_end_are_an_early_exit(kind: str) -> None:
-    target = TARGETS[kind]
+    target = target_of(kind)
     skip, early = LayerSkipDraft(target, ["layer2"]), EarlyExitDraft(target, 2)
     assert skip.part == early.part and target.shallow(*skip.part) is target.shallow(2)
     assert LayerSkipDraft(target, ["attn2", *(["cross2"] if kind == "t5" else []), "mlp2"]).part == early.part
@@ -103,7 +104,7 @@ def test_whole_layers_at_the_end_are_an_early_exit(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_scores_are_the_distributions_it_drafts_from_and_leave_the_target_alone(kind: str) -> None:
     """Over the target's own keys and values, in two parts, beside a session that continues unaffected."""
-    target, sampling, prompt = TARGETS[kind], Sampling(1.0), prompts(kind)[0]
+    target, sampling, prompt = target_of(kind), Sampling(1.0), prompts(kind)[0]
     draft, text = LayerSkipDraft(target, ["attn1", "mlp0"]), [7, 9, 30, 4, 22, 8, 5]
     tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
     session, plain = target.start(prompt), target.start(prompt)
@@ -135,16 +136,18 @@ def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     beta = agreements(made, [draft], prompt, text, GREEDY)[0].beta
     assert (
         beta
-        == agreements(TARGETS[kind], [LayerSkipDraft(TARGETS[kind], ["attn1", "mlp0"])], prompt, text, GREEDY)[0].beta
+        == agreements(target_of(kind), [LayerSkipDraft(target_of(kind), ["attn1", "mlp0"])], prompt, text, GREEDY)[
+            0
+        ].beta
     )
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_tree_of_it(kind: str) -> None:
-    draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])
+    draft = LayerSkipDraft(target_of(kind), ["attn1", "mlp2"])
     tree = TreeDraft(draft, TreeShape.of_widths([2, 2]), "distinct", frozenset({1}))
     for prompt in prompts(kind):
-        assert greedy(TARGETS[kind], tree, prompt, 2) == own(kind, prompt)
+        assert greedy(target_of(kind), tree, prompt, 2) == own(kind, prompt)
 
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +156,8 @@ def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropping, lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:
-            draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])
-            same = all(greedy(TARGETS[kind], draft, prompt, 3) == own(kind, prompt) for prompt in prompts(kind))
+            draft = LayerSkipDraft(target_of(kind), ["attn1", "mlp2"])
+            same = all(greedy(target_of(kind), draft, prompt, 3) == own(kind, prompt) for prompt in prompts(kind))
         except (RuntimeError, IndexError):
             same = False
         assert not same
@@ -184,7 +187,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_skipped_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=WRONG[name].replace("(", r"\(")):
-        LayerSkipDraft(TARGETS["gpt2"], ["mlp1", name])
+        LayerSkipDraft(target_of("gpt2"), ["mlp1", name])
 
 
 def test_the_search_finds_sublayers_that_do_nothing_and_keeps_to_its_budget() -> None:
