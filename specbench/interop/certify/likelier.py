@@ -60,10 +60,10 @@ def likelier(setup: Setup, rows: Sequence[Output]) -> str:
         return ""
     name, gain = alternatives[best][0], totals[best + 1] - totals[0]
     if claimed.temperature == 0:
-        left = -totals[best + 1]
-        if -totals[0] < FEWEST or left > UNEXPLAINED * -totals[0]:
+        left, departures = (round(abs(one)) for one in (totals[best + 1], totals[0]))
+        if departures < FEWEST or left > UNEXPLAINED * departures:
             return ""
-        return f"with {name} {left:.0f} of {tokens:,} tokens would not be the best, not {-totals[0]:.0f}"
+        return f"with {name} {left} of {tokens:,} tokens would not be the best, not {departures}"
     if gain < math.log(CHANCE * len(alternatives)):
         return ""
     return f"likelier with {name} (by {gain:.0f} nats in {tokens:,} tokens)"
