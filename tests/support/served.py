@@ -155,6 +155,7 @@ def written(file: Path, rows: Sequence[Any]) -> Path:
 
 WARM, COLD = SamplingConfig(temperature=1.0), SamplingConfig()
 PENALTY = {"repetition_penalty": 1.3}
+STRONG = {"repetition_penalty": 1.3, "presence_penalty": 1.5}
 
 
 def _once_a_block(target: Model) -> Model:
@@ -179,7 +180,7 @@ PLANTED: dict[str, tuple[Served, str | None, str]] = {
         Served(SamplingConfig(**PENALTY), target=_once_a_block), "a fault of speculation", "once a block",
     ),
     "a penalty once a block": (
-        Served(SamplingConfig(temperature=1.0, **PENALTY), target=_once_a_block), "a fault of speculation",
+        Served(SamplingConfig(temperature=1.0, **STRONG), target=_once_a_block), "a fault of speculation",
         "once a block",
     ),
     "one drafted token in fifty, T=0": (Served(COLD, rule=one_in_fifty), "a fault of speculation", ""),

@@ -21,6 +21,7 @@ from specbench.interop.certify.findings import findings_of, only_drafted
 from specbench.interop.certify.greedy import greedy
 from specbench.interop.certify.lagging import lagging_choices
 from specbench.interop.certify.likelier import likelier
+from specbench.interop.certify.logprobs import of_logprobs
 from specbench.interop.certify.outputs import Outputs, read_outputs
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
@@ -143,4 +144,6 @@ def _tested(setup: Setup, path: Path, say: Say) -> _Read:
     else:
         certificate, where = greedy(setup, found)
         side = Side(certificate, [one for _, one in where])
-    return _Read(found, side, where, findings_of(found, setup.sampling.temperature))
+    findings = findings_of(found, setup.sampling.temperature)
+    told = of_logprobs(setup, found.rows)
+    return _Read(found, side, where, findings if told is None else [told, *findings])

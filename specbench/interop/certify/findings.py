@@ -36,4 +36,6 @@ def findings_of(found: Outputs, temperature: float) -> list[Finding]:
 def only_drafted(drafted: list[Finding], plain: list[Finding]) -> str:
     """Findings of ends that the completions without a draft do not have, in words."""
     known = {one.name for one in plain}
-    return "; ".join(f"{one.line}, and without a draft none" for one in drafted if one.name not in {*known, COPIED})
+    return "; ".join(
+        f"{one.line}, and without a draft none" for one in drafted if one.name in {AFTER_END, FINISH} - known
+    )

@@ -35,6 +35,7 @@ class Output:
 
     `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
     the row does not say which. `claimed`: its last token is an end that the row's `finish_reason` alone tells of.
+    `logprobs`: the server's own, of the first tokens; empty where it gives none.
     """
 
     where: str
@@ -43,6 +44,7 @@ class Output:
     text: str | None = None
     ends: tuple[int, ...] = ()
     claimed: bool = False
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass
@@ -92,7 +94,7 @@ def read_outputs(
         elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
             found.left_out[f"longer than the {longest} positions of the target"] += 1
         else:
-            found.rows.append(Output(row.where, prompt, tokens, text, ends, claimed))
+            found.rows.append(Output(row.where, prompt, tokens, text, ends, claimed, _logprobs(row, len(tokens))))
     if not found.rows and not found.left_out:
         raise UserError(f"{path}: it has no rows")
     return found
@@ -112,6 +114,22 @@ def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iter
     most = next((row.fields[name] for name in LIMITS if isinstance(row.fields.get(name), int)), None)
     if end is None and most is not None and tokens < most and TOKENS_OF.intersection(row.fields):
         yield "finish reason", f"finish_reason is {reason}, before the limit of tokens that the row names"
+
+
+def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
+    """The log-probability of each token as the server gives it: a list, or as the completions and chat APIs nest it.
+
+    None where a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
+    """
+    given: object = row.fields.get("logprobs")
+    if isinstance(given, dict):
+        given = given.get("token_logprobs", given.get("content"))
+    if not isinstance(given, list):
+        return ()
+    values = [one.get("logprob") if isinstance(one, dict) else one for one in given]
+    known = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    fits = len(known) == len(values) and tokens - 1 <= len(known) and TOKENS_OF.intersection(row.fields)
+    return tuple(known[:tokens]) if fits else ()
 
 
 def _finish(row: Row) -> tuple[object, object]:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.analysis.proof.kinds import Side, verdict
 from specbench.cli import main
 from specbench.config.model import ModelConfig
+from specbench.engine.weights.load import load_model
 from specbench.interop.certify.findings import findings_of, only_drafted
 from specbench.interop.certify.outputs import Outputs, read_outputs
 from specbench.text.tokenizer import load_tokenizer
@@ -92,3 +94,24 @@ def test_copies_are_a_finding_of_their_own(folders: Folders, tmp_path: Path, cap
     (one,) = found["findings"]
     assert one["name"] == "copies" and "2 of 3 completions are copies" in one["line"] and "own seed" in one["check"]
     assert certified(file, folders["gpt2"], capfd)["findings"] == []  # equal at T=0
+
+
+@pytest.mark.full
+def test_log_probabilities_of_another_model_are_a_finding(
+    folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = load_model(
+        ModelConfig(path=str(folders["gpt2"])), "target", vocabulary := load_tokenizer(
+            ModelConfig(path=str(folders["gpt2"])), "target"
+        ), torch.float32, torch.device("cpu"),
+    )  # fmt: skip
+    prompt, tokens = vocabulary.prompt("the old dog", "", 512), [5 + place % 20 for place in range(60)]
+    session = model.start(prompt)
+    read = [*prompt.prefix, *tokens]
+    logits_LV = session.extend(read[session.length : -1])[-len(tokens) :, : vocabulary.size]
+    own = logits_LV.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+    for logprobs, names in ((own, []), ([one - 0.5 for one in own], ["logprobs"])):
+        row = {"prompt": "the old dog", "tokens": tokens, "logprobs": {"token_logprobs": logprobs}}
+        (file := tmp_path / "o.jsonl").write_text(json.dumps(row) + "\n")
+        found = certified(file, folders["gpt2"], capfd, "sampling.temperature=0.7")
+        assert [one["name"] for one in found["findings"]] == names
