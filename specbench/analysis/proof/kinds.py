@@ -14,13 +14,17 @@ Three kinds, each with its evidence:
 Plain numbers only.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench.analysis.proof.certificate import MISSED, Certificate
-from specbench.analysis.proof.departures import Departure
+
+if TYPE_CHECKING:
+    from specbench.analysis.proof.departures import Departure
 
 Kind = Literal["other rounding", "another distribution", "a fault of speculation"]
 ROUNDING: Kind = "other rounding"

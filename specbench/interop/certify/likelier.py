@@ -13,6 +13,7 @@ Shapes: L positions, V tokens of the vocabulary.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -80,8 +81,8 @@ def _alternatives(claimed: SamplingConfig) -> Iterator[tuple[str, SamplingConfig
         for other in values:
             if other != getattr(claimed, key):
                 off = other is None or other == getattr(SamplingConfig(), key)
-                name = f"{key} off" if off else f"{key}={other:g}"
-                yield name, replace(claimed, **{key: other})
+                name = f"{key} off" if off else f"{key}={other}"
+                yield name, replace(claimed, **cast(dict[str, Any], {key: other}))
 
 
 def _scores(setup: Setup, row: Output, scored: Sequence[tuple[Processors | None, SamplingConfig]]) -> list[float]:

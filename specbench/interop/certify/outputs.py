@@ -111,7 +111,7 @@ def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iter
         return
     if end == tokens:
         yield "finish reason", f"finish_reason is {reason}, and the last token is an end"
-    most = next((row.fields[name] for name in LIMITS if isinstance(row.fields.get(name), int)), None)
+    most = next((limit for name in LIMITS if isinstance(limit := row.fields.get(name), int)), None)
     if end is None and most is not None and tokens < most and TOKENS_OF.intersection(row.fields):
         yield "finish reason", f"finish_reason is {reason}, before the limit of tokens that the row names"
 
