@@ -95,6 +95,7 @@ def as_document(found: Certified) -> dict[str, object]:
         "power": certificate.power,
         "tokens_needed": certificate.needed,
         "tests": certificate.tests,
+        "findings": [one.to_json() for one in found.findings],
         "departures": [
             {"row": where, **asdict(one), "is_rounding": one.is_rounding} for where, one in found.departures
         ],
@@ -114,6 +115,8 @@ def draw(found: Certified) -> None:
     console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(certificate.reason)}", markup=True)
     for sentence in found.verdict.evidence[1:]:
         console.print(sentence)
+    for one in found.findings:
+        console.print(f"FINDING: {one.line}. Check {one.check}")
     if certificate.not_covered:
         console.print(f"not covered: {certificate.not_covered}")
     table = Table(box=None, pad_edge=False, show_header=False)

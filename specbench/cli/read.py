@@ -13,6 +13,7 @@ from specbench.formatting import interval
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
+    from specbench.analysis.findings.base import Finding
     from specbench.interop.readings.base import Format, Reading
     from specbench.interop.readings.estimate import Best, Difference, Estimate
 
@@ -116,16 +117,15 @@ def _document(source: Source) -> dict[str, object]:
         "ends": source.reading.ends,
         "estimate": None if source.estimate is None else asdict(source.estimate),
         "best": None if source.best is None else asdict(source.best),
-        "notes": [*source.reading.notes, *_findings(source)],
+        "findings": [one.to_json() for one in _findings(source)],
+        "notes": list(source.reading.notes),
     }
 
 
-def _findings(source: Source) -> list[str]:
-    from specbench.interop.readings.estimate import cliff, hardly
+def _findings(source: Source) -> "list[Finding]":
+    from specbench.interop.readings.findings import findings
 
-    if source.estimate is None:
-        return []
-    return [line for found in (hardly, cliff) if (line := found(source.estimate)) is not None]
+    return findings(source.estimate)
 
 
 def _rows(sources: Sequence[Source]) -> Sequence[dict[str, object]]:
@@ -169,6 +169,8 @@ def _estimated(source: Source) -> list[dict[str, object]]:
 def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -> None:
     from rich.text import Text
 
+    from specbench.report.findings import PAGE, said
+
     console = wide_console(160)
     for source in sources:
         form = source.form
@@ -178,8 +180,11 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
         for one in source.reading.printed:
             table.add_row(one.name, _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–")
         console.print(table)
-        for note in (*source.reading.notes, *_findings(source)):
+        for note in source.reading.notes:
             console.print(note)
+        found = [one.to_json() for one in _findings(source)]
+        for line in [*said(found), *([PAGE] if found else [])]:
+            console.print(line)
         console.print()
     titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))
     table = plain_table(titles, left=titles[:1])

@@ -7,6 +7,7 @@ written once for each temperature; all drafts are scored along them in one pass.
 import copy
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -28,21 +29,36 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.measure import baseline_of, prompt_record, speculative_of
 from specbench.methods.model.draft import ModelDraft
+from specbench.sampling import Sampling, standardise
 from tests.support.around import Around
 
 PROMPTS, TOKENS = 16, 96
+SMOLLM2 = "smollm2"
+WINDOW = 24  # tokens
 FIRST_BAD = 48  # position from which a fault of positions is planted
 Kept = tuple[Parts, list[list[int]]]
 
 
 @cache
-def pair(target: str, draft: str, temperature: float) -> Kept:
-    """The parts of a sound pair, and the target's completions."""
+def pair(
+    target: str, draft: str, temperature: float, prompts: int = PROMPTS, tokens: int = TOKENS, rows: str | None = None
+) -> Kept:
+    """The parts of a sound pair, and the target's completions.
+
+    A target that is a folder is its own draft. `rows`: another file that ships, for its prompts.
+    """
+    named: dict[str, object] = {"target": target, "draft": draft}
+    if Path(target).is_dir():
+        named = {"target": "gpt-mini", "target.path": target, "draft": "gpt-nano", "draft.path": draft}
+        prompts, tokens = prompts // 2, tokens * 2 // 3
+    if rows is not None:
+        named["task.shipped"] = rows
     words = overrides({
-        "target": target, "draft": draft, "gamma": 4, "limit": PROMPTS, "max_new_tokens": TOKENS, "engine": "eager",
+        **named, "gamma": 4, "limit": prompts, "max_new_tokens": tokens, "engine": "eager",
         "device": "cpu", "dtype": "float32", "numerics": "fast", "sampling": {"temperature": temperature},
     })  # fmt: skip
     (parts,) = build_each([resolve(composed_config(RunConfig, words, "run"))], lambda line: None)
@@ -124,14 +140,14 @@ def permuted_tokenizer(network: Any) -> None:
 
 def zero_layers(network: Any) -> None:
     for name, weight in network.named_parameters():
-        if ".h." in name or ".block." in name:
+        if any(part in name for part in (".h.", ".block.", ".layers.")):
             weight.zero_()
 
 
 def no_last_norm(network: Any) -> None:
     _own_head(network, lambda rows: rows)
     for name, weight in network.named_parameters():
-        if name.endswith(("ln_f.weight", "final_layer_norm.weight")) and "encoder" not in name:
+        if name.endswith(("ln_f.weight", "final_layer_norm.weight", "model.norm.weight")) and "encoder" not in name:
             weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)))
 
 
@@ -147,6 +163,13 @@ def other_positions(network: Any) -> None:
     network.transformer.wpe.weight[FIRST_BAD:] = rows[FIRST_BAD:].flip(0)
 
 
+def other_base(network: Any) -> None:
+    """RoPE with a hundredth of the base that the draft was trained with."""
+    rotary = network.model.rotary_emb
+    places = torch.arange(len(rotary.inv_freq), dtype=torch.float64) / len(rotary.inv_freq)
+    rotary.inv_freq.copy_((rotary.inv_freq.double() * 100.0**places).float())
+
+
 # Faults of what a session answers.
 
 
@@ -158,10 +181,10 @@ class Changed(Draft):
         self.models, self.operations = inner.models, inner.operations
 
     def start(self, prompt: Any, sampling: Any) -> Any:
-        return self.around(self.inner.start(prompt, sampling), self.options)
+        return self.around(self.inner.start(prompt, sampling), self.options | {"sampling": sampling})
 
     def start_on(self, session: Any, prompt: Any, sampling: Any) -> Any:
-        return self.around(self.inner.start_on(session, prompt, sampling), self.options)
+        return self.around(self.inner.start_on(session, prompt, sampling), self.options | {"sampling": sampling})
 
 
 class Rows(Around):
@@ -193,6 +216,27 @@ class NoRollback(Around):
 
     def score(self, tokens: Any, prefix_length: int) -> Tensor:
         return self.inner.score(tokens, prefix_length)
+
+
+class Window(Around):
+    """Attention to the last `WINDOW` tokens alone, of a model that was trained without a window."""
+
+    def __init__(self, inner: Any, options: dict[str, Any]) -> None:
+        super().__init__(inner)
+        self.draft: ModelDraft = options["draft"]
+        self.sampling: Sampling = options["sampling"]
+
+    def score(self, tokens: Any, prefix_length: int) -> Tensor:
+        q_LV = self.inner.score(tokens, prefix_length)
+        for place in range(max(prefix_length, WINDOW + 1), len(tokens)):
+            session = self.draft.model.start(Prompt((), tuple(tokens[place - WINDOW : place])))
+            logits_1V = session.extend(tokens[place - WINDOW + session.length : place])[-1:]
+            q_LV[place - prefix_length] = standardise(logits_1V, self.sampling, self.draft.vocabulary_size)[0]
+        return q_LV
+
+
+def short_window(draft: ModelDraft) -> Draft:
+    return Changed(draft, Window, draft=draft)
 
 
 class CutOff(Around):
@@ -318,11 +362,18 @@ FAULTS: Sequence[Fault] = (
     Fault("q greedy, p sampled", rows(greedy), "cut", 1.0),
     Fault("fewer positions", with_network(few_positions), "context", only="gpt-mini"),
     Fault("other positions", with_network(other_positions), "context", only="gpt-mini"),
+    Fault("RoPE base of another model", with_network(other_base), "context", only=SMOLLM2),
+    Fault("a window that is too short", short_window, "context", only=SMOLLM2),
     Fault("layer ids off", other_layers, "weights", draft="eagle3"),
     Fault("head not loaded", head_not_loaded, "weights", draft="eagle"),
     Fault("no rollback", lambda draft: Changed(draft, NoRollback), "cache", decoded=True),
     Fault("cut off after two tokens", lambda draft: Changed(draft, CutOff), "cliff", decoded=True),
 )
+
+
+def family_of(target: str) -> str:
+    """The name of a target, which is that of SmolLM2 for a folder."""
+    return SMOLLM2 if Path(target).is_dir() else target
 
 
 @dataclass
@@ -338,9 +389,10 @@ class Outcome:
         return self.found.index(self.right) + 1 if self.right in self.found else None
 
 
-def outcomes(target: str, nano: str, decoded: bool = True) -> Iterator[Outcome]:
+def outcomes(target: str, nano: str, planted: Sequence[Fault] = FAULTS) -> Iterator[Outcome]:
     """What is found of each fault on a target, and of the sound pairs (whose `right` is empty)."""
-    faults = [one for one in FAULTS if one.only in (None, target) and (decoded or not one.decoded)]
+    family = family_of(target)
+    faults = [one for one in planted if one.only in (None, family) and not (one.draft and family == SMOLLM2)]
     for draft, temperature in sorted({(one.draft or nano, one.temperature) for one in faults}):
         kept = pair(target, draft, temperature)
         here = [one for one in faults if (one.draft or nano, one.temperature) == (draft, temperature)]
@@ -356,7 +408,7 @@ def outcomes(target: str, nano: str, decoded: bool = True) -> Iterator[Outcome]:
 
 
 def outcome(target: str, fault: str, right: str, found: list[Finding]) -> Outcome:
-    return Outcome(target, fault, right, [one.name for one in found], [one.line for one in found])
+    return Outcome(family_of(target), fault, right, [one.name for one in found], [one.line for one in found])
 
 
 def of_passes(kept: Kept, draft: Draft) -> list[Finding]:
@@ -402,7 +454,12 @@ def table(found: Sequence[Outcome]) -> str:
 if __name__ == "__main__":
     import tempfile
 
-    found = [one for target, nano in PAIRS.items() for one in outcomes(target, nano)]
+    folders = sys.argv[1:]  # of SmolLM2
+    pairs = {folder: folder for folder in folders} or PAIRS
+    found = [one for target, nano in pairs.items() for one in outcomes(target, nano)]
+    if folders:
+        print(table(found))
+        sys.exit()
     with tempfile.TemporaryDirectory() as folder:
         found += [one for target, nano in PAIRS.items() for one in of_files(target, nano, Path(folder))]
     print(table(found))

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from specbench import border
 from specbench.border import Unreadable
 from specbench.config.model import ModelConfig, name_of, weights_folder
 from specbench.engine.weights.checkpoint import read_config
 from specbench.engine.weights.files import find_file
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 # `transformers` writes "no limit" as an integer of 31 digits, which is beyond the limits of what is read here.
 UNLIMITED = re.compile(r'("model_max_length":\s*)\d{19,}')
@@ -30,6 +32,8 @@ class Checkpoint:
         tokenizer: `tokenizer_config.json`.
         generation: `generation_config.json`.
         template: the chat template; None without one.
+        revision: the commit of the hub that is asked for; None of a folder, or the newest.
+        tensors: the shapes of its weights by name; None where they are not in one file here.
     """
 
     name: str
@@ -40,6 +44,8 @@ class Checkpoint:
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     generation: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
+    revision: str | None = None
+    tensors: Mapping[str, tuple[int, ...]] | None = None
 
 
 def read_checkpoint(model: ModelConfig, key: str) -> Checkpoint:
@@ -79,6 +85,8 @@ def read_checkpoint(model: ModelConfig, key: str) -> Checkpoint:
         settings,
         content("generation_config.json"),
         template if isinstance(template, str) else None,
+        model.revision if pinned else None,
+        _shapes(Path(source), key),
     )
 
 
@@ -91,6 +99,17 @@ def _tokens(spelt: Mapping[str, Any]) -> dict[str, int] | None:
     if isinstance(vocab, list):
         return {str(entry[0]): number for number, entry in enumerate(vocab) if isinstance(entry, list) and entry}
     return None
+
+
+def _shapes(folder: Path, key: str) -> dict[str, tuple[int, ...]] | None:
+    """The shapes in the head of a folder's one weight file; nothing is fetched for it."""
+    if not (file := folder / "model.safetensors").is_file():
+        return None
+    try:
+        with safe_open(file, framework="np") as opened:
+            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{key}: {file}: {first_line(error)}") from error
 
 
 def _list(value: object) -> list[Any]:

@@ -65,8 +65,10 @@ def _of_head(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
         yield Difference(
             "target", target.place, str(trained_for), "yes", "the head was trained on the states of this other target"
         )
-    if (revision := facts.get("target_revision")) is not None:
-        yield Difference("target's revision", "", str(revision), "perhaps", "other weights have other states")
+    if (revision := facts.get("target_revision")) is not None and str(revision) != target.revision:
+        known = "–" if target.revision is None else target.revision
+        matters: Matters = "perhaps" if target.revision is None else "yes"
+        yield Difference("target's revision", known, str(revision), matters, "other weights have other states")
     numbers: list[object] = next((facts[name] for name in LAYER_IDS if isinstance(facts.get(name), list)), [])
     beyond = [one for one in numbers if isinstance(one, int) and layers is not None and one > layers]
     if beyond:
@@ -85,6 +87,28 @@ def _of_head(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     size, rows = facts.get("vocab_size") or facts.get("vocabulary"), target.config.get("vocab_size")
     if isinstance(size, int) and isinstance(rows, int) and size > rows:
         yield Difference("vocabulary", f"{rows:,}", f"{size:,}", "yes", "it was trained for a larger vocabulary")
+
+    yield from _of_own_vocabulary(draft, facts, size or rows)
+
+
+def _of_own_vocabulary(draft: Checkpoint, facts: Mapping[str, Any], size: object) -> Iterator[Difference]:
+    """Differences of a head with fewer tokens than the target, whose table d2t says which these are."""
+    own = _count(facts, ("draft_vocab_size",))
+    if own is None or not isinstance(size, int) or own == size:
+        return
+    what = "the head's own vocabulary (d2t)"
+    table = None if draft.tensors is None else next(
+        (shape for name, shape in draft.tensors.items() if name.rpartition(".")[2] == "d2t"), ()
+    )  # fmt: skip
+    if table is None:
+        yield Difference(what, f"{size:,}", f"{own:,}", "perhaps", "its weights must have the table d2t")
+    elif table == ():
+        why = "its weights have no table d2t: its ids are not the target's"
+        yield Difference(what, f"{size:,}", f"{own:,}", "yes", why)
+    elif table[0] != own:
+        yield Difference(what, f"{size:,}", f"{own:,}", "yes", f"its table d2t has {table[0]:,} entries")
+    else:
+        yield Difference(what, f"{size:,}", f"{own:,}", "no", "its table d2t names them; the others are never proposed")
 
 
 def _of_model(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:

@@ -67,6 +67,13 @@ def with_copies(certificate: Certificate, copies: int, rows: int) -> Certificate
     return replace(certificate, verdict="not independent", reason=f"{found}. The others: {certificate.reason}")
 
 
+def with_fault(certificate: Certificate, fault: str) -> Certificate:
+    """The certificate with a fault that its tests do not see."""
+    found = certificate.verdict == "not the target's"
+    reason = f"{certificate.reason}; {fault}" if found else fault
+    return replace(certificate, verdict="not the target's", reason=reason, needed=None, not_covered="")
+
+
 def greedy_certificate(tokens: int, departures: Sequence[bool], within: float) -> Certificate:
     """The certificate of greedy completions of `tokens` tokens in all.
 

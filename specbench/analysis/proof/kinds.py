@@ -14,13 +14,17 @@ Three kinds, each with its evidence:
 Plain numbers only.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench.analysis.proof.certificate import MISSED, Certificate
-from specbench.analysis.proof.departures import Departure
+
+if TYPE_CHECKING:
+    from specbench.analysis.proof.departures import Departure
 
 Kind = Literal["other rounding", "another distribution", "a fault of speculation"]
 ROUNDING: Kind = "other rounding"
@@ -135,13 +139,13 @@ class Verdict:
     @property
     def is_verified(self) -> bool:
         """Whether the completions are shown to be the target's, or so but for rounding that is not speculation's."""
-        shown = self.drafted.verdict == "the target's" or self.kind == ROUNDING
+        shown = self.kind == ROUNDING or (self.kind is None and self.drafted.verdict == "the target's")
         return shown and self.covers_drafts is not False
 
     @property
     def is_faulty(self) -> bool:
         """Whether the completions are shown to be others than the target's by more than rounding."""
-        return self.drafted.verdict == "not the target's" and self.kind != ROUNDING
+        return self.kind == SPECULATION or (self.drafted.verdict == "not the target's" and self.kind != ROUNDING)
 
     @property
     def line(self) -> str:
@@ -157,7 +161,7 @@ def enough(within: float) -> int:
 
 def verdict(
     drafted: Side, plain: Side | None, within: float, agreement: Agreement | None = None,
-    counts: DraftTokens | None = None, explained: str = "",
+    counts: DraftTokens | None = None, explained: str = "", ends: str = "",
 ) -> Verdict:  # fmt: skip
     """The verdict on completions with a draft.
 
@@ -168,9 +172,13 @@ def verdict(
         agreement: at T = 0, of both.
         counts: of draft tokens, behind `drafted`.
         explained: settings under which the completions with a draft are likelier, in words, or ''.
+        ends: what is wrong with the ends of completions with a draft alone, in words, or ''.
     """
     evidence = [drafted.certificate.reason]
     kind = _kind(drafted, plain, agreement, evidence)
+    if ends:
+        evidence.append(ends)
+        kind = kind or SPECULATION
     if explained:
         evidence.append(explained)
     found = Verdict(kind, drafted.certificate, None if plain is None else plain.certificate, (), agreement, counts)

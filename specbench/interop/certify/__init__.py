@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.analysis.findings.base import Finding
 from specbench.analysis.proof.certificate import Certificate
 from specbench.analysis.proof.departures import Departure
 from specbench.analysis.proof.kinds import DraftTokens, Side, Verdict, verdict
@@ -16,8 +17,11 @@ from specbench.experiment.build import resolve
 from specbench.experiment.prompts import repeated_tokens
 from specbench.experiment.runner import translated_errors
 from specbench.interop.certify.agreement import agreement
+from specbench.interop.certify.findings import findings_of, only_drafted
 from specbench.interop.certify.greedy import greedy
+from specbench.interop.certify.lagging import lagging_choices
 from specbench.interop.certify.likelier import likelier
+from specbench.interop.certify.logprobs import of_logprobs
 from specbench.interop.certify.outputs import Outputs, read_outputs
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
@@ -27,7 +31,7 @@ from specbench.sampling import Sampling
 
 @dataclass(frozen=True)
 class Certified:
-    """A verdict; the rows that it rests on and those left out, by reason; the departures by row at T = 0."""
+    """A verdict; the rows that it rests on and those left out, by reason; departures by row at T = 0; findings."""
 
     verdict: Verdict
     target: str
@@ -39,6 +43,7 @@ class Certified:
     after_end: int
     from_text: int
     departures: list[tuple[str, Departure]]
+    findings: list[Finding]
 
     @property
     def certificate(self) -> Certificate:
@@ -82,6 +87,12 @@ def _counts(config: CertifyConfig) -> DraftTokens | None:
     return DraftTokens(config.drafted, config.accepted)
 
 
+def _explained(setup: Setup, found: Outputs) -> str:
+    """Under which other settings completions that fail are likelier, in words; '' under none."""
+    lagging = lagging_choices(setup, found.rows) if setup.sampling.temperature == 0 else ""
+    return lagging or likelier(setup, found.rows)
+
+
 @dataclass(frozen=True)
 class _Read:
     """The rows of a file, and how they do."""
@@ -89,6 +100,7 @@ class _Read:
     found: Outputs
     side: Side
     where: list[tuple[str, Departure]]
+    findings: list[Finding]
 
 
 def _certified(
@@ -102,10 +114,10 @@ def _certified(
         is_greedy = setup.sampling.temperature == 0
         both = None if alone is None or not is_greedy else agreement(setup, drafted.found, alone.found)
         fails = drafted.side.fails and not drafted.side.is_rounding
-        explained = likelier(setup, drafted.found.rows) if fails else ""
-        found = verdict(
-            drafted.side, None if alone is None else alone.side, config.within, both, counts, explained
-        )  # fmt: skip
+        explained = _explained(setup, drafted.found) if fails else ""
+        ends = "" if alone is None else only_drafted(drafted.findings, alone.findings)
+        plain_side = None if alone is None else alone.side
+        found = verdict(drafted.side, plain_side, config.within, both, counts, explained, ends)
     return Certified(
         found,
         name_of(config.target),
@@ -117,6 +129,7 @@ def _certified(
         drafted.found.after_end,
         sum(row.text is not None for row in drafted.found.rows),
         drafted.where,
+        drafted.findings,
     )
 
 
@@ -127,6 +140,10 @@ def _tested(setup: Setup, path: Path, say: Say) -> _Read:
         say(line)
     say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
     if setup.sampling.temperature:
-        return _Read(found, sampled(setup, found), [])
-    certificate, where = greedy(setup, found)
-    return _Read(found, Side(certificate, [one for _, one in where]), where)
+        side, where = sampled(setup, found), list[tuple[str, Departure]]()
+    else:
+        certificate, where = greedy(setup, found)
+        side = Side(certificate, [one for _, one in where])
+    findings = findings_of(found, setup.sampling.temperature)
+    told = of_logprobs(setup, found.rows)
+    return _Read(found, side, where, findings if told is None else [told, *findings])

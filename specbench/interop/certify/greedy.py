@@ -8,6 +8,7 @@ from specbench.interop.certify.outputs import Output, Outputs
 from specbench.interop.certify.rows import drop_copies, with_ends
 from specbench.interop.certify.setup import Setup, generator_of, spec_of
 
+ENDS_WHERE_IT_GOES_ON = ("finish reason", "finish_reason is stop where the target goes on")
 BEYOND = 8  # tokens that the target writes past a text that is compared as text
 
 
@@ -21,6 +22,8 @@ def greedy(setup: Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, D
         differing, tested = _departures(setup, row)
         tokens += tested
         where += [(row.where, one) for one in differing]
+        if row.claimed and any(one.exceeds(CLOSE) and one.position == len(row.tokens) - 1 for one in differing):
+            found.contradictions[ENDS_WHERE_IT_GOES_ON].append(row.where)
         near = [one.is_rounding for one in differing if one.is_rounding]
         explained += near + [False] * (len(near) < len(differing))  # one fault a completion
     return greedy_certificate(tokens, explained, setup.config.within), where

@@ -13,6 +13,7 @@ Shapes: L positions, V tokens of the vocabulary.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,10 +61,10 @@ def likelier(setup: Setup, rows: Sequence[Output]) -> str:
         return ""
     name, gain = alternatives[best][0], totals[best + 1] - totals[0]
     if claimed.temperature == 0:
-        left = -totals[best + 1]
-        if -totals[0] < FEWEST or left > UNEXPLAINED * -totals[0]:
+        left, departures = (round(abs(one)) for one in (totals[best + 1], totals[0]))
+        if departures < FEWEST or left > UNEXPLAINED * departures:
             return ""
-        return f"with {name} {left:.0f} of {tokens:,} tokens would not be the best, not {-totals[0]:.0f}"
+        return f"with {name} {left} of {tokens:,} tokens would not be the best, not {departures}"
     if gain < math.log(CHANCE * len(alternatives)):
         return ""
     return f"likelier with {name} (by {gain:.0f} nats in {tokens:,} tokens)"
@@ -80,8 +81,8 @@ def _alternatives(claimed: SamplingConfig) -> Iterator[tuple[str, SamplingConfig
         for other in values:
             if other != getattr(claimed, key):
                 off = other is None or other == getattr(SamplingConfig(), key)
-                name = f"{key} off" if off else f"{key}={other:g}"
-                yield name, replace(claimed, **{key: other})
+                name = f"{key} off" if off else f"{key}={other}"
+                yield name, replace(claimed, **cast(dict[str, Any], {key: other}))
 
 
 def _scores(setup: Setup, row: Output, scored: Sequence[tuple[Processors | None, SamplingConfig]]) -> list[float]:

@@ -5,7 +5,8 @@ completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes
 from a completion cut by length. The prompt is the whole input of the server; `tokens` do not include it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,9 @@ PROMPT_IDS = ("prompt_token_ids", "prompt_tokens", "prompt_ids")
 TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_token_ids")
 TEXTS = ("text", "output", "completion", "generated_text", "response")
 ENDED = ("stop", "eos", "eos_token")  # finish reasons of a text that ended by itself
+CUT = ("length", "max_tokens")  # of a text that was cut
+LIMITS = ("max_tokens", "max_new_tokens", "max_completion_tokens", "n_predict")
+TOKENS_OF = frozenset(TOKENS)
 LONGEST = 1_000_000  # tokens of a prompt: never cut
 
 
@@ -30,7 +34,8 @@ class Output:
     """A prompt, and the tokens that were written for it.
 
     `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
-    the row does not say which.
+    the row does not say which. `claimed`: its last token is an end that the row's `finish_reason` alone tells of.
+    `logprobs`: the server's own, of the first tokens; empty where it gives none.
     """
 
     where: str
@@ -38,19 +43,23 @@ class Output:
     tokens: list[int]
     text: str | None = None
     ends: tuple[int, ...] = ()
+    claimed: bool = False
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass
 class Outputs:
     """The usable rows; how many are left out, by reason; the number of tokens dropped after ends of completions.
 
-    `begun_twice`: prompts whose text begins with the token that the tokenizer adds.
+    `begun_twice`: prompts whose text begins with the token that the tokenizer adds. `contradictions`: rows by the name
+    of a finding and by what contradicts.
     """
 
     rows: list[Output] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     after_end: int = 0
     begun_twice: int = 0
+    contradictions: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 def read_outputs(
@@ -67,25 +76,60 @@ def read_outputs(
         if vocabulary.is_encoder_decoder and tokens[:1] == [vocabulary.start]:
             tokens = tokens[1:]
         end = next((place for place, token in enumerate(tokens, 1) if token in eos_ids), None)
+        for name, what in _contradicts(row, reason, len(tokens), end):
+            found.contradictions[name, what].append(row.where)
+        claimed = end is None and reason in ENDED and bool(tokens)
         if end is not None:
             found.after_end += len(tokens) - end
             tokens = tokens[:end]
-        elif reason in ENDED and tokens:
+        elif claimed:
             # Servers leave the end out of what they return. A stop string, or a stop token of the request, is no end.
             possible = sorted(eos_ids) if stopped is None else [end for end in eos_ids if end == stopped]
             if len(possible) == 1:
                 tokens = [*tokens, *possible]
             else:
-                ends = tuple(possible)
+                ends, claimed = tuple(possible), bool(possible)
         if not tokens:
             found.left_out["nothing was written"] += 1
         elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
             found.left_out[f"longer than the {longest} positions of the target"] += 1
         else:
-            found.rows.append(Output(row.where, prompt, tokens, text, ends))
+            found.rows.append(Output(row.where, prompt, tokens, text, ends, claimed, _logprobs(row, len(tokens))))
     if not found.rows and not found.left_out:
         raise UserError(f"{path}: it has no rows")
     return found
+
+
+def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iterator[tuple[str, str]]:
+    """What a row says of its end and its tokens do not: the name of a finding, and what contradicts.
+
+    `end` is the place of the first end token, from 1.
+    """
+    if end is not None and end < tokens:
+        yield "after end", "tokens follow an end token"
+    if reason not in CUT:
+        return
+    if end == tokens:
+        yield "finish reason", f"finish_reason is {reason}, and the last token is an end"
+    most = next((limit for name in LIMITS if isinstance(limit := row.fields.get(name), int)), None)
+    if end is None and most is not None and tokens < most and TOKENS_OF.intersection(row.fields):
+        yield "finish reason", f"finish_reason is {reason}, before the limit of tokens that the row names"
+
+
+def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
+    """The log-probability of each token as the server gives it: a list, or as the completions and chat APIs nest it.
+
+    None where a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
+    """
+    given: object = row.fields.get("logprobs")
+    if isinstance(given, dict):
+        given = given.get("token_logprobs", given.get("content"))
+    if not isinstance(given, list):
+        return ()
+    values = [one.get("logprob") if isinstance(one, dict) else one for one in given]
+    known = [float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    fits = len(known) == len(values) and tokens - 1 <= len(known) and TOKENS_OF.intersection(row.fields)
+    return tuple(known[:tokens]) if fits else ()
 
 
 def _finish(row: Row) -> tuple[object, object]:

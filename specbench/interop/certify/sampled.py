@@ -5,17 +5,20 @@ from typing import cast
 
 from specbench.algorithm.decoding import autoregressive
 from specbench.analysis.proof import Proof, prove
-from specbench.analysis.proof.certificate import sampled_certificate, with_copies
+from specbench.analysis.proof.certificate import sampled_certificate, with_copies, with_fault
 from specbench.analysis.proof.evidence import evidence
 from specbench.analysis.proof.kinds import CLOSE, FEW, Side
 from specbench.config.verbs import CertifyConfig
+from specbench.interop.certify.lagging import SAID, is_lagging, lagging_nats
 from specbench.interop.certify.outputs import Output, Outputs
 from specbench.interop.certify.rows import COPIES, drop_copies, log_probability, with_ends
 from specbench.interop.certify.setup import Setup, generator_of, spec_of
 from specbench.records.schema import PromptRecord
+from specbench.sampling import standardise
 
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
 IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws are copies
+RARE_END = ("finish reason", "finish_reason is stop where the target ends less often than once in a million")
 NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
 
 
@@ -30,14 +33,27 @@ def sampled(setup: Setup, found: Outputs) -> Side:
         else:
             rows.append(row)
     found.rows[:] = rows
+    for row in rows:
+        if row.claimed and _last_log(setup, row) < IMPLAUSIBLE:
+            found.contradictions[RARE_END].append(row.where)
     proof = _proof(setup, rows)
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
     certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
+    if is_lagging(nats := lagging_nats(setup, rows)):
+        certificate = with_fault(certificate, f"tokens are likelier by {nats:.0f} nats with lagging penalties, {SAID}")
     from_text = any(row.text is not None for row in rows)
     if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
         certificate = sampled_certificate(proof, setup.config.within, retokenised)
     return Side(with_copies(certificate, found.left_out[COPIES], len(rows)), within_close=_is_close(setup, rows, proof))
+
+
+def _last_log(setup: Setup, row: Output) -> float:
+    """The log-probability of a completion's last token under the target."""
+    session = setup.target.start(row.prompt)
+    logits_V = session.extend([*row.prompt.prefix, *row.tokens[:-1]][session.length :])[-1]
+    p_V = standardise(logits_V[None], setup.sampling, setup.target.vocabulary_size)[0]
+    return float(p_V[row.tokens[-1]].double().log())
 
 
 def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0) -> Proof | None:

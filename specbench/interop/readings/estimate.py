@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.findings.base import binomial_tail
 from specbench.interop.readings.base import Ends, Reading, Tally, together
 from specbench.stats import FEW_PROMPTS, over_rows, ratio
 from specbench.theory import expected_tokens, walltime_improvement
@@ -24,9 +23,6 @@ BY_TOKEN = "tokens taken to be independent, which makes it too narrow"
 BY_REQUEST = "over {} requests"
 BY_FEW = "over requests, of which there are fewer than 10, and over independent tokens: the wider"
 LARGEST_GAMMA = 64
-CHANCE = 0.05  # of a finding where nothing is wrong
-RARELY = 0.001  # the same, of a draft that is said to be loaded wrongly
-UNIGRAM = 0.02  # acceptance of a first token below which a draft is worse than the commonest token of any text
 
 
 @dataclass(frozen=True)
@@ -153,44 +149,6 @@ def difference(first: Estimate, second: Estimate) -> Difference | None:
     below = math.hypot(first.alpha - first.low, second.high - second.alpha)
     above = math.hypot(first.high - first.alpha, second.alpha - second.low)
     return Difference(value, value - below, value + above)
-
-
-def cliff(found: Estimate) -> str | None:
-    """What to say if no pass accepts a token from some position on, which chance would give less than once in 20.
-
-    Beyond such a position a draft is cut off: its positions end, or a layer with a sliding window reads more than it
-    was trained on.
-    """
-    if not found.passes or len(found.marginal) < 2 or found.marginal[-1] or not found.marginal[0]:
-        return None
-    last = max(place for place, share in enumerate(found.marginal) if share)
-    reached = round(found.marginal[last] * found.passes)
-    before = found.marginal[last - 1] if last else 1.0
-    if (1 - found.marginal[last] / before) ** reached >= CHANCE:
-        return None
-    return (
-        f"no pass accepted position {last + 2} or a later one, though {reached} reached it: γ above {last + 1} cannot "
-        "pay, and the draft seems to be cut off there (its positions, or a sliding window)"
-    )
-
-
-def hardly(found: Estimate) -> str | None:
-    """What to say if passes hardly ever accept their first token: less often than a draft without weights does.
-
-    The commonest token of a text is three to six in a hundred of its tokens, so that a unigram draft is accepted as
-    often. What is said is false by chance once in 1,000.
-    """
-    if not found.passes or found.rate is None or found.gamma is None:
-        return None
-    most = found.marginal[0] if found.marginal else found.rate * found.gamma  # no more first tokens than tokens
-    accepted = round(most * found.passes)
-    if binomial_tail(accepted, found.passes, UNIGRAM) >= RARELY:
-        return None
-    return (
-        f"the first draft token was accepted in {accepted:,} of {found.passes:,} passes at most; a unigram draft, "
-        "which has no weights, is accepted 3 to 6 times in 100: the draft is probably loaded wrongly "
-        "(docs/draft-not-accepted.md)"
-    )
 
 
 def expected_accepted(alpha: float, gamma: float) -> float:
