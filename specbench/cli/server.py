@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from specbench.records.store import Result
 
 ABOUT = """
-Measure a server with a draft (URL) against the same target without one (plain=URL): any server with an OpenAI-compatible
-API. Both answer each prompt in turn. Shows the speedup with its interval, the time to the first token and per token,
-alpha and tokens per pass by the server's own counts, and whether the completions are the target's (target=NAME names
-the weights). Writes a record that results, compare, explain and tables read.
+Measure a server with a draft (URL) against the same target without one (plain=URL): any server with an
+OpenAI-compatible API. Both answer each prompt in turn. Shows the speedup with its interval, the time to the first token
+and per token, alpha and tokens per pass by the server's own counts, and whether the completions are the target's
+(target=NAME names the weights). Writes a record that results, compare, explain and tables read.
 Exit code 0: measured; 1: a test shows that the completions are not the target's. docs/server.md
 
   specbench server http://127.0.0.1:8001/v1 plain=http://127.0.0.1:8000/v1

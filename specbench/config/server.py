@@ -40,7 +40,7 @@ class ServerConfig:
     )
     gammas: list[int] = fresh(
         list, "llama.cpp alone, which takes γ with a request (speculative.n_max): each of these on one server",
-        Allowed(lambda values: all(1 <= one <= MAX_GAMMA for one in values), f"a list of numbers from 1 to {MAX_GAMMA}"),
+        Allowed(lambda values: all(1 <= one <= MAX_GAMMA for one in values), f"a list, from 1 to {MAX_GAMMA} each"),
     )  # fmt: skip
     batch: list[int] = fresh(
         lambda: [1], "requests at once: 1,4,16 measures each; 1 alternates the servers prompt by prompt",

@@ -98,6 +98,20 @@ class PromptRecord(TypedDict):
     served: NotRequired[Annotated[ServedPrompt, "of servers: what the two requests showed"]]
 
 
+def emitted_and_passes(prompt: PromptRecord) -> tuple[int, int]:
+    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros where they are not known.
+
+    Of a server they are what it counted, if it counted the prompt by itself.
+    """
+    if (served := prompt.get("served")) is not None:
+        counts = served["drafted"].counts
+        if counts is None or not counts.passes or counts.prompts > 1:
+            return 0, 0
+        return counts.accepted + counts.passes, counts.passes
+    passes = prompt["speculative"].passes
+    return sum(one.emitted for one in passes), len(passes)
+
+
 class Process(TypedDict):
     """A process that worked on the run: more than one after an interruption, or with runs=N."""
 

@@ -5,7 +5,7 @@ v, and where the server counts nothing α and tokens per pass.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.records.numbers import Names, PositionCounts
@@ -21,6 +21,7 @@ class DraftCounts:
     drafted: int
     accepted: int
     passes: int | None = None
+    prompts: Annotated[int, "requests that these are of: several at once where only the server counts"] = 1
     at_position: Annotated[list[int], "passes that accepted the first, second, ... token; empty where not known"] = (
         field(default_factory=list)
     )
@@ -32,7 +33,13 @@ class DraftCounts:
             for place, now in enumerate(self.at_position)
         ]
         passes = None if self.passes is None or before.passes is None else self.passes - before.passes
-        return DraftCounts(self.drafted - before.drafted, self.accepted - before.accepted, passes, at_position)
+        return replace(
+            self,
+            drafted=self.drafted - before.drafted,
+            accepted=self.accepted - before.accepted,
+            passes=passes,
+            at_position=at_position,
+        )
 
 
 @dataclass

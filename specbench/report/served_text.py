@@ -4,6 +4,7 @@ from rich.markup import escape
 
 from specbench.formatting import NONE, interval_of, number
 from specbench.nouns import with_noun
+from specbench.records.schema import Row
 from specbench.records.served import ServedSummary
 from specbench.report.summary_text import milliseconds
 
@@ -43,9 +44,9 @@ def headline(s: ServedSummary) -> str:
     )
     flags = f" ({escape(s['flags'])})" if s["flags"] else ""
     return (
-        f"{escape(s['engine'])}{flags}: [bold]{escape(s['target'])}[/bold] with draft [bold]{escape(s['draft'])}[/bold] "
-        f"on {escape(s['task'])}: T={s['temperature']:g}{gamma}{load}, {with_noun(s['prompts'], 'prompt')}, "
-        f"{s['tokens']} tokens"
+        f"{escape(s['engine'])}{flags}: [bold]{escape(s['target'])}[/bold] with draft "
+        f"[bold]{escape(s['draft'])}[/bold] on {escape(s['task'])}: T={s['temperature']:g}{gamma}{load}, "
+        f"{with_noun(s['prompts'], 'prompt')}, {s['tokens']} tokens"
     )
 
 
@@ -98,3 +99,29 @@ def _first(s: ServedSummary) -> str:
 
 def _both(plain: float | None, drafted: float | None) -> str:
     return " / ".join(NONE if one is None else milliseconds(one) for one in (plain, drafted))
+
+
+def losses(s: ServedSummary) -> list[Row]:
+    """From γ + 1 to the speedup in factors: what rejections cost, and what a pass costs in steps without a draft."""
+    tokens, speedup, gamma = s["tokens_per_pass"], s["speedup_measured"], s["gamma"]
+    found: list[Row] = []
+    if tokens is not None and gamma is not None:
+        line = f"rejections: of γ + 1 = {gamma + 1} tokens a pass writes {tokens:.2f}"
+        found.append({"step": "rejections", "factor": tokens / (gamma + 1), "line": line})
+    if tokens is not None and speedup is not None:
+        cost = tokens / speedup
+        line = f"cost: a pass takes {cost:.2f} steps without a draft; {tokens:.2f} / {cost:.2f} = {speedup:.2f}"
+        found.append({"step": "cost of a pass", "factor": 1 / cost, "line": line})
+    plain, drafted = s["ttft_s_baseline"], s["ttft_s"]
+    if plain is not None and drafted is not None and s["speedup_end_to_end"] is not None and speedup is not None:
+        line = (
+            f"first token: {milliseconds(plain)} ms without a draft, {milliseconds(drafted)} ms with it; end to end "
+            f"{s['speedup_end_to_end']:.2f}×"
+        )
+        found.append({"step": "first token", "factor": s["speedup_end_to_end"] / speedup, "line": line})
+    if not found:
+        found.append({"step": "unknown", "factor": None, "line": "neither its counts nor a server without a draft"})
+    line = (
+        "drafting and verifying are not seen from outside: specbench run target=NAME draft=NAME measures c and v here"
+    )
+    return [*found, {"step": "not seen", "factor": None, "line": line}]

@@ -14,7 +14,7 @@ from specbench.border import Unreadable
 from specbench.config.keys import MAX_GAMMA
 from specbench.errors import MachineError, UserError, first_line
 from specbench.interop.server.dialect import LLAMA_CPP, OWNERS, PLAIN, SGLANG, VLLM, Dialect, counts_of, settings
-from specbench.interop.serving.completions import Completions, Counts
+from specbench.interop.serving.completions import Completions
 from specbench.records.served import Answer, DraftCounts
 from specbench.sampling import Sampling
 from specbench.tasks.rows import Message
@@ -146,8 +146,10 @@ class Client(Completions):
 
     def draft_counts(self) -> DraftCounts | None:
         """The counters of `/metrics`; None where the server shows none."""
-        found: Counts | None = self.counts()
-        return found and DraftCounts(found.drafted, found.accepted, found.passes, list(found.at_position))
+        found = self.counts()
+        if found is None:
+            return None
+        return DraftCounts(found.drafted, found.accepted, found.passes, at_position=list(found.at_position))
 
 
 @dataclass

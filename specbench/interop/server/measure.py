@@ -291,7 +291,7 @@ class _Asking:
                 f"{client.name}: counted {(seen.passes or 0) + seen.accepted} tokens of passes for texts of {tokens}; "
                 "the server works for others too, measure it alone"
             )
-        given[0].counts, given[0].counted_by = seen, "/metrics"
+        given[0].counts, given[0].counted_by = replace(seen, prompts=len(given)), "/metrics"
 
     def _require_right_count(self, client: Client, answer: Answer) -> None:
         """Compare the number of tokens with the text. Raises UserError where it cannot be that of the text."""
@@ -367,6 +367,10 @@ def _record(
         config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings
     )
     frozen: dict[str, Any] = asdict(replace(config, force=False)) | {"batch": load.batch, "rate": load.rate}
+    for name in ("rates", "gammas", "timeout", "token_env"):
+        del frozen[name]
+    if config.flags is not None:  # they say what is served there, wherever that is
+        frozen["url"], frozen["plain"] = None, config.plain and "plain"
     frozen["engine"] = engine
     frozen["draft"] = {**frozen["draft"], "name": config.draft_name}
     if not config.names_target:

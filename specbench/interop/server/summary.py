@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -169,16 +168,20 @@ def summary_of(
         "drafted_per_pass": found.drafted_per_pass,
         "acceptance_by_position": list(found.by_position),
         "counted_by": found.source,
-        **_columns("speedup_measured", "speedup", decode),
-        **_columns("speedup_end_to_end", "speedup_end_to_end", whole),
+        "speedup_measured": _value(decode),
+        "speedup_low": decode.low,
+        "speedup_high": decode.high,
+        "speedup_end_to_end": _value(whole),
+        "speedup_end_to_end_low": whole.low,
+        "speedup_end_to_end_high": whole.high,
         "ttft_s": _mean(first_seconds(drafted)),
         "ttft_s_baseline": _mean(first_seconds(plain)),
         "ttft_p90_s": _quantile(first_seconds(drafted)),
         "ttft_p90_s_baseline": _quantile(first_seconds(plain)),
         "tpot_s": _per_token(drafted),
         "tpot_s_baseline": _per_token(plain),
-        "tokens_per_second": _rate(drafted, served, "wall_s"),
-        "tokens_per_second_baseline": _rate(plain, served, "plain_wall_s"),
+        "tokens_per_second": _rate(drafted, [one["wall_s"] for one in served]),
+        "tokens_per_second_baseline": _rate(plain, [one["plain_wall_s"] or 0.0 for one in served]),
         "late_s": max(one.late_s for one in (*drafted, *plain)) if load.rate is not None else None,
         "identical": verdict.identical,
         "verdict": verdict.name,
@@ -217,9 +220,8 @@ def first_seconds(answers: Sequence[Answer]) -> list[float]:
     return [one.first_s for one in answers if one.first_s is not None]
 
 
-def _columns(name: str, short: str, one: Interval) -> dict[str, float | None]:
-    value = None if np.isnan(one.value) else one.value
-    return cast(dict[str, float | None], {name: value, f"{short}_low": one.low, f"{short}_high": one.high})
+def _value(one: Interval) -> float | None:
+    return None if math.isnan(one.value) else one.value
 
 
 def _speedup(columns: Sequence[tuple[float, int, float, int]], groups: Sequence[int] | None) -> Interval:
@@ -255,9 +257,8 @@ def _per_token(answers: Sequence[Answer]) -> float | None:
     return seconds / tokens if tokens > 0 else None
 
 
-def _rate(answers: Sequence[Answer], served: Sequence[ServedPrompt], wall: str) -> float | None:
-    seconds = sum(cast(float, one[wall]) for one in served if one[wall] is not None)  # type: ignore[literal-required]
-    return sum(one.tokens for one in answers) / seconds if seconds else None
+def _rate(answers: Sequence[Answer], seconds: Sequence[float]) -> float | None:
+    return sum(one.tokens for one in answers) / sum(seconds) if sum(seconds) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

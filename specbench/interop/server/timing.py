@@ -43,7 +43,7 @@ class Request:
 
 
 def answers(client: Client, requests: Sequence[Request], load: Load, seed: int) -> tuple[list[Answer], float]:
-    """The answers in the order of `requests`, and the seconds that all took. Raises what the first failing one raises."""
+    """The answers in the order of `requests`, and the seconds that all took. Raises what the first failure raises."""
     began = time.perf_counter()
     if load.rate is None and (load.batch == 1 or len(requests) == 1):
         found = [_ask(client, one) for one in requests]

@@ -8,7 +8,7 @@ without a draft; at T > 0 nothing is known.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.analysis.proof.certificate import MISSED, Certificate
@@ -98,18 +98,18 @@ def _with_counts(found: Verdict, counts: tuple[int, int] | None, within: float) 
     """A verdict with the draft tokens that it rests on; too few of a kind and it covers plain passes only."""
     if counts is None:
         rests = "; the server does not count draft tokens, so that it may have drafted none"
-        return _replaced(found, reason=found.reason + rests)
+        return replace(found, reason=found.reason + rests)
     drafted, accepted = counts
     reason = f"{found.reason}; {drafted} tokens drafted, {accepted} accepted, {drafted - accepted} rejected"
     few = [
         name for name, number in (("accepted", accepted), ("rejected", drafted - accepted)) if number < enough(within)
     ]
     if not few or not found.verified:
-        return _replaced(found, reason=reason)
+        return replace(found, reason=reason)
     reason += f": fewer than {enough(within)} {' and '.join(few)} say nothing of these"
     if "accepted" in few:
-        return _replaced(found, name=f"{found.name}, but {PLAIN_ONLY}", reason=reason, verified=False)
-    return _replaced(found, reason=reason)
+        return replace(found, name=f"{found.name}, but {PLAIN_ONLY}", reason=reason, verified=False)
+    return replace(found, reason=reason)
 
 
 def _of_certificates(drafted: Certificate, plain: Certificate | None, identical: float | None) -> Verdict:
@@ -159,7 +159,3 @@ def _rows(done: Sequence[Completed], which: str) -> list[dict[str, object]]:
         row |= {"token_ids": answer.ids} if answer.ids is not None else {"text": answer.text}
         rows.append(row | {"finish_reason": answer.finish})
     return rows
-
-
-def _replaced(found: Verdict, **changes: object) -> Verdict:
-    return Verdict(**{**vars(found), **changes})  # type: ignore[arg-type]

@@ -245,8 +245,8 @@ class Completions:
                 raise UserError(f"{self.name}: {error}") from error
             found, places = page_of.by_name, page_of.by_position
             if all(FAMILY + name in found for name in NAMES.values()):
-                sums = (round(found[FAMILY + name]) for name in NAMES.values())
-                return Counts(*sums, at_position=tuple(round(places[place]) for place in sorted(places)))
+                passes, drafted, accepted = (round(found[FAMILY + name]) for name in NAMES.values())
+                return Counts(passes, drafted, accepted, tuple(round(places[place]) for place in sorted(places)))
         return None
 
     def _request(self, address: str, body: object = None) -> bytes:
