@@ -54,6 +54,7 @@ class Standin:
     """
 
     def __init__(self, drafts: bool, engine: str = "vllm") -> None:
+        parts()  # here: Hydra composes one config at a time
         self.drafts, self.engine = drafts, engine
         self.change: Callable[[list[int]], list[int]] = list
         self.before: Callable[[int], None] = lambda number: None
