@@ -38,10 +38,6 @@ class ServerConfig:
     gamma: int | None = key(
         None, "tokens that it drafts a pass, as it was started; unset: what it counts", between(1, MAX_GAMMA)
     )
-    gammas: list[int] = fresh(
-        list, "llama.cpp alone, which takes γ with a request (speculative.n_max): each of these on one server",
-        Allowed(lambda values: all(1 <= one <= MAX_GAMMA for one in values), f"a list, from 1 to {MAX_GAMMA} each"),
-    )  # fmt: skip
     batch: list[int] = fresh(
         lambda: [1], "requests at once: 1,4,16 measures each; 1 alternates the servers prompt by prompt",
         list_between(1, MAX_BATCH),
@@ -103,9 +99,7 @@ def check_server(config: ServerConfig) -> None:
     for name in config.sampling.set_keys():
         if name not in CARRIED:
             raise UserError(f"sampling.{name}: specbench server sends {', '.join(CARRIED)}; leave it out")
-    if config.gammas and config.gamma is not None:
-        raise UserError(f"gamma={config.gamma}: does not go with gammas, which are asked for one by one; leave one out")
-    if config.plain is not None and address(config.plain) == address(config.url) and not config.gammas:
+    if config.plain is not None and address(config.plain) == address(config.url):
         raise UserError(f"plain={config.plain}: is the address of the server with a draft; give another server's")
 
 

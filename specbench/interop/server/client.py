@@ -7,6 +7,7 @@ Every failure is one line that names the server (`interop.serving.completions`).
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from specbench import border
@@ -53,14 +54,12 @@ class Client(Completions):
         dialect: of its engine, once `identify` has asked.
         streams: whether answers are streamed.
         penalties: settings that `Sampling` does not hold, by name.
-        more: further fields of each request.
         counts_itself: whether its answers have counts of their own, so that `/metrics` need not be read.
     """
 
     dialect: Dialect = PLAIN
     streams = True
     penalties: Mapping[str, object] = {}
-    more: Mapping[str, object] = {}
     counts_itself = False
 
     def identify(self) -> Identity:
@@ -87,7 +86,8 @@ class Client(Completions):
                 self.dialect, version = dialect, said[:80]
                 break
         name = self.dialect.name or str(first.get("owned_by") or "unknown engine")
-        return Identity(f"{name} {version}".strip(), self.model, self.dialect)
+        shown = Path(self.model).name if self.model.startswith("/") else self.model  # a file of the server's machine
+        return Identity(f"{name} {version}".strip(), shown, self.dialect)
 
     def _get(self, address: str, optional: bool = False) -> dict[str, Any]:
         """The JSON object at an address; with `optional` an empty one where there is none."""
@@ -108,7 +108,7 @@ class Client(Completions):
         """
         body: dict[str, object] = {
             "model": self.model, **prompt.body(), "max_tokens": tokens, "seed": seed,
-            **settings(self.dialect, sampling, self.penalties), **self.more, "stream": self.streams,
+            **settings(self.dialect, sampling, self.penalties), "stream": self.streams,
         }  # fmt: skip
         if self.streams:
             body["stream_options"] = {"include_usage": True}

@@ -22,14 +22,12 @@ class Dialect:
         off: settings that are sent where they are off, with the value that means off.
         also: what else each request says.
         names: this engine's names of settings that have another.
-        gamma: the field of a request that holds the tokens to draft; None: it takes none.
     """
 
     name: str
     off: Mapping[str, object]
     also: Mapping[str, object]
     names: Mapping[str, str]
-    gamma: str | None = None
 
 
 OFF = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -37,7 +35,6 @@ VLLM = Dialect("vLLM", OFF, {"return_token_ids": True}, {})
 SGLANG = Dialect("SGLang", OFF, {}, {})
 LLAMA_CPP = Dialect(
     "llama.cpp", {**OFF, "top_k": 0}, {"cache_prompt": False}, {"repetition_penalty": "repeat_penalty"},
-    gamma="speculative.n_max",
 )  # fmt: skip
 PLAIN = Dialect("", {"top_p": 1.0}, {}, {})
 OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # `owned_by` in the list of models

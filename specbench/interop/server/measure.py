@@ -37,7 +37,7 @@ from specbench.tasks import Example
 from specbench.text.vocabulary import Vocabulary
 
 # What is no part of a measurement: where its record lies, and how long it waits.
-NOT_IDENTITY = ("results", "force", "timeout", "token_env", "url", "plain", "batch", "rates", "gammas", "within")
+NOT_IDENTITY = ("results", "force", "timeout", "token_env", "url", "plain", "batch", "rates", "within")
 LONGER = 0.2  # of its tokens that a text may have more or fewer when it is tokenised anew, before a count is wrong
 FEW = 4  # tokens that it may differ in anyway
 UNKNOWN = -1  # a token whose id the server does not give
@@ -72,7 +72,7 @@ class Servers:
 
 
 def measure(config: ServerConfig, progress: Progress) -> list[Result]:
-    """Measure each load that `config` asks for (batch, rates, gammas), and write a record of each.
+    """Measure each load that `config` asks for (batch, rates), and write a record of each.
 
     A record of the same config and the same engine is returned as it is, unless `force`.
 
@@ -85,23 +85,13 @@ def measure(config: ServerConfig, progress: Progress) -> list[Result]:
     servers = connect(config)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
-    loads = loads_of(config, servers)
-    return [_measured(config, servers, prompts, load, progress) for load in loads]
+    return [_measured(config, servers, prompts, load, progress) for load in loads_of(config)]
 
 
-def loads_of(config: ServerConfig, servers: Servers) -> list[Load]:
-    """The loads that are measured. Raises UserError where γ cannot be sent with a request."""
-    dialect = servers.identity.dialect
-    if config.gammas and dialect.gamma is None:
-        raise UserError(
-            f"gammas={','.join(map(str, config.gammas))}: {servers.identity.engine} takes no γ with a request; start a "
-            "server for each, and give gamma=N"
-        )
-    gammas: Sequence[int | None] = config.gammas or [None]
-    batches = [Load(batch=one) for one in ([] if config.rates and config.batch == [1] else config.batch)]
-    return [
-        replace(load, gamma=gamma) for gamma in gammas for load in [*batches, *(Load(rate=one) for one in config.rates)]
-    ]
+def loads_of(config: ServerConfig) -> list[Load]:
+    """The loads that are measured: each batch, and each rate; with rates one at a time only where batch= names it."""
+    batches = [] if config.rates and config.batch == [1] else config.batch
+    return [*(Load(batch=one) for one in batches), *(Load(rate=one) for one in config.rates)]
 
 
 def connect(config: ServerConfig) -> Servers:
@@ -130,8 +120,7 @@ def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:
     told = [address(config.url), config.plain and address(config.plain)] if config.flags is None else []
     where = {"engine": config.engine or servers.named(), "model": servers.identity.model, "address": told}
     names = f"{servers.identity.model.rpartition('/')[2] or 'model'}-{config.draft_name}-{config.task.name}"
-    gamma = load.gamma if load.gamma is not None else config.gamma
-    setting = f"T{config.sampling.temperature:g}-g{'' if gamma is None else gamma}"
+    setting = f"T{config.sampling.temperature:g}-g{'' if config.gamma is None else config.gamma}"
     setting += f"-b{load.batch}" if load.batch > 1 else "" if load.rate is None else f"-r{load.rate:g}"
     return file_name(
         f"served-{names}", f"-{setting}-{json_digest([frozen, where, asdict(load), config.plain is None])}"
@@ -143,14 +132,11 @@ def _measured(config: ServerConfig, servers: Servers, prompts: Prompts, load: Lo
     file = store.record_file(config.results, run_id)
     if (there := None if config.force else _existing(file)) is not None:
         return Result(file, there, reused=True)
-    dialect = servers.identity.dialect
-    servers.drafting.more = {dialect.gamma: load.gamma} if load.gamma is not None and dialect.gamma else {}
-    gamma = load.gamma if load.gamma is not None else config.gamma
     waiting = f"{run_id}: another process measures this; waiting"
     with Journal(config.results, run_id, lambda: progress.note(waiting)) as journal:
         if config.force:
             journal.restart()
-        plan = DraftingPlan(gamma if gamma is not None else "server", gamma)
+        plan = DraftingPlan(config.gamma if config.gamma is not None else "server", config.gamma)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         asking = _Asking(config, servers, prompts, load, journal, progress)
         if asking.missing():
@@ -356,7 +342,7 @@ def _record(
     records: list[PromptRecord], journal: Journal, run_id: str, plan: DraftingPlan, progress: Progress,
 ) -> ServedRecord:  # fmt: skip
     served = [prompt["served"] for prompt in records]
-    gamma = gamma_of(served, plan.gamma, servers.drafting.name, load.gamma is not None)
+    gamma = gamma_of(served, plan.gamma, servers.drafting.name)
     found = counted(served, gamma)
     counts = None if found.drafted is None or found.accepted is None else (found.drafted, found.accepted)
     folder = Path(config.results) / "server"
@@ -367,7 +353,7 @@ def _record(
         config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings
     )
     frozen: dict[str, Any] = asdict(replace(config, force=False)) | {"batch": load.batch, "rate": load.rate}
-    for name in ("rates", "gammas", "timeout", "token_env"):
+    for name in ("rates", "timeout", "token_env"):
         del frozen[name]
     if config.flags is not None:  # they say what is served there, wherever that is
         frozen["url"], frozen["plain"] = None, config.plain and "plain"

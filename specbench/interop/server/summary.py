@@ -90,10 +90,10 @@ def _by_position(answers: Sequence[Answer]) -> list[PositionCounts]:
     ]
 
 
-def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str, sent: bool) -> int | None:
+def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str) -> int | None:
     """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted where all are alike.
 
-    Near the end of a completion passes may draft fewer, at least one fewer each. `sent`: γ was sent with the requests.
+    Near the end of a completion passes may draft fewer, at least one fewer each.
     Raises UserError where a larger γ is counted than given.
     """
     known = [(one["drafted"], counts) for one in served if (counts := one["drafted"].counts) is not None]
@@ -104,10 +104,7 @@ def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str, sent:
     passes = sum(counts.passes or 0 for _, counts in known) or at_most
     mean = drafted / passes
     if asked is not None and mean > asked + 1e-9:
-        way = (
-            "the server does not take γ from a request; start one for each" if sent else f"and gamma={asked} was given"
-        )
-        raise UserError(f"{name}: drafts {mean:.3g} tokens a pass by its counts, {way}")
+        raise UserError(f"{name}: drafts {mean:.3g} tokens a pass by its counts, and gamma={asked} was given")
     if asked is not None or passes == at_most:
         return asked
     likely = math.ceil(mean - 1e-9)

@@ -19,11 +19,10 @@ MOST_THREADS = 512
 
 @dataclass(frozen=True)
 class Load:
-    """How requests are sent: `batch` at once, each followed by the next; or at `rate` a second. And γ, if asked for."""
+    """How requests are sent: `batch` at once, each followed by the next; or at `rate` a second."""
 
     batch: int = 1
     rate: float | None = None
-    gamma: int | None = None
 
     def block(self, prompts: int) -> int:
         """How many of so many prompts are asked together: several blocks, for an interval over them."""

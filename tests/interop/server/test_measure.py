@@ -9,6 +9,8 @@ import pytest
 
 from specbench.cli import main
 from specbench.records.catalog import Catalog
+from specbench.records.journal import Journal
+from specbench.records.schema import PromptRecord
 from tests.support.openai_server import GAMMA, PASS_S, STEP_S, Standin, one_in, slow, two
 
 SMALL = ["limit=4", "max_new_tokens=40", "warmup=1"]
@@ -203,15 +205,50 @@ def test_a_slip_is_one_line(words: list[str], said: str, tmp_path: Path, capfd: 
     assert said in capfd.readouterr().err
 
 
-def test_gammas_need_an_engine_that_takes_them_with_a_request(
+def test_another_gamma_than_the_server_counts_is_told(
     servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     drafting, plain = servers
-    words = [f"plain={plain.url}", *SMALL, f"results={tmp_path}"]
-    assert main(["server", drafting.url, *words, "gammas=2,3"]) == 2
-    assert "vLLM 0.0.1 takes no γ with a request" in capfd.readouterr().err
-    assert main(["server", drafting.url, *words, "gamma=2"]) == 2
+    assert main(["server", drafting.url, f"plain={plain.url}", *SMALL, f"results={tmp_path}", "gamma=2"]) == 2
     assert "tokens a pass by its counts, and gamma=2 was given" in capfd.readouterr().err
+
+
+def test_turns_read_the_answers_without_a_draft_and_rows_have_categories(
+    servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"turns": ["the dog", "and then"], "category": "dogs"}, {"turns": ["a cat"], "category": "cats"}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = ["task=spec-bench", f"task.path={file}"]
+    found = measured(servers, tmp_path / "results", *task)
+    assert found["sent"] == "chat" and found["prompts"] == 3
+    asked = [one["messages"] for one in servers[0].asked if len(one.get("messages", ())) > 1]
+    (record,) = [Catalog(tmp_path / "results").whole(head.run_id) for head in Catalog(tmp_path / "results").heads]
+    first = record["prompts"][0]
+    assert asked and [one["role"] for one in asked[0]] == ["user", "assistant", "user"]
+    assert asked[0][1]["content"] == first["baseline"].text
+    for by, names in (("category", ("dogs", "cats")), ("turn", ("1", "2"))):
+        capfd.readouterr()
+        assert main(["results", f"--by={by}", f"--results={tmp_path / 'results'}"]) == 0
+        out = capfd.readouterr().out
+        assert all(f"\n{name} " in out for name in names)
+
+
+def test_an_interrupted_measurement_goes_on(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
+    drafting, plain = servers
+    words = ["server", drafting.url, f"plain={plain.url}", *SMALL, f"results={tmp_path}"]
+    finished = Journal.add
+
+    def interrupted(self: Journal, prompt: PromptRecord) -> None:
+        finished(self, prompt)
+        if prompt["index"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "add", interrupted)
+        assert main(words) == 130
+    before = len(drafting.asked)
+    assert main(words) == 0 and len(drafting.asked) - before == 3, "a warm-up, and two of four prompts"
 
 
 def test_every_reader_of_records_knows_a_server(
