@@ -141,8 +141,10 @@ STREAMS = {
     "no end": EVENTS + b'data: {"choices": [{"text": "a"}]}\n\n',
     "a cut line": EVENTS + b'data: {"choices": [{"text": "a"',
     "nothing": EVENTS,
-    "other types": EVENTS + b'data: {"choices": [{"text": 7, "finish_reason": "stop", "token_ids": "x"}], "usage": 1}\n\n',
-    "a negative count": EVENTS + b'data: {"choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": -1}}\n\n',
+    "other types": EVENTS + b'data: {"choices": [{"text": 7, "finish_reason": "stop", "token_ids": "x"}], '
+    b'"usage": 1}\n\n',
+    "a negative count": EVENTS + b'data: {"choices": [{"finish_reason": "stop"}], '
+    b'"usage": {"completion_tokens": -1}}\n\n',
     "accepted of none": EVENTS + b'data: {"choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": 1}, '
     b'"timings": {"draft_n": 0, "draft_n_accepted": 5}}\n\n',
 }  # fmt: skip
