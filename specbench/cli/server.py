@@ -28,7 +28,7 @@ and per token, alpha and tokens per pass by the server's own counts, and whether
 Exit code 0: measured; 1: a test shows that the completions are not the target's. docs/server.md
 
   specbench server http://127.0.0.1:8001/v1 plain=http://127.0.0.1:8000/v1
-  specbench server URL plain=URL target=./WEIGHTS task=mt-bench sampling.temperature=1 batch=1,4,16
+  specbench server URL plain=URL target=NAME sampling.temperature=1 batch=1,4,16
 """
 DOING, DONE = "asking", "asked {} of {} prompts"
 

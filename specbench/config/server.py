@@ -91,7 +91,7 @@ def check_server(config: ServerConfig) -> None:
     """Raise UserError at the first value out of range, before anything is asked or loaded."""
     require_each(config)
     if not config.url:
-        raise UserError("server: name the address: specbench server http://127.0.0.1:8000/v1 [plain=URL]")
+        raise UserError("server: name the address: specbench server URL plain=URL")
     if config.names_target:
         check_model("target", config.target)
     elif config.send == "ids":
