@@ -12,7 +12,8 @@ from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
-from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.records.schema import PromptRecord, Row, RunRecord, emitted_and_passes
+from specbench.records.served import is_served
 
 COUNTED: tuple[Quantity, ...] = ("alpha", "tokens_per_pass")  # of tokens and seeds, not of times
 Floats = NDArray[np.float64]
@@ -76,10 +77,12 @@ def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, F
         "alpha": _ratio([[sum(p["beta"]), len(p["beta"])] for p in prompts], [1, -1]),
         "tokens_per_pass": _ratio([_emitted(p) for p in prompts], [1, -1]),
     }
+    if timed and summary["speedup_measured"] is not None:
+        found["speedup"] = _ratio([times_of(p, ("decode_s",)) for p in prompts], [1, -1, -1, 1])
+    if is_served(record):  # what a pass is made of is not seen, and some servers count nothing
+        return {name: one for name, one in found.items() if one[0] > 0}
     if not timed:
         return found
-    if summary["speedup_measured"] is not None:
-        found["speedup"] = _ratio([times_of(p, ("decode_s",)) for p in prompts], [1, -1, -1, 1])
     if summary["c"]:
         found["c"] = _ratio([columns_of_c(p) for p in prompts], POWERS_OF_C)
     found["v"] = _ratio([columns_of_part(p, "verify_s") for p in prompts], POWERS_OF_V)
@@ -87,8 +90,7 @@ def _quantities(record: RunRecord, timed: bool) -> dict[Quantity, tuple[float, F
 
 
 def _emitted(prompt: PromptRecord) -> list[int]:
-    passes = prompt["speculative"].passes
-    return [sum(one.emitted for one in passes), len(passes)]
+    return list(emitted_and_passes(prompt))
 
 
 def _ratio(columns: Sequence[Sequence[float]], powers: Sequence[int]) -> tuple[float, Floats]:

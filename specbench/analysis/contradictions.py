@@ -13,6 +13,7 @@ from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.costs import rows_of
 from specbench.analysis.summary import times_of
 from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.records.served import is_served
 from specbench.stats import ratio_of_ratios
 
 NEAR = 1e-5  # relative: times are stored in rounded seconds
@@ -20,6 +21,8 @@ NEAR = 1e-5  # relative: times are stored in rounded seconds
 
 def contradictions(record: RunRecord) -> list[str]:
     """What contradicts itself in a record, a line each; empty for a sound record."""
+    if is_served(record):  # its passes are not seen one by one
+        return []
     summary: Row = dict(record["summary"])
     prompts = record["prompts"]
     lines = [line for prompt in prompts for line in _within(prompt)]

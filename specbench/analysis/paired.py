@@ -9,6 +9,7 @@ run is over prompts, and for times over the steps and passes within them (`stats
 `Spread.deviation`. Half the width falls with the root of N.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.summary import Part, times_of, variances_of
-from specbench.records.schema import PromptRecord
+from specbench.records.schema import PromptRecord, emitted_and_passes
 from specbench.stats import (
     LEVEL,
     Interval,
@@ -137,6 +138,9 @@ class Compared(Interval):
         return Compared(one.value, one.low, one.high, detectable(one))
 
 
+UNKNOWN = Compared(math.nan, None, None, None)  # one of the runs, of a server, does not show it
+
+
 @dataclass(frozen=True)
 class Paired:
     """Run A against run B. A ratio above 1 is in favour of A."""
@@ -159,12 +163,14 @@ def compare(pairs: Pairs) -> Paired:
     groups = groups_of([a for a, _ in pairs])
 
     def interval(columns: ArrayLike, statistic: Callable[[Floats], Floats], scale: Scale = "ratio") -> Compared:
+        totals = np.sum(columns, axis=0)
+        if ((totals[1::2] if scale == "difference" else totals) <= 0).any():
+            return UNKNOWN
         return Compared.of(over_rows(columns, statistic, scale=scale, groups=groups))
 
     times = [(*times_of(a, ("decode_s",)), *times_of(b, ("decode_s",))) for a, b in pairs]
     betas = [(sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])) for a, b in pairs]
-    traces = [(a["speculative"], b["speculative"]) for a, b in pairs]
-    tokens = [(len(a.tokens), len(a.passes), len(b.tokens), len(b.passes)) for a, b in traces]
+    tokens = [(*_tokens_and_passes(a), *_tokens_and_passes(b)) for a, b in pairs]
     return Paired(
         len(pairs),
         faster=interval([[*ours[6:], *ours[2:4]] for ours in times], ratio_of_ratios),
@@ -172,3 +178,10 @@ def compare(pairs: Pairs) -> Paired:
         alpha=interval(betas, lambda t: ratio(t[..., :2]) - ratio(t[..., 2:]), "difference"),
         tokens_per_pass=interval(tokens, ratio_of_ratios),
     )
+
+
+def _tokens_and_passes(prompt: PromptRecord) -> tuple[int, int]:
+    """Tokens of a completion with a draft, and its passes; of a server what it counted."""
+    if "served" in prompt:
+        return emitted_and_passes(prompt)
+    return len(prompt["speculative"].tokens), len(prompt["speculative"].passes)

@@ -63,6 +63,7 @@ from specbench.records.numbers import (
 )
 from specbench.records.passes_run import loop_of
 from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
+from specbench.records.served import is_served
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
@@ -348,8 +349,10 @@ def explained(record: RunRecord) -> RunRecord:
 def resummarised(record: RunRecord) -> RunRecord:
     """A record whose summary is recomputed from its raw prompts by this version.
 
-    Left as it is where its kind of draft is of a package that is not installed.
+    Left as it is where its kind of draft is of a package that is not installed, or a server was measured.
     """
+    if is_served(record):
+        return record
     summary, config = record["summary"], record["config"]
     kind = DRAFT_KINDS.get(config["draft"]["kind"])
     if kind is None:
@@ -370,6 +373,8 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 def completed(record: RunRecord) -> RunRecord:
     """A record whose summary has what its prompts tell of loops, slow passes and first tokens, also if it is older."""
+    if is_served(record):
+        return record
     summary, prompts = record["summary"], record["prompts"]
     timed = summary["speedup_measured"] is not None
     if "looping" not in summary:

@@ -29,6 +29,7 @@ from specbench.formatting import duration, size
 from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
+from specbench.records.served import SERVED
 from specbench.tasks import Task
 from specbench.train.checkpoints import last_whole, step_of
 from specbench.train.networks import trained_parameters
@@ -206,7 +207,7 @@ def _models(configs: Sequence[RunConfig]) -> dict[str, int | None]:
 
 
 def _records(results: str) -> list[Row]:
-    return [row for row in Catalog(results).rows() if not row.get("simulated")]
+    return [row for row in Catalog(results).rows() if not row.get("simulated") and not row.get(SERVED)]
 
 
 def machine_of(config: RunConfig) -> str:

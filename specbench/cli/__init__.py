@@ -56,6 +56,10 @@ GROUPS = {
         "report": ("specbench.cli.drawing:report", "all tables and figures as one HTML page"),
     },
     "other engines": {
+        "server": (
+            "specbench.cli.server:main",
+            "measure any OpenAI-compatible server with a draft against one without: speedup, times, alpha, verdict",
+        ),
         "read": (
             "specbench.cli.read:main",
             "explain the acceptance numbers that engines print, and estimate α from them",

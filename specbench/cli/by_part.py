@@ -6,9 +6,11 @@ from itertools import groupby
 from specbench.analysis.acceptance.phases import ANSWER, phases_of
 from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import print_rows
+from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.records.catalog import Catalog, digest
 from specbench.records.schema import Row
+from specbench.records.served import SERVED, is_served
 from specbench.report.console import plain_table, wide_console
 from specbench.stats import FEW_PROMPTS, Interval
 
@@ -24,6 +26,10 @@ def by_stratum(catalog: Catalog, by: By, run: str | None, form: str) -> None:
     rows: list[Row] = []
     for run_id in run_ids:
         record = catalog.whole(run_id)
+        if is_served(record) and by in ("position", "phase"):
+            if run is not None:
+                raise UserError(f"--by {by}: {run_id} is of a server, whose passes are not seen; --by category or turn")
+            continue
         summary: Row = {"run_id": run_id, **record["summary"]}
         untimed = _untimed(summary)
         found = strata(record["prompts"], by, untimed is None, phases_of(record) if by == "phase" else None)
@@ -38,6 +44,8 @@ def _untimed(summary: Row) -> str | None:
     """Why a run's strata have no speedups; None if they have."""
     if summary.get("disturbed"):
         return f"the machine was contended ({summary.get('disturbed_by')}); run it again with force=true"
+    if summary.get(SERVED) and summary.get("lossless") and summary.get("speedup_measured") is None:
+        return "there was no server without a draft (plain=URL)"
     if summary.get("speedup_measured") is None:
         return "the run has no speedup, since its completions fail the losslessness check"
     return None

@@ -1,23 +1,26 @@
 """Runs against each other: `specbench compare RUN RUN`, and `specbench results --group-by`."""
 
-from typing import TYPE_CHECKING, Literal
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 from specbench.analysis.paired import Compared, Paired
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.cli.regression import add_regression, check_regression, require_regression
 from specbench.errors import UserError
-from specbench.formatting import span
+from specbench.formatting import NONE, span
 from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.schema import RunRecord
+from specbench.records.served import is_served
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
     pass
 
+NO_INTERVAL = "one prompt tells nothing"
 Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
 # The quantities compared: attribute, title, value of no difference, unit, remark.
@@ -54,14 +57,17 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
     paired = compare(pairs)
     others = differing(first, second)
-    runs = [(_ran(one), "; ".join(disturbance(one["prompts"], one["summary"]).signs)) for one in (first, second)]
+    runs = [
+        (_ran(one), "" if is_served(one) else "; ".join(disturbance(one["prompts"], one["summary"]).signs))
+        for one in (first, second)
+    ]
     rows = []
     for key, _, none, *_ in LINES:
         one: Compared = getattr(paired, key)
         of_pair = {"a": ids[0], "b": ids[1], "prompts": paired.prompts}
         rows.append({"measure": key, **to_json(one), "higher": verdict(one.low, one.high, none), **of_pair})
-    shares = slow(first["prompts"]), slow(second["prompts"])
-    uneven = differ(*shares)
+    seen = not (is_served(first) or is_served(second))  # of a server no step and no pass is
+    uneven = differ(slow(first["prompts"]), slow(second["prompts"])) if seen else []
     document = {"a": ids[0], "b": ids[1], "differ_in": others, "uneven": uneven, **to_json(paired)}
     print_rows(arguments.format, rows, lambda: _draw(ids, runs, paired, others, uneven), document=document)
     return 0
@@ -81,7 +87,7 @@ def differing(a: RunRecord, b: RunRecord) -> Differing:
 def verdict(low: float | None, high: float | None, none: float) -> str:
     """The run that the interval favours, or why neither."""
     if low is None or high is None:
-        return "one prompt tells nothing"
+        return NO_INTERVAL
     if low > none:
         return "A"
     return "B" if high < none else "no difference shown"
@@ -97,6 +103,9 @@ def _least(detectable: float | None, none: float) -> str:
 def _ran(record: RunRecord) -> str:
     """Engine, dtype and device of a run, as they were and not as they were asked for."""
     summary = record["summary"]
+    if is_served(record):
+        verdict: Any = dict(summary)["verdict"]
+        return f"server {summary['engine']}, {verdict}"
     asked = record["config"].get("engine")
     engine = f"engine {summary['engine']}" + (" (auto)" if asked == "auto" else "")
     return f"{engine}, {summary['dtype']} on {summary['device']}"
@@ -118,6 +127,9 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: D
     table = plain_table(("", "value", "95%", "higher", "could show", ""), left=("", "higher"))
     for key, title, none, unit, remark in LINES:
         one: Compared = getattr(paired, key)
+        if math.isnan(one.value):
+            table.add_row(title, NONE, NONE, NONE, NONE, "not known of a server that does not show it")
+            continue
         form, between = ("+.3f", " to ") if none == 0 else (".3f", "–")
         interval, value = span(one.low, one.high, form, between), f"{one.value:{form}}{unit}"
         higher, least = verdict(one.low, one.high, none), _least(one.detectable, none)

@@ -22,8 +22,8 @@ def tables(argv: list[str]) -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help="runs (yours, whatever they are of), table1 ... table5, beyond, gap, levers, trees, strata (default all; "
-        "runs alone in a folder with runs of yours only)",
+        help="runs (yours, whatever they are of), servers (of other engines), table1 ... table5, beyond, gap, levers, "
+        "trees, strata (default all; runs and servers alone in a folder with records of yours only)",
     )
     parser.add_argument(
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
@@ -56,7 +56,7 @@ def tables(argv: list[str]) -> int:
         with counted(len(arguments.names or usual(records)), "tables") as step:
             most = None if arguments.all or "json" in forms else MOST_OTHERS
             shown = build(arguments.names, records, step, most)
-        if not arguments.names and [table.name for table in shown] == ["runs"]:
+        if not arguments.names and {table.name for table in shown} <= {"runs", "servers"}:
             to_stderr(f"the paper's tables with these runs in them: specbench tables {' '.join(TABLES)}")
     if forms == ["json"] and folder is None:  # one document, however many tables
         print_rows("json", (), print, document=[document(table) for table in shown])

@@ -22,6 +22,7 @@ from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
 from specbench.records.schema import DECODING_MODES, Row, RunRecord
+from specbench.records.served import is_served
 from specbench.report.console import plain_table, wide_console
 from specbench.report.context_tables import beyond_run
 from specbench.stats import Interval
@@ -68,6 +69,11 @@ def main(argv: list[str]) -> int:
 
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
+    if is_served(record):
+        if arguments.for_speedup is not None or picture is not None:
+            raise UserError(f"{record['run_id']}: is of a server, whose c and v are not seen: leave the option out")
+        explain_served(record, arguments.format)
+        return 0
     if record["summary"]["speedup_measured"] is None:
         raise UserError(f"{record['run_id']}: its completions are not the target's, so it has no speedup to explain")
     if (record["summary"].get("batch") or 1) > 1:
@@ -97,6 +103,23 @@ def main(argv: list[str]) -> int:
 
         draw_picture(picture, partial(draw, record, found), arguments.format)
     return 0
+
+
+def explain_served(record: RunRecord, form: str) -> None:
+    """Print why a server is as fast as it is, as far as counts and times tell: tokens per pass, cost of a pass."""
+    from specbench.report.served_text import answer, headline, losses
+
+    summary: Any = record["summary"]
+    found = losses(summary)
+
+    def draw() -> None:
+        console = wide_console()
+        console.print(answer(summary), markup=True)
+        console.print(headline(summary), markup=True)
+        for line in found:
+            console.print(f"· {line['line']}")
+
+    print_rows(form, [{"run_id": record["run_id"], **row} for row in found], draw)
 
 
 def _draw(

@@ -10,6 +10,7 @@ from specbench.files import write_atomically
 from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
 from specbench.records.profile_document import Profile
+from specbench.records.served import SERVED
 
 FORMS = ("vllm", "llama.cpp", "sglang", "tensorrt-llm", "speculation-profile", "inferencex")  # of forced acceptance
 PROFILE = (
@@ -43,6 +44,7 @@ def export(arguments: Namespace) -> None:
     if not arguments.runs:
         form = f"--as {arguments.kind}"
         raise UserError(f"{form}: name the runs it is made of: specbench results RUN {form}")
+    _require_passes(arguments)
     made: object
     if arguments.kind == "profile":
         made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
@@ -55,6 +57,14 @@ def export(arguments: Namespace) -> None:
         print(text)
     else:
         print(write_atomically(Path(arguments.output), text + "\n", "--output FILE"))
+
+
+def _require_passes(arguments: Namespace) -> None:
+    """Raises UserError for a record of a server, whose passes are not seen."""
+    heads = Catalog(arguments.results).heads
+    for name in arguments.runs:
+        if any(head.summary.get(SERVED) for head in heads if name in head.run_id):
+            raise UserError(f"{name}: is of a server, whose passes are not seen; --as is made of runs")
 
 
 def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object]:

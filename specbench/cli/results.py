@@ -17,11 +17,12 @@ from specbench.records.json_schema import json_schema
 from specbench.records.looping import many_loop, remarks_on_loops
 from specbench.records.marks import remarks_on_proof
 from specbench.records.profile_document import Profile
-from specbench.records.schema import Row, RunRecord
+from specbench.records.schema import Row, RunRecord, ServedRecord
+from specbench.records.served import SERVED
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen
 from specbench.report.machine_text import machine_lines
-from specbench.report.views import LISTED, LOOPS, TELLING
+from specbench.report.views import LISTED, LOOPS, SERVED_LISTED, TELLING
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--schema", nargs="?", const="run", metavar="KIND",
-        help=f"print the JSON Schema of a record: run (default), profile, {', '.join(DOCUMENTS)}",
+        help=f"print the JSON Schema of a record: run (default), server, profile, {', '.join(DOCUMENTS)}",
     )  # fmt: skip
     parser.add_argument(
         "--group-by", metavar="KEY", help="compare runs that differ only in KEY (draft, gamma, ...) with the fastest"
@@ -89,7 +90,11 @@ def main(argv: list[str]) -> int:
     if arguments.schema is not None:
         from specbench.report.table import selected
 
-        kind = selected([arguments.schema], {"run": RunRecord, "profile": Profile} | DOCUMENTS, "kind of record")[0]
+        kind = selected(
+            [arguments.schema],
+            {"run": RunRecord, "server": ServedRecord, "profile": Profile} | DOCUMENTS,
+            "kind of record",
+        )[0]
         print(as_json(json_schema(kind)))
         return 0
     if arguments.forget:
@@ -187,7 +192,8 @@ def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
     telling = [one for one in TELLING if len({str(row.get(one.name)) for row in done}) > 1]
-    shown = [*LISTED, *(LOOPS if any(map(many_loop, done)) else ()), *telling]
+    served = SERVED_LISTED if any(row.get(SERVED) for row in done) else ()
+    shown = [*LISTED, *(LOOPS if any(map(many_loop, done)) else ()), *served, *telling]
     if not any("memory_ratio" in row for row in done):  # older records
         shown = [one for one in shown if one.name != "memory_ratio"]
     numbers = [[one_line(one.text(row)) for one in shown] for row in done]

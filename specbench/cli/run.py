@@ -29,6 +29,7 @@ from specbench.formatting import duration, size
 from specbench.nouns import with_noun
 from specbench.records import store
 from specbench.records.schema import Row
+from specbench.records.served import SERVED
 from specbench.records.store import Result
 from specbench.report.console import plain_table, wide_console
 from specbench.report.paper import times_of
@@ -91,7 +92,7 @@ def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
     from specbench.records.catalog import Catalog  # torch is imported only from here on
 
     catalog = Catalog(results)
-    rows = [row for row in catalog.rows() if not row.get("simulated")]
+    rows = [row for row in catalog.rows() if not row.get("simulated") and not row.get(SERVED)]
     done = {row["run_id"] for row in Catalog(results, kept=False).rows()}  # kept copies are not taken up again
     return [_planned(job, shared, rows, done) for job in jobs]
 

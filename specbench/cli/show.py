@@ -5,6 +5,7 @@ from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.numbers import Summary
 from specbench.records.schema import RunRecord
+from specbench.records.served import is_served
 
 # Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
@@ -30,6 +31,10 @@ def main(argv: list[str]) -> int:
 
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
+    if is_served(record):
+        raise UserError(
+            f"{record['run_id']}: is of a server, whose passes are not seen; 'specbench results RUN' shows it"
+        )
     prompts = len(record["prompts"])
     if arguments.prompt is not None and not 1 <= arguments.prompt <= prompts:
         raise UserError(f"--prompt {arguments.prompt}: this run has prompts 1 to {prompts}")

@@ -25,7 +25,7 @@ EXPECTED = [
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "proof_tokens", "proof_power", "disturbed", "created", "batch",
     "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls", "processing", "context",
-    "passes_run", "runs",
+    "passes_run", "runs", "served",
 ]  # fmt: skip
 
 
@@ -36,10 +36,10 @@ class Records:
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
     batches only in `batches`, drafts that learn between prompts only in `learning`, and runs with processed logits
     (penalties and the like) or with a `context` only in `processed`, so that no table mixes them with chains of single
-    prompts. All are empty without records. The column `config` is a digest of every key of the run, `setting` of all
-    but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because its proof has too little
-    power), `falls` that the draft's acceptance falls with the position, so that alpha, that of a proposal's first
-    token, predicts no speed.
+    prompts. Other engines' servers are only in `served`. All are empty without records. The column `config` is a digest
+    of every key of the run, `setting` of all but gamma; `unproved` says that nothing proves a record's completions
+    (`too_small`: because its proof has too little power), `falls` that the draft's acceptance falls with the position,
+    so that alpha, that of a proposal's first token, predicts no speed.
 
     Of the records of one config on one machine that of the most processes (`runs`) stands for all, and of these the
     newest. Left out are also records of fewer than `fewest_prompts` prompts (`left_out`), and of disturbed runs
@@ -54,6 +54,9 @@ class Records:
         disturbed = self._all["disturbed"].astype(bool)
         self.disturbed = list(self._all[disturbed]["run_id"])
         newest = _newest(self._all[~disturbed])
+        served = newest["served"].astype(bool)
+        self.served = newest[served].reset_index(drop=True)
+        newest = newest[~served]
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
@@ -165,7 +168,7 @@ def _where(frame: pd.DataFrame) -> list[str]:
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """`frame` with all columns that tables read, filled if records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
-    for column in ("simulated", "lossy", "disturbed", "falls"):
+    for column in ("simulated", "lossy", "disturbed", "falls", "served"):
         frame[column] = pd.Series([value is True for value in frame[column]], index=frame.index, dtype=bool)
     frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules

@@ -70,7 +70,7 @@ def keep(
     files = []
     for run_id in records.disturbed:
         say(f"{run_id}: not kept, the machine was shared or held back while it was timed")
-    for run_id in sorted(records.all_runs["run_id"]):
+    for run_id in sorted([*records.all_runs["run_id"], *records.served["run_id"]]):
         record = records.whole(run_id)
         if local := _local_paths(record["config"]):
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
@@ -98,7 +98,11 @@ def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -
     The folders beside `kept/` are committed with it. A record without a copy in there is drawn into `local/` instead.
     """
     committed = kept_folder(records.results).is_dir() and folder.resolve().parent == records.results.resolve()
-    used = {*records.all_runs["run_id"], *records.disturbed}  # a drawing names disturbed records under it
+    used = {
+        *records.all_runs["run_id"],
+        *records.served["run_id"],
+        *records.disturbed,
+    }  # a drawing names disturbed records under it
     new = [run_id for run_id in records.catalog.unkept if run_id in used]
     if not committed or not new:
         return folder

@@ -23,6 +23,7 @@ from specbench.records.store import config_digest, require_created
 Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 PER_UNIT = 100  # contributions of prompts are whole numbers of hundredths
+SERVER = "server"  # the device of a measured server, which may count nothing
 HISTORY = "history"  # the folder in that of the results
 Estimate = tuple[float, float | None, float | None]
 
@@ -87,7 +88,9 @@ def require_measurement(row: Measurement) -> None:
     require_created(row["created"])
     if row.get("runs", 1) < 1 or row.get("between", 0.0) < 0:
         raise Unreadable("it is of no process, or its processes have a negative deviation")
-    if "alpha" not in row["quantities"] or not row["by_prompt"].keys() <= row["quantities"].keys():
+    if ("alpha" not in row["quantities"] and row["device"] != SERVER) or not row["by_prompt"].keys() <= row[
+        "quantities"
+    ].keys():
         raise Unreadable("it has no alpha, or prompts of a quantity that it lacks")
     for name, estimate in row["quantities"].items():
         if any(one is not None and one < 0 for one in estimate):

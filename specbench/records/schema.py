@@ -21,6 +21,7 @@ from specbench.records.prompt_sums import (
     TreeForecast,
     UsedRecord,
 )
+from specbench.records.served import ServedPrompt, ServedSummary
 from specbench.records.signs import SignsRecord
 from specbench.records.steps import Explanation
 
@@ -94,6 +95,21 @@ class PromptRecord(TypedDict):
     ]
     states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent where nothing is known"]]
     used: NotRequired[Annotated[dict[str, UsedRecord], "by decoding: baseline, speculative"]]
+    served: NotRequired[Annotated[ServedPrompt, "of servers: what the two requests showed"]]
+
+
+def emitted_and_passes(prompt: PromptRecord) -> tuple[int, int]:
+    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros where they are not known.
+
+    Of a server they are what it counted, if it counted the prompt by itself.
+    """
+    if (served := prompt.get("served")) is not None:
+        counts = served["drafted"].counts
+        if counts is None or not counts.passes or counts.prompts > 1:
+            return 0, 0
+        return counts.accepted + counts.passes, counts.passes
+    passes = prompt["speculative"].passes
+    return sum(one.emitted for one in passes), len(passes)
 
 
 class Process(TypedDict):
@@ -123,6 +139,21 @@ class RunRecord(TypedDict):
         Annotated[int, "of a kept record: the place of the prompt that has all its draft tokens and their strings"]
     ]
     explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup; a kept record lacks it"]]
+    complete: NotRequired[Literal[True]]
+
+
+class ServedRecord(TypedDict):
+    """The record of two servers of one target, measured from outside: with a draft and without."""
+
+    schema_version: Literal[2]
+    run_id: str
+    summary: ServedSummary
+    config: Config
+    gamma: DraftingPlan
+    environment: Environment
+    processes: list[Process]
+    pieces: dict[str, str]
+    prompts: list[PromptRecord]
     complete: NotRequired[Literal[True]]
 
 

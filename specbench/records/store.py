@@ -21,7 +21,8 @@ from specbench.files import json_digest, json_text, write_atomically
 from specbench.recorded import from_json
 from specbench.records.kept_form import restored
 from specbench.records.numbers import Summary
-from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord
+from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord, ServedRecord
+from specbench.records.served import SERVED, ServedSummary, is_served
 
 
 def of_this_version(record: Row) -> Row:
@@ -77,6 +78,14 @@ class _Head(TypedDict):
 
     run_id: str
     summary: Summary
+    config: FrozenConfig
+
+
+class _ServedHead(TypedDict):
+    """The first line of a measurement of servers."""
+
+    run_id: str
+    summary: ServedSummary
     config: FrozenConfig
 
 
@@ -149,7 +158,7 @@ def head_line(record: Mapping[str, object]) -> str:
     return json_text(head)[:-1]
 
 
-def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
+def write(results: str | Path, record: RunRecord | ServedRecord | FailedRecord) -> Path:
     """Write `record` atomically."""
     file = record_file(results, record["run_id"])
     body = {key: value for key, value in record.items() if key not in HEAD} | {"complete": True}
@@ -165,7 +174,7 @@ def read(file: Path) -> RunRecord:
     if FAILED in record["summary"]:  # it says why, and has no prompts
         return cast(RunRecord, record)
     record = restored(record, file)
-    border.check(record, RunRecord)
+    border.check(record, ServedRecord if is_served(record) else RunRecord)
     border.check(record["config"], FrozenConfig)
     return cast(RunRecord, from_json(RunRecord, record))
 
@@ -190,7 +199,8 @@ def _require_head(head: Row) -> None:
         raise Unreadable(f"run_id {border.shown(head.get('run_id'))} is not the name of a file")
     summary: Any = head.get("summary")
     failed = isinstance(summary, dict) and FAILED in summary
-    border.check(head, _FailedHead if failed else _Head)
+    served = isinstance(summary, dict) and summary.get(SERVED) is True
+    border.check(head, _FailedHead if failed else _ServedHead if served else _Head)
     if "created" in summary:
         require_created(summary["created"])
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from specbench.escaping import printable
 
@@ -185,6 +185,7 @@ class Screen:
         """The table of a finished run."""
         from rich.table import Table
 
+        from specbench.records.served import is_served
         from specbench.report.findings import lines
         from specbench.report.remarks import remarks
         from specbench.report.summary_text import headline, largest_loss
@@ -193,6 +194,9 @@ class Screen:
         console = terminal()
         if not console.is_terminal:
             console.width = 120
+        if is_served(result.record):
+            self._show_served(console, result)
+            return
         summary = result.record["summary"]
         console.print(headline(summary, result.record["environment"]["threads"]), markup=True)
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -207,4 +211,19 @@ class Screen:
         if (loss := largest_loss(result.record)) is not None:
             console.print(loss)
         state = "already there; force=true runs it again" if result.reused else "written"
+        console.print(f"record: {result.file} ({state})")
+
+    def _show_served(self, console: "Console", result: "Result") -> None:
+        """The numbers of a measured server."""
+        from specbench.report.served_text import answer, headline, rows
+
+        summary: Any = result.record["summary"]
+        console.print(answer(summary), markup=True)
+        console.print(headline(summary), markup=True)
+        table = plain_table(("", "", ""), left=("",))
+        table.show_header = False
+        for row in rows(summary):
+            table.add_row(*row)
+        console.print(table)
+        state = "already there; force=true measures it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")

@@ -24,7 +24,7 @@ from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
 from specbench.report.table import Table
-from specbench.report.tables import TABLES
+from specbench.report.tables import OF_SERVERS, TABLES
 from specbench.report.tables import build as build_tables
 
 OF_PAPER = re.compile("(table|figure)[0-9]")  # names of the paper's tables and figures
@@ -35,7 +35,8 @@ STEPS = len(TABLES) + 2 * len(FIGURES)  # a figure is drawn, then written
 
 def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
     """The page as HTML; `step` is called before each of the STEPS."""
-    tables, figures = build_tables(tuple(TABLES), records, step), build_figures((), records, step)
+    named = [*TABLES, *(OF_SERVERS if len(records.served) else ())]
+    tables, figures = build_tables(named, records, step), build_figures((), records, step)
     scored = cells(records)
     parts = {
         "tables": [_table(table) for table in tables if OF_PAPER.match(table.name)],

@@ -17,6 +17,7 @@ from specbench.formatting import NONE, Column, interval, interval_of, number, sh
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Summary
 from specbench.records.schema import Row
+from specbench.records.served import SERVED
 
 EVERY = COLUMNS | MORE
 DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
@@ -90,9 +91,10 @@ def _tested(row: Row) -> str:
 
 def _speed(row: Row) -> str:
     said = number(row.get("speedup_measured"))
+    unverified = " not verified" if row.get(SERVED) and not row.get("verified") and said != NONE else ""
     if said == NONE or row.get("speedup_low") is None:
-        return said
-    return f"{said} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
+        return said + unverified
+    return f"{said} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f}){unverified}"
 
 
 def _rule(row: Row) -> str:
@@ -120,6 +122,7 @@ LISTED = view(
     _as("disturbed", format=lambda row: "contended" if row.get("disturbed") else ""),
 )  # fmt: skip
 LOOPS = view("loops", "looping", _in_list("speedup_without_loops", "without loops"))  # where completions of a run loop
+SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # where servers are among the runs
 TELLING = view(  # where rows differ in them
     "telling", "device", "dtype", Column("engine", "engine", format=""), "numerics", "processing", "context"
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specbench.analysis.acceptance.phases import ANSWER, Phases
 from specbench.analysis.costs import rows_of, seconds_of
 from specbench.analysis.distinct import groups_of
-from specbench.records.schema import PromptRecord
+from specbench.records.schema import PromptRecord, emitted_and_passes
 from specbench.stats import Interval, Scale, over_rows, ratio, ratio_of_ratios
 
 By = Literal["category", "length", "position", "turn", "phase"]
@@ -74,8 +74,8 @@ def strata(
             continue
         alone, ours = prompt["baseline"], prompt["speculative"]
         added = Added(
-            sum(prompt["beta"]), len(prompt["beta"]), sum(one.emitted for one in ours.passes),
-            len(ours.passes), alone.decode_s, len(alone.tokens), ours.decode_s, len(ours.tokens),
+            sum(prompt["beta"]), len(prompt["beta"]), *emitted_and_passes(prompt),
+            alone.decode_s, len(alone.tokens), ours.decode_s, len(ours.tokens),
         )  # fmt: skip
         if by == "category":
             rows[0, prompt.get("category", NO_CATEGORY)].append((group, added))
@@ -84,7 +84,8 @@ def strata(
         else:
             first, last = range_of(prompt["prompt_tokens"], SHORTEST[by])
             rows[first, f"{first}-{last}"].append((group, added))
-    return [_stratum(name, rows[order, name], with_speed) for order, name in sorted(rows)]
+    is_served = any("served" in prompt for prompt in prompts)
+    return [_stratum(name, rows[order, name], with_speed, is_served) for order, name in sorted(rows)]
 
 
 def range_of(number: int, shortest: int) -> Range:
@@ -127,7 +128,7 @@ def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callab
     return found
 
 
-def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool) -> Stratum:
+def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool, is_served: bool) -> Stratum:
     columns_NK = np.array([added for _, added in rows], float)
     _, groups = np.unique([group for group, _ in rows], return_inverse=True)
     totals = Added(*columns_NK.sum(0))
@@ -135,7 +136,8 @@ def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool) -> 
     return Stratum(
         name,
         len(columns_NK),
-        round(totals.tokens),
+        # Of a server a beta is a verified draft token, and there are none where it counts nothing.
+        round(totals.alone_tokens if is_served else totals.tokens),
         _interval(columns_NK, groups, lambda t: ratio(t[..., :2]), "probability"),
         _interval(columns_NK, groups, lambda t: ratio(t[..., 2:4])),
         _interval(columns_NK, groups, lambda t: ratio_of_ratios(t[..., 4:])) if timed else None,

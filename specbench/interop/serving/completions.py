@@ -5,13 +5,14 @@ all, however slowly the server sends: `urllib` bounds each read alone, so an ans
 is what is left (`_Bounded`).
 """
 
+import contextlib
 import http.client
 import io
 import json
 import socket
 import time
 import urllib.request
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPMessage
 from pathlib import Path
@@ -138,14 +139,19 @@ def _origin(address: str) -> tuple[str, str | None, int | None]:
 
 @dataclass(frozen=True)
 class Counts:
-    """A server's counts since it started: passes, drafted tokens, accepted tokens."""
+    """A server's counts since it started: passes, drafted tokens, accepted tokens, and these by position if known."""
 
     passes: int
     drafted: int
     accepted: int
+    at_position: tuple[int, ...] = ()
 
     def since(self, before: "Counts") -> "Counts":
-        return Counts(self.passes - before.passes, self.drafted - before.drafted, self.accepted - before.accepted)
+        earlier = (*before.at_position, *[0] * (len(self.at_position) - len(before.at_position)))
+        return Counts(
+            self.passes - before.passes, self.drafted - before.drafted, self.accepted - before.accepted,
+            tuple(now - then for now, then in zip(self.at_position, earlier, strict=False)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ class Completions:
         began = self.now()
         content = self._request(f"{self.url}/completions", asked)
         seconds = self.now() - began
-        answer = self._json(content)
+        answer = self.parsed(content)
         try:
             text = answer["choices"][0]["text"]
         except (KeyError, IndexError, TypeError):
@@ -234,14 +240,23 @@ class Completions:
             return None
         for prefix in PREFIXES:
             try:
-                found = samples(document, prefix).by_name
+                page_of = samples(document, prefix)
             except UserError as error:
                 raise UserError(f"{self.name}: {error}") from error
+            found, places = page_of.by_name, page_of.by_position
             if all(FAMILY + name in found for name in NAMES.values()):
-                return Counts(*(round(found[FAMILY + name]) for name in NAMES.values()))
+                passes, drafted, accepted = (round(found[FAMILY + name]) for name in NAMES.values())
+                return Counts(passes, drafted, accepted, tuple(round(places[place]) for place in sorted(places)))
         return None
 
     def _request(self, address: str, body: object = None) -> bytes:
+        with self.answered(address, body) as answer:
+            content: bytes = answer.read()
+            return content
+
+    @contextlib.contextmanager
+    def answered(self, address: str, body: object = None) -> Iterator[Any]:
+        """The answer to a request, to be read within the context. Raises UserError or MachineError, there too."""
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -252,8 +267,7 @@ class Completions:
             with OPENER.open(request, timeout=self._timeout) as answer:
                 if (answer.length or 0) > LARGEST:
                     raise UserError(f"{self.name}: an answer of {answer.length} bytes; is it the API?")
-                content: bytes = answer.read()
-                return content
+                yield answer
         except urllib.error.HTTPError as error:
             kind = UserError if error.code < 500 else MachineError
             raise kind(f"{self.name}: the server answers HTTP {error.code}: {_reason(error)}") from error
@@ -273,7 +287,8 @@ class Completions:
             # What http.client and urllib make of lengths, chunks and addresses that are none.
             raise UserError(f"{self.name}: the answer is no HTTP ({first_line(error)}); is it the API?") from error
 
-    def _json(self, content: bytes) -> dict[str, Any]:
+    def parsed(self, content: bytes) -> dict[str, Any]:
+        """A JSON object. Raises UserError for anything else."""
         try:
             found: dict[str, Any] = border.parse(content, dict[str, Any])
         except Unreadable as error:

@@ -13,6 +13,7 @@ from specbench.report.tables.beyond import beyond, trees
 from specbench.report.tables.gap import gap, levers
 from specbench.report.tables.lenience import table5
 from specbench.report.tables.runs import runs
+from specbench.report.tables.servers import servers
 from specbench.report.tables.shorter import MOST_OTHERS
 from specbench.report.tables.speedups import table1, table2, table4
 
@@ -22,6 +23,7 @@ _ALL: tuple[Callable[[Records], Table], ...] = (
 TABLES = {make.__name__: make for make in _ALL}
 LONG = (table2, table3, table4, table5, beyond, levers, trees)  # whose pages show a part of their rows
 OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the paper's
+OF_SERVERS = {servers.__name__: servers}  # of other engines
 
 
 def build(
@@ -33,7 +35,7 @@ def build(
 
     Each names the records that it leaves out because the machine was contended.
     """
-    makers = TABLES | OF_RUNS | {make.__name__: partial(make, most=most) for make in LONG}
+    makers = TABLES | OF_RUNS | OF_SERVERS | {make.__name__: partial(make, most=most) for make in LONG}
     made: list[Table] = make_each(names or usual(records), makers, "table", records, step)
     return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]
 
@@ -44,6 +46,7 @@ def usual(records: Records) -> list[str]:
     That of runs if this machine has any, and the paper's if there are kept copies, which fill them: own runs alone
     fill few of their rows.
     """
-    mine = list(OF_RUNS) if records.catalog.own else []
+    served = list(OF_SERVERS) if len(records.served) else []
+    mine = [*(OF_RUNS if set(records.catalog.own) - set(records.served["run_id"]) else ()), *served]
     copied = any(head.run_id not in records.catalog.own for head in records.catalog.heads)
     return [*mine, *(TABLES if copied or not mine else ())]

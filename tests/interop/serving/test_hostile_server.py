@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from specbench.errors import MachineError, UserError
+from specbench.interop.server.client import Asked, Client
 from specbench.interop.serving import completions
 from specbench.interop.serving.completions import Completions
 from specbench.sampling import Sampling
@@ -118,6 +119,42 @@ def test_each_answer_ends_in_time_and_in_one_line(name: str, monkeypatch: pytest
         with pytest.raises((UserError, MachineError), match=f"^url={address}: ") as caught:
             client.complete((5,), 1, Sampling(), 0)
         assert time.monotonic() - began < 2 * PATIENCE
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_measured_server_that_is_hostile_gives_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "LARGEST", 2**20)
+    with served(HOSTILE[name]) as address:
+        began = time.monotonic()
+        with pytest.raises((UserError, MachineError), match=f"^url={address}: ") as caught:
+            Client(address, "m", timeout=PATIENCE).ask(Asked(text="a"), 1, Sampling(), 0)
+        assert time.monotonic() - began < 2 * PATIENCE
+        assert "\n" not in str(caught.value)
+
+
+EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
+STREAMS = {
+    "no JSON": EVENTS + b"data: {\n\n",
+    "an endless line": EVENTS + b"data: " + b"x" * 2**21,
+    "an error": EVENTS + b'data: {"error": {"message": "out of memory"}}\n\n',
+    "no end": EVENTS + b'data: {"choices": [{"text": "a"}]}\n\n',
+    "a cut line": EVENTS + b'data: {"choices": [{"text": "a"',
+    "nothing": EVENTS,
+    "other types": EVENTS + b'data: {"choices": [{"text": 7, "finish_reason": "stop", "token_ids": "x"}], '
+    b'"usage": 1}\n\n',
+    "a negative count": EVENTS + b'data: {"choices": [{"finish_reason": "stop"}], '
+    b'"usage": {"completion_tokens": -1}}\n\n',
+    "accepted of none": EVENTS + b'data: {"choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": 1}, '
+    b'"timings": {"draft_n": 0, "draft_n_accepted": 5}}\n\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_each_stream_ends_in_one_line(name: str) -> None:
+    with served(whole(STREAMS[name])) as address:
+        with pytest.raises((UserError, MachineError), match=f"^url={address}: ") as caught:
+            Client(address, "m", timeout=PATIENCE).ask(Asked(text="a"), 1, Sampling(), 0)
         assert "\n" not in str(caught.value)
 
 

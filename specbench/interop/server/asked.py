@@ -1,0 +1,67 @@
+"""The prompts of a task as requests: token ids where the target's tokenizer is at hand, text, or messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specbench.config.schema import RunConfig
+from specbench.config.server import ServerConfig
+from specbench.experiment.prompts import encode, transcript_of
+from specbench.interop.server.client import Asked
+from specbench.loading.model_loader import Say
+from specbench.tasks import Example, Task, require_prompt
+from specbench.tasks.rows import interleaved
+from specbench.text.tokenizer import load_tokenizer
+from specbench.text.vocabulary import Vocabulary
+
+FIRST_WORDS = 4  # of a row that is all text to continue: an empty prompt is none to a server
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Examples, and how they are sent.
+
+    Attributes:
+        sent: ids, text or chat.
+        vocabulary: the target's, where it is named.
+        run: the config whose prompts these are, where token ids are sent.
+    """
+
+    examples: list[Example]
+    sent: str
+    vocabulary: Vocabulary | None
+    run: RunConfig
+
+    def asked(self, example: Example, answers: Sequence[str]) -> Asked:
+        """The request of an example; `answers` are to the turns before it. Raises UserError if it is no prompt."""
+        task = self.run.task
+        require_prompt(task, example)
+        if self.sent == "ids":
+            assert self.vocabulary is not None
+            return Asked(ids=encode(self.run, self.vocabulary, example, answers).prefix)
+        if self.sent == "chat":
+            messages = example.messages
+            if example.turns:
+                messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
+            return Asked(messages=messages or [{"role": "user", "content": example.prompt}])
+        text = transcript_of(example, answers) if example.turns else example.prompt
+        return Asked(text=text + task.suffix)
+
+    def shown(self, example: Example, answers: Sequence[str]) -> str:
+        """The prompt as records have it, the same as that of a run."""
+        return transcript_of(example, answers) if len(example.turns) > 1 else example.prompt
+
+
+def prompts_of(config: ServerConfig, say: Say) -> Prompts:
+    """The prompts of the task, as `send` says. Raises UserError if a row is no prompt, or ids have no tokenizer."""
+    task = config.task
+    if task.source_field is None and task.prompt_words is None:
+        task = replace(task, prompt_words=FIRST_WORDS)
+    run = RunConfig(target=config.target, task=task, max_new_tokens=config.max_new_tokens, limit=config.limit)
+    examples = Task(task).examples(config.limit, later_turns=config.batch == [1] and not config.rates)
+    vocabulary = load_tokenizer(config.target, "target") if config.names_target else None
+    sent = config.send
+    if sent == "auto":
+        talks = task.chat_template or any(example.messages or example.turns for example in examples)
+        sent = "ids" if vocabulary is not None else "chat" if talks and task.chat_template is not False else "text"
+    say(f"task {task.name}, {len(examples)} prompts, sent as {sent}")
+    return Prompts(examples, sent, vocabulary, run)
