@@ -92,7 +92,9 @@ def test_without_right_kernels_static_runs_and_native_is_one_error(
     assert model.engine == "static" and "since draws differ" in str(model.report.fell_back)
     kernels.found.cache_clear()
     monkeypatch.setattr(kernels, "_compile", lambda *_: pytest.fail("compiled again"))
-    with pytest.raises(UserError, match="^engine=native: the kernels .* draws differ .*; use engine=auto or engine=eager$"):
+    with pytest.raises(
+        UserError, match="^engine=native: the kernels .* draws differ .*; use engine=auto or engine=eager$"
+    ):
         with_engine("native", network(), 64, frozenset({1}))
 
 

@@ -52,7 +52,11 @@ def test_the_kind_of_a_difference(drafted: Side, plain: Side | None, kind: str |
 
 def test_a_verdict_without_enough_draft_tokens_covers_plain_passes_only() -> None:
     assert enough(0.1) == 29
-    for counts, said in ((DraftTokens(265, 0), "accepted"), (DraftTokens(100, 95), "rejected"), (DraftTokens(0, 0), "")):
+    for counts, said in (
+        (DraftTokens(265, 0), "accepted"),
+        (DraftTokens(100, 95), "rejected"),
+        (DraftTokens(0, 0), ""),
+    ):
         found = verdict(RIGHT, None, 0.1, counts=counts)
         assert found.covers_drafts is False and not found.is_verified
         assert "the verdict covers plain passes only" in found.line and said in found.line
