@@ -150,7 +150,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 
 def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
-    """Numbers [count] in [0, 1) for as many draws, fp64 (`widest`): in fp32 their grid is too coarse for a large vocabulary.
+    """Numbers [count] in [0, 1) for as many draws, `widest`: in fp32 their grid is too coarse for a large vocabulary.
 
     Raises ValueError where another count was drawn beforehand.
     """

@@ -3,8 +3,8 @@
     python tools/kernels_on_arm.py [--install] [--source kernels.c]
 
 By GCC and by clang, for NEON, for SVE of 128 and of 256 bits, and for SVE2; on two processes some 90 seconds. What is
-missing is named in one line, and what can be run is run. With `--install` missing packages are installed by apt-get where
-that is there and permitted. Exit code 1: a kernel is wrong.
+missing is named in one line, and what can be run is run. With `--install` missing packages are installed by apt-get
+where that is there and permitted. Exit code 1: a kernel is wrong.
 """
 
 import argparse

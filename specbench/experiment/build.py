@@ -108,10 +108,9 @@ def _as_length(tokens: int) -> str:
     return str(tokens) if tokens % 1024 else f"{tokens // 1024}k"
 
 
-# Of Apple's GPU; what a user of it wants to know.
 NO_MPS = (
-    "device=auto takes the CPU: for Apple's GPU there are no captured steps, so a decoding step waits for each operation's "
-    "launch; device=mps uses it"
+    "device=auto takes the CPU: for Apple's GPU there are no captured steps, so a step waits for the launch of each of its "
+    "operations; device=mps uses it"
 )
 
 

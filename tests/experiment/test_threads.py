@@ -42,7 +42,8 @@ def test_a_machine_that_tells_nothing_has_a_core_for_each_processor(tmp_path: Pa
         ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
         ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "150000 100000",
           "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1.5),
-        ({"proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/x\n0::/", "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": 400000,
+        ({"proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/x\n0::/",
+          "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": 400000,
           "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": 100000}, 4.0),
         ({"proc/self/cgroup": "3:cpu,cpuacct:/gone", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": 50000,
           "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100000}, 0.5),
@@ -51,7 +52,7 @@ def test_a_machine_that_tells_nothing_has_a_core_for_each_processor(tmp_path: Pa
         ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "odd"}, None),
         ({}, None),
     ],
-    ids=["version 2", "no limit", "a group above", "version 1", "the container's own", "version 1, none", "odd", "none"],
+    ids=["version 2", "no limit", "a group above", "version 1", "a container's", "1 without one", "odd", "none"],
 )  # fmt: skip
 def test_a_quota_is_read_from_both_versions(files: dict[str, object], quota: float | None, tmp_path: Path) -> None:
     plant(tmp_path, files)
