@@ -109,8 +109,8 @@ def _as_length(tokens: int) -> str:
 
 
 NO_MPS = (
-    "device=auto takes the CPU: for Apple's GPU there are no captured steps, so a step waits for the launch of each of its "
-    "operations; device=mps uses it"
+    "device=auto takes the CPU: for Apple's GPU there are no captured steps, so a step waits for the launch of each "
+    "operation; device=mps uses it"
 )
 
 
