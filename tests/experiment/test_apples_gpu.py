@@ -19,7 +19,7 @@ def test_sums_on_apples_gpu_run_in_fp32() -> None:
 
 
 def test_fp64_is_made_of_tensors_on_the_cpu_alone() -> None:
-    """On Apple's GPU `double()` and `float64` raise TypeError. NumPy's numbers, and those of CUDA graphs, are not there."""
+    """On that GPU both raise TypeError. NumPy's numbers are not there, nor are those of CUDA graphs."""
     allowed = re.compile(r"np\.float64|NDArray|\.cpu\(\)\.double\(\)|mps")
     own = {"engine/cuda/replayed.py": 1, "engine/capture/program.py": 1, "conformance.py": 1}  # CUDA, a table, the CPU
     found: dict[str, int] = {}

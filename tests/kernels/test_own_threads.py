@@ -1,4 +1,4 @@
-"""The kernels' own threads, where the compiler has no OpenMP: they sleep between calls, and a forked child has new ones."""
+"""The kernels' own threads, where there is no OpenMP: they sleep between calls, and a forked child has new ones."""
 
 import subprocess
 import sys
