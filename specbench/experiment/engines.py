@@ -41,7 +41,7 @@ def engines_here() -> list[Fact]:
         Fact("device", "mps", has_mps, "device=mps, by engine=eager" if has_mps else "torch finds no GPU of Apple"),
         Fact("device", "cpu", True, "device=auto takes it" if device == "cpu" else "device=cpu"),
         *(Fact("engine", name, usable[name], _why(name, name == first, found, has_cuda)) for name in (*KINDS, "eager")),
-        Fact("threads", str(usable_threads().count), True, usable_threads().why),
+        Fact("threads", str(usable_threads().number), True, usable_threads().why),
     ]
 
 

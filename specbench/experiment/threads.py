@@ -19,7 +19,7 @@ MOST = 64  # from which on more threads wait longer for each other than they sav
 class Threads(NamedTuple):
     """A number of threads and why it is no larger."""
 
-    count: int
+    number: int
     why: str
 
 
@@ -30,7 +30,7 @@ def usable_threads(root: Path = ROOT, allowed: set[int] | None = None) -> Thread
     found = [Threads(len(allowed), "processors that this process may use"), Threads(cores, "physical cores")]
     if (quota := cpu_quota(root)) is not None:
         found.append(Threads(max(1, ceil(quota)), f"a quota of {quota:g} processors (cgroup)"))
-    return min([*found, Threads(MOST, "the most that pay")], key=lambda one: one.count)
+    return min([*found, Threads(MOST, "the most that pay")], key=lambda one: one.number)
 
 
 def use_default_threads(wanted: int | None) -> None:
@@ -41,7 +41,7 @@ def use_default_threads(wanted: int | None) -> None:
     if wanted is not None:
         torch.set_num_threads(wanted)
     elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() >= len(_allowed()):
-        torch.set_num_threads(min(torch.get_num_threads(), usable_threads().count))
+        torch.set_num_threads(min(torch.get_num_threads(), usable_threads().number))
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

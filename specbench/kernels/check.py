@@ -58,8 +58,9 @@ def _as_bf16(values: Sequence[float]) -> "ctypes.Array[ctypes.c_uint16]":
     return (ctypes.c_uint16 * len(values))(*[(word + 0x7FFF + (word >> 16 & 1)) >> 16 for word in words])
 
 
-def _from_bf16(numbers: Sequence[int]) -> list[float]:
-    return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}I", *[one << 16 for one in numbers])))
+def _from_bf16(numbers: Iterable[float]) -> list[float]:
+    words = [int(one) << 16 for one in numbers]
+    return list(struct.unpack(f"<{len(words)}f", struct.pack(f"<{len(words)}I", *words)))
 
 
 def _run(

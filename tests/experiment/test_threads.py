@@ -31,7 +31,7 @@ def test_hyperthreads_are_one_core_each(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_tells_nothing_has_a_core_for_each_processor(tmp_path: Path) -> None:
-    assert usable_threads(tmp_path, {0, 1, 5}).count == 3
+    assert usable_threads(tmp_path, {0, 1, 5}).number == 3
     assert usable_threads(tmp_path, set(range(192))) == Threads(64, "the most that pay")
 
 
@@ -59,7 +59,7 @@ def test_a_quota_is_read_from_both_versions(files: dict[str, object], quota: flo
     assert cpu_quota(tmp_path) == quota
     cores(tmp_path, 8)
     counted = usable_threads(tmp_path, set(range(16)))
-    assert counted.count == (8 if quota is None else max(1, -(-quota // 1)))
+    assert counted.number == (8 if quota is None else max(1, -(-quota // 1)))
     assert quota is None or counted.why == f"a quota of {quota:g} processors (cgroup)"
 
 
@@ -84,4 +84,4 @@ def test_torchs_own_number_is_lowered_and_a_users_is_not(
 
 
 def test_this_machine_has_at_least_one() -> None:
-    assert 1 <= usable_threads().count <= (os.cpu_count() or 1)
+    assert 1 <= usable_threads().number <= (os.cpu_count() or 1)
