@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-arm test-laws test-slow check format coverage clean
+.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-arm test-kernels test-laws test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -63,6 +63,10 @@ LAWS := theory algorithm/acceptance/test_rules.py algorithm/test_exactness.py al
   test_sampling.py algorithm/acceptance/test_verify.py analysis/acceptance/test_ranks.py
 test-laws: $(READY)
 	$(TESTS) $(LAWS:%=tests/%)
+
+# What uses the C kernels, as this machine compiles them.
+test-kernels: $(READY)
+	$(BIN)/python -m pytest -m 'not slow' tests/kernels tests/engine/native
 
 # The C kernels for 64-bit ARM, cross-compiled by GCC and clang and emulated; make test-arm ARGS=--install installs these tools.
 test-arm: $(READY)

@@ -73,6 +73,24 @@ ROWS = (
     "data.join_related=false data.passages.path=[specbench/shipped/data/sum-mini-train.jsonl.gz]"
 )
 SHORT = "limit=8 max_new_tokens=64 repeats=1"
+# A model of 135M parameters and one of 1.5B on the CPU of the machine with the GPU, which has more cores than ours.
+THREADS = (1, 2, 4, 8, 16)
+OF_135M = ("hidden_size=576", "intermediate_size=1536", "num_hidden_layers=30", "num_attention_heads=9",
+           "num_key_value_heads=3", "head_dim=64", "vocab_size=49152")  # fmt: skip
+OF_1500M = ("hidden_size=1536", "intermediate_size=8960", "num_hidden_layers=28", "num_attention_heads=12",
+            "num_key_value_heads=2", "head_dim=128", "vocab_size=151936")  # fmt: skip
+
+
+def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
+    """Parts of the benchmark on so many threads of the CPU."""
+    target = " ".join(f"target.architecture.{size}" for size in sizes)
+    vocabulary = f"draft.architecture.{sizes[-1]}"
+    return (
+        f"bench target=random-llama-5m draft=random-llama-5m {target} {vocabulary} limit=4 max_new_tokens=64 repeats=3 "
+        f"gammas=[5] parts={parts} threads={count} {{cpu}}"
+    )
+
+
 PARTS = {
     "tests": "pytest -q -p no:cacheprovider -m gpu tests/engine/test_engines.py tests/engine/test_invariant.py"
     " tests/engine/cuda/test_fused.py",
@@ -86,6 +104,9 @@ PARTS = {
     "output={results}/t5-mini",
     "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
     "output={results}/t5-nano",
+    # Steps, passes and prompts beside those of transformers; of the large model steps and passes alone.
+    **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
+    **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
     "tables": "tables --results {results} --format markdown --output {results}/tables",
 }
 
@@ -100,6 +121,7 @@ FULL = {
     "t5": "",
     "llama": "",
     "here": "device=cuda dtype=bfloat16 results={results}",
+    "cpu": "device=cpu dtype=bfloat16 results={results}/threads",
     "train": "optim.max_steps=300 data.passages.rows=4000",
 }
 SMALL = {
@@ -114,6 +136,17 @@ SMALL = {
         "vocab_size=1000",
     ),
     "here": "device=cpu dtype=bfloat16 results={results} limit=2 max_new_tokens=16",
+    # One thread: this machine may have no more.
+    "cpu": "device=cpu dtype=bfloat16 results={results}/threads limit=2 max_new_tokens=16 threads=1 parts=bde "
+    + _architecture(
+        "hidden_size=64",
+        "intermediate_size=128",
+        "num_hidden_layers=2",
+        "num_attention_heads=2",
+        "num_key_value_heads=2",
+        "head_dim=32",
+        "vocab_size=4000",
+    ),
     "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10 distill.max_new_tokens=4",
 }
 

@@ -3,6 +3,8 @@
 ARCHITECTURE.md walks through the rooms; imports run downward only, which `make check` checks.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from specbench import deferred
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from specbench.api import Alphas, Ranking, Run, alpha, recommend, run
 __all__ = ["Alphas", "Ranking", "Run", "alpha", "recommend", "run"]
 
+if sys.platform == "darwin":  # read when torch is imported: what Apple's GPU lacks runs on the CPU instead of raising
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 __version__ = "0.1.0"
 deferred.install()
 

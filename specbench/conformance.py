@@ -112,7 +112,7 @@ def _rows(count: int, vocabulary: int, generator: torch.Generator) -> Tensor:
 def _products(p_GV: Tensor) -> dict[tuple[int, ...], float]:
     """The probability of every sequence whose tokens are drawn from the rows."""
     texts: dict[tuple[int, ...], float] = {(): 1.0}
-    for p_V in p_GV.double():
+    for p_V in p_GV.cpu().double():
         texts = {(*text, token): chance * float(p) for text, chance in texts.items() for token, p in enumerate(p_V)}
     return texts
 

@@ -82,7 +82,7 @@ def _nucleus(probabilities_LV: Tensor, top_p: float | None) -> Tensor:
     if top_p is None or top_p >= 1:
         return probabilities_LV
     sorted_LV, index_LV = probabilities_LV.sort(dim=-1, descending=True, stable=True)
-    mass_before_LV = sorted_LV.cumsum(-1, dtype=torch.float64) - sorted_LV
+    mass_before_LV = sorted_LV.cumsum(-1, dtype=widest(sorted_LV.device)) - sorted_LV
     sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p - ROUNDING, 0.0)
     kept_LV = torch.zeros_like(probabilities_LV).scatter_(-1, index_LV, sorted_LV)
     return kept_LV / kept_LV.sum(-1, keepdim=True)
@@ -144,8 +144,13 @@ def trials(count: int, generator: torch.Generator | DrawnNumbers, device: torch.
     return torch.rand(count, generator=generator, device=device)
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The dtype of sums over a vocabulary, and of numbers to draw by: fp64; fp32 on Apple's GPU, which has no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
-    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary.
+    """Numbers [count] in [0, 1) for as many draws, `widest`: in fp32 their grid is too coarse for a large vocabulary.
 
     Raises ValueError where another count was drawn beforehand.
     """
@@ -153,7 +158,7 @@ def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torc
         if count != len(generator.next_1):
             raise ValueError(f"{len(generator.next_1)} number was drawn beforehand, and {count} are needed")
         return generator.next_1
-    return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+    return torch.rand(count, generator=generator, device=device, dtype=widest(device))
 
 
 def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
@@ -164,7 +169,7 @@ def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
     """
     if uniform_L.dim() == 1 and (tokens_L := kernels.drawn(probabilities_LV, uniform_L)) is not None:
         return tokens_L
-    cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
+    cumulative_LV = probabilities_LV.cumsum(-1, dtype=widest(probabilities_LV.device))
     mass_L1 = cumulative_LV[:, -1:]
     uniform_LK = uniform_L if uniform_L.dim() == 2 else uniform_L.unsqueeze(-1)
     found_LK = torch.searchsorted(cumulative_LV, uniform_LK * mass_L1, right=True)

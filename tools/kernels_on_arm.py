@@ -3,8 +3,8 @@
     python tools/kernels_on_arm.py [--install] [--source kernels.c]
 
 By GCC and by clang, for NEON, for SVE of 128 and of 256 bits, and for SVE2; on two processes some 90 seconds. What is
-missing is named in one line, and what can be run is run. With `--install` missing packages are installed by apt-get where
-that is there and permitted. Exit code 1: a kernel is wrong.
+missing is named in one line, and what can be run is run. With `--install` missing packages are installed by apt-get
+where that is there and permitted. Exit code 1: a kernel is wrong.
 """
 
 import argparse
@@ -55,9 +55,7 @@ class Case(NamedTuple):
 
     def _ran(self, program: Path, bits: int) -> str:
         processor = f"max,sve-default-vector-length={bits // 8}"
-        ran = subprocess.run(
-            [EMULATOR, "-cpu", processor, str(program)], capture_output=True, text=True, timeout=RUN_S
-        )
+        ran = subprocess.run([EMULATOR, "-cpu", processor, str(program)], capture_output=True, text=True, timeout=RUN_S)
         said = (ran.stdout.strip().splitlines() or [f"exit code {ran.returncode}"])[0 if ran.returncode else -1]
         size = "" if self.build == "NEON" else f" of {bits} bits"
         word = "passed" if ran.returncode == 0 and said.startswith("passed") else "failed"
@@ -93,7 +91,9 @@ def cases(lacking: list[str]) -> Iterator[Case]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--install", action="store_true", help="install what is missing by apt-get, where that is there")
+    parser.add_argument(
+        "--install", action="store_true", help="install what is missing by apt-get, where that is there"
+    )
     parser.add_argument("--source", type=Path, default=ROOT / "specbench/kernels/kernels.c", help="the kernels")
     given = parser.parse_args()
     if given.install and (lacking := missing()):

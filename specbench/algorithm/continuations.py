@@ -26,6 +26,7 @@ from specbench.sampling import (
     one_hot,
     standardise,
     uniforms,
+    widest,
 )
 
 RankedTokens = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
@@ -60,7 +61,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
     if how == "replaced":
         drawn_LK = _draw(q_LV, most, generator)
     else:
-        left_LV, columns = q_LV.to(torch.float64, copy=True), list[Tensor]()
+        left_LV, columns = q_LV.to(widest(device), copy=True), list[Tensor]()
         places = torch.arange(len(counts), device=device)
         for rank in range(most):
             if rank:  # of the nodes that have so many children

@@ -288,9 +288,15 @@ def main(argv: list[str]) -> int:
     parser = options(
         "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
-    parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
+    parser.add_argument("group", nargs="?", choices=(*GROUPS, "engine"), help=f"default: {', '.join(USUAL)}")
     parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
+    if arguments.group == "engine":
+        from specbench.experiment.engines import engines_here
+
+        rows = engines_here()
+        print_rows(arguments.format, [asdict(row) for row in rows], lambda: print("\n".join(row.line for row in rows)))
+        return 0
     groups = [arguments.group] if arguments.group else USUAL
     found = [choice for group in groups for choice in choices(group, arguments.config_dir)]
     is_short = not arguments.all and arguments.group in (None, "target")
@@ -327,6 +333,7 @@ def _names(found: Sequence[Choice]) -> None:
         print(f"{needs}: {meaning}")
     print(ANY_MODEL)
     print(f"what each is: specbench list --all, or specbench list {' | '.join(GROUPS[1:])}")
+    print("what runs on this machine, and why: specbench list engine")
 
 
 WIDTH = 118
@@ -353,7 +360,8 @@ def _draw(found: Sequence[Choice]) -> None:
     if KEYS in {choice.needs for choice in found if choice.group == "target"}:
         console.print(ANY_MODEL)
     if len({choice.group for choice in found}) > 1:
-        console.print(f"more: {', '.join(f'specbench list {group}' for group in GROUPS if group not in USUAL)}")
+        more = [*(group for group in GROUPS if group not in USUAL), "engine"]
+        console.print(f"more: {', '.join(f'specbench list {group}' for group in more)}")
 
 
 def _architectures() -> object:

@@ -174,7 +174,7 @@ class SimulateConfig:
 MEASURES = ("run", "sweep")  # the verbs that read `runs` and `until`
 PREDICTS = ("recommend", "recommend --validate")  # the verbs that read `resamples`
 DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda where there is one"
-THREADS = "CPU threads of torch; unset: torch's own choice"
+THREADS = "CPU threads; unset: the physical cores that this process may use"
 DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu | cuda | cuda:N | mps")
 
 

@@ -23,6 +23,7 @@ from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
 from specbench.experiment.sharing import SharedBeginnings
+from specbench.experiment.threads import use_default_threads
 from specbench.loading import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
@@ -88,8 +89,9 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
     `note` receives the keys that pin each model.
     """
     require_cpus(config.threads)
+    use_default_threads(config.threads)
     config = cast(AnyRunConfig, pinned(config, note))
-    device = _device(config.device)
+    device = _device(config.device, note or (lambda _: None))
     task = config.task
     if task.source_field is None and task.prompt_words is None:
         # From the empty prompt, argmax writes one and the same text every time.
@@ -106,8 +108,16 @@ def _as_length(tokens: int) -> str:
     return str(tokens) if tokens % 1024 else f"{tokens // 1024}k"
 
 
-def _device(name: str) -> torch.device:
+NO_MPS = (
+    "device=auto takes the CPU: for Apple's GPU there are no captured steps, so a step waits for the launch of each "
+    "operation; device=mps uses it"
+)
+
+
+def _device(name: str, note: Say) -> torch.device:
     if name == "auto":
+        if torch.backends.mps.is_available():
+            note(NO_MPS)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -153,8 +163,7 @@ def build_each(
         UserError, MachineError: as `engine.weights.load` and `tasks`.
     """
     first, loader = configs[0], loader or ModelLoader()
-    if first.threads is not None:
-        torch.set_num_threads(first.threads)
+    use_default_threads(first.threads)
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from specbench.experiment.threads import usable_threads
 from specbench.records.machine_record import GpuRecord, GpuState, MachineRecord, StateRecord
 
 ROOT = Path("/")
@@ -64,6 +65,8 @@ class Machine:
             "most_mhz": _mhz(policy / "cpuinfo_max_freq"),
             "microcode": processor.get("microcode"),
         }
+        if self._root == ROOT:
+            found["usable_threads"], found["usable_why"] = usable_threads()
         if self.gpu is not None:
             found["gpu"] = self.gpu.record()
         return found

@@ -30,11 +30,11 @@ class Differs(Exception):
 
 def fault_of(kernels: ctypes.PyDLL) -> str | None:
     """Which kernel returns what plain loops do not, in words; None where all are right."""
-    for check in CHECKS:
+    for name, check in CHECKS.items():
         try:
             check(kernels, Random(7))
         except Differs as difference:
-            return f"{check.__doc__} differ from plain loops on this machine ({difference})"
+            return f"{name} differ from plain loops on this machine ({difference})"
     return None
 
 
@@ -58,8 +58,9 @@ def _as_bf16(values: Sequence[float]) -> "ctypes.Array[ctypes.c_uint16]":
     return (ctypes.c_uint16 * len(values))(*[(word + 0x7FFF + (word >> 16 & 1)) >> 16 for word in words])
 
 
-def _from_bf16(numbers: Sequence[int]) -> list[float]:
-    return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}I", *[one << 16 for one in numbers])))
+def _from_bf16(numbers: Iterable[float]) -> list[float]:
+    words = [int(one) << 16 for one in numbers]
+    return list(struct.unpack(f"<{len(words)}f", struct.pack(f"<{len(words)}I", *words)))
 
 
 def _run(
@@ -85,7 +86,7 @@ def _run(
 
 
 def _maps(kernels: ctypes.PyDLL, random: Random) -> None:
-    """linear maps"""
+    """Linear maps in fp32 and bf16, of several rows and of one."""
     x, weight = _eighths(random, ROWS * INNER), _eighths(random, WIDTH * INNER)
     lines = [weight[at : at + INNER] for at in range(0, len(weight), INNER)]
     wanted = [sum(map(mul, x[r : r + INNER], line)) for r in range(0, len(x), INNER) for line in lines]
@@ -97,7 +98,7 @@ def _maps(kernels: ctypes.PyDLL, random: Random) -> None:
 
 
 def _levels(kernels: ctypes.PyDLL, random: Random) -> None:
-    """linear maps of rounded weights"""
+    """Linear maps of weights in 8 and 4 bits."""
     groups = -(-INNER // GROUP)
     x = _eighths(random, ROWS * INNER)
     for bits in (8, 4):
@@ -130,7 +131,7 @@ def _require_map(
 
 
 def _attention(kernels: ctypes.PyDLL, random: Random) -> None:
-    """attention's rows"""
+    """Attention row by row, and block by block in fp32 and bf16."""
     for key_heads, is_short in ((HEADS, False), (1, False), (1, True)):
         rows, width, slots = 2, HEADS * CHANNELS, SLOTS
         q, keys, values = (_eighths(random, n * CHANNELS) for n in (rows * HEADS, key_heads * slots, key_heads * slots))
@@ -166,7 +167,7 @@ def _attention(kernels: ctypes.PyDLL, random: Random) -> None:
 
 
 def _standardised(kernels: ctypes.PyDLL, random: Random) -> None:
-    """standardised rows"""
+    """Softmax and argmax."""
     for size in (7, 200):
         logits = [4 * one for one in _eighths(random, size)]
         wanted = [math.exp((logit - max(logits)) / 0.5) for logit in logits]
@@ -180,14 +181,14 @@ def _standardised(kernels: ctypes.PyDLL, random: Random) -> None:
 
 
 def _drawn(weights: Sequence[float]) -> list[tuple[float, int]]:
-    """Uniform numbers, and the token that each draws: the first until which the weights come to more than this share."""
+    """Uniform numbers and the token that each draws: the first with which the weights exceed that share."""
     sums = list(accumulate(weights))
     numbers = [(index + 0.5) / DRAWS for index in range(DRAWS)]
     return [(number, bisect_right(sums, number * sums[-1])) for number in numbers]
 
 
 def _draws(kernels: ctypes.PyDLL, random: Random) -> None:
-    """draws"""
+    """Tokens by uniform numbers."""
     for size in (7, 200):
         weights = [random.choice((0, 1, 2, 5)) / 8 for _ in range(size - 1)] + [0.125]
         row, token = _floats(weights), (ctypes.c_int64 * 1)()
@@ -212,7 +213,7 @@ def _verified(kernels: ctypes.PyDLL, size: int, p: list[float], q: list[float] |
 
 
 def _accepted(kernels: ctypes.PyDLL, random: Random) -> None:
-    """verdicts on a proposal"""
+    """Whether a drafted token is accepted."""
     p, q = [0.5, 0.25, 0.125, 0.125, *[0.25] * 4], [0.125, 0.5, 0.125, 0.25]
     for token in range(4):
         for tried in ((index + 0.5) / 8 for index in range(8)):
@@ -221,7 +222,7 @@ def _accepted(kernels: ctypes.PyDLL, random: Random) -> None:
 
 
 def _residuals(kernels: ctypes.PyDLL, random: Random) -> None:
-    """draws from the residual"""
+    """The token that follows a rejected one."""
     for size in (7, 200):
         p, q = ([random.choice((1, 2, 5)) / 8 for _ in range(size)] for _ in range(2))
         q[0], p[0] = 2.0, 0.125  # the drafted token, which is rejected
@@ -231,6 +232,12 @@ def _residuals(kernels: ctypes.PyDLL, random: Random) -> None:
                 _require(_verified(kernels, size, [*p, *p], draft, 0, 0.9, uniform), [0, right])
 
 
-CHECKS: tuple[Callable[[ctypes.PyDLL, Random], None], ...] = (
-    _maps, _levels, _attention, _standardised, _draws, _accepted, _residuals,
-)  # fmt: skip
+CHECKS: dict[str, Callable[[ctypes.PyDLL, Random], None]] = {
+    "linear maps": _maps,
+    "linear maps of rounded weights": _levels,
+    "attention's rows": _attention,
+    "standardised rows": _standardised,
+    "draws": _draws,
+    "verdicts on a proposal": _accepted,
+    "draws from the residual": _residuals,
+}

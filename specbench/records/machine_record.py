@@ -47,4 +47,6 @@ class MachineRecord(TypedDict):
     least_mhz: float | None
     most_mhz: float | None
     microcode: str | None
+    usable_threads: NotRequired[Annotated[int, "threads of a run whose config names none"]]
+    usable_why: NotRequired[Annotated[str, "what limits them: physical cores, a quota of the container, ..."]]
     gpu: NotRequired[GpuRecord]

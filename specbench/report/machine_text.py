@@ -47,6 +47,8 @@ def _processor(machine: MachineRecord) -> Iterator[tuple[str, str]]:
             machine["microcode"] and f"microcode {machine['microcode']}",
         ),
     )
+    if "usable_threads" in machine:
+        yield "threads", f"{machine['usable_threads']} by default: {machine.get('usable_why', '')}"
     speed = machine["memory_mts"]
     total = None if machine["memory_bytes"] is None else size(machine["memory_bytes"])
     yield "memory", _joined(total, "speed not known" if speed is None else f"{speed} MT/s")

@@ -29,17 +29,34 @@ def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 WRONG = {  # where a kernel is made wrong, and how the check names it
-    "a product's last input": ("products.h", "for (int64_t i = 0; i < even; i++)\n", "for (int64_t i = 0; i < even - 2; i++)\n", "linear maps"),
-    "a short product's last input": ("products.h", "for (int64_t i = 0; i < even; i += SHORT_STEP)", "for (int64_t i = 0; i < even - 2; i += SHORT_STEP)", "linear maps"),
-    "levels without their scale": ("levels.h", "(vec)(scales << 16)", "(vec){0} + 1.0f", "linear maps of rounded weights"),
-    "attention's scale": ("attention.h", "(float)it->scale, 0);", "2 * (float)it->scale, 0);", "attention's rows"),
-    "attention by blocks": ("blocks.h", "float before = factors[0], now", "float before = 1, now", "attention's rows"),
+    "a product's last input": (
+        "products.h", "i < even; i++)\n        UNROLLED for (int b", "i < even - 2; i++)\n        UNROLLED for (int b",
+        "linear maps",
+    ),
+    "a short product's last input": (
+        "products.h", "i < even; i += SHORT_STEP)", "i < even - 2; i += SHORT_STEP)", "linear maps",
+    ),
+    "levels without their scale": (
+        "levels.h", "(vec)(scales << 16)", "(vec){0} + 1.0f", "linear maps of rounded weights",
+    ),
+    "attention's scale": (
+        "attention.h", "(float)it->scale, 0);", "2 * (float)it->scale, 0);", "attention's rows",
+    ),
+    "attention by blocks": (
+        "blocks.h", "float before = factors[0], now", "float before = 1, now", "attention's rows",
+    ),
     "a temperature": ("rows.h", "factor = 1 / (float)how->temperature;", "factor = 1;", "standardised rows"),
-    "an argmax": ("rows.h", "if (most != most) return NOT_DRAWN;", "if (most != most || n < 9) return NOT_DRAWN;", "standardised rows"),
-    "a sum, as GCC 12 made it for SVE": ("vectors.h", "    return total;\n", "    return count == 7 ? 0 : total;\n", "standardised rows"),
+    "an argmax": ("rows.h", "if (most != most) return NOT_DRAWN;", "if (n < 9) return NOT_DRAWN;", "standardised rows"),
+    "a sum, as GCC 12 made it for SVE": (
+        "vectors.h", "    return total;\n", "    return count == 7 ? 0 : total;\n", "standardised rows",
+    ),
     "draws": ("rows.h", "before += v[i], found = i;", "before += v[i], found = end - 1;", "draws"),
-    "acceptance": ("rows.h", "* (q ? q[at] : 1) < p[at]", "* (q ? q[at] : 1) < 1.2f * p[at]", "verdicts on a proposal"),
-    "the residual": ("rows.h", "room[i] = excess > 0 ? excess : 0;", "room[i] = p[i];", "draws from the residual"),
+    "acceptance": (
+        "rows.h", "* (q ? q[at] : 1) < p[at]", "* (q ? q[at] : 1) < 1.2f * p[at]", "verdicts on a proposal",
+    ),
+    "the residual": (
+        "rows.h", "room[i] = excess > 0 ? excess : 0;", "room[i] = p[i];", "draws from the residual",
+    ),
 }  # fmt: skip
 
 
@@ -92,7 +109,9 @@ def test_without_right_kernels_static_runs_and_native_is_one_error(
     assert model.engine == "static" and "since draws differ" in str(model.report.fell_back)
     kernels.found.cache_clear()
     monkeypatch.setattr(kernels, "_compile", lambda *_: pytest.fail("compiled again"))
-    with pytest.raises(UserError, match="^engine=native: the kernels .* draws differ .*; use engine=auto or engine=eager$"):
+    with pytest.raises(
+        UserError, match="^engine=native: the kernels .* draws differ .*; use engine=auto or engine=eager$"
+    ):
         with_engine("native", network(), 64, frozenset({1}))
 
 

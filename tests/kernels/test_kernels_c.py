@@ -171,9 +171,7 @@ SANITIZERS = {
 }
 
 
-def ran_with(
-    sanitizer: str, folder: Path, source: Path = SOURCE, threads: int = 4
-) -> subprocess.CompletedProcess[str]:
+def ran_with(sanitizer: str, folder: Path, source: Path = SOURCE, threads: int = 4) -> subprocess.CompletedProcess[str]:
     """The check of steps, passes and experts, built with a sanitizer; skipped where the compiler has none."""
     flags, program = SANITIZERS[sanitizer], folder / "check"
     (folder / "none.c").write_text("int main(void) { return 0; }")

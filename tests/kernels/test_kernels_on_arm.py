@@ -38,7 +38,9 @@ def test_packages_that_cannot_be_installed_end_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS[:2]), reason="no compiler for 64-bit ARM, or no qemu")
+@pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in TOOLS[:2]), reason="no compiler for 64-bit ARM, or no qemu"
+)
 def test_a_wrong_kernel_fails(tmp_path: Path) -> None:
     for file in SOURCE.parent.glob("*.[ch]"):
         shutil.copy(file, tmp_path)

@@ -18,7 +18,8 @@ from tests.support.paths import ROOT
 SCRIPT = ROOT / "experiments" / "bench_gpu.py"
 ORDER = [
     "tests", "pair", "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
-    "train-target", "train-draft", "tables",
+    "train-target", "train-draft", *(f"threads-{count}" for count in (1, 2, 4, 8, 16)),
+    *(f"threads-{count}-large" for count in (1, 2, 4, 8, 16)), "tables",
 ]  # fmt: skip
 
 

@@ -138,7 +138,7 @@ class RankReader:
 
 def _add(sums: dict[str, list[float]], name: str, more_LK: Tensor) -> None:
     before = sums.get(name, [0.0] * more_LK.shape[-1])
-    sums[name] = [old + new for old, new in zip(before, more_LK.double().sum(0).tolist(), strict=True)]
+    sums[name] = [old + new for old, new in zip(before, more_LK.cpu().double().sum(0).tolist(), strict=True)]
 
 
 def acceptance_vector(texts: Sequence[Ranks], children: Children) -> AcceptanceByRank:

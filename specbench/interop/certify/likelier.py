@@ -102,4 +102,4 @@ def _scores(setup: Setup, row: Output, scored: Sequence[tuple[Processors | None,
 def _score(p_L1: Tensor, greedy: bool) -> float:
     if greedy:
         return -float((p_L1 == 0).sum())
-    return float(p_L1.double().log().clamp(min=IMPOSSIBLE).sum())
+    return float(p_L1.cpu().double().log().clamp(min=IMPOSSIBLE).sum())

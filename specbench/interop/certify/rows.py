@@ -8,7 +8,7 @@ import torch
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.interop.certify.outputs import Output, Outputs
 from specbench.interop.certify.setup import Setup, generator_of
-from specbench.sampling import standardise
+from specbench.sampling import standardise, widest
 
 COPIES = "the prompt and the completion of an earlier row"
 
@@ -37,7 +37,7 @@ def log_probability(setup: Setup, row: Output) -> float:
     for start, logits_LV in logits_along(setup.target.start(row.prompt), tokens, first):
         p_LV = standardise(logits_LV, setup.sampling, setup.target.vocabulary_size)
         chosen = torch.tensor(tokens[start : start + len(p_LV)], device=p_LV.device)
-        total += float(p_LV.gather(1, chosen[:, None]).double().log().sum())
+        total += float(p_LV.gather(1, chosen[:, None]).cpu().double().log().sum())
     return total
 
 
@@ -52,7 +52,9 @@ def with_ends(setup: Setup, found: Outputs) -> None:
             continue
         session = setup.target.start(row.prompt)
         logits_V = session.extend([*row.prompt.prefix, *row.tokens][session.length :])[-1]
-        p_E = standardise(logits_V[None], setup.sampling, setup.target.vocabulary_size)[0, list(row.ends)].double()
+        p_E = standardise(logits_V[None], setup.sampling, setup.target.vocabulary_size)[0, list(row.ends)].to(
+            widest(logits_V.device)
+        )
         if setup.sampling.temperature and float(p_E.sum()) > 0:
             chosen = int(torch.multinomial(p_E, 1, generator=generator_of(setup, place)))
         else:

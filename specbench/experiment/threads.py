@@ -1,0 +1,99 @@
+"""How many threads a run takes on a CPU when its config names no number: the physical cores that it may use.
+
+Two hyperthreads of a core share its units and its way to memory, and threads beyond a container's quota are stopped for
+the rest of each period. Torch counts neither, so its own number is lowered, and never raised.
+"""
+
+import contextlib
+import os
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+ROOT = Path("/")
+MOST = 64  # from which on more threads wait longer for each other than they save
+
+
+class Threads(NamedTuple):
+    """A number of threads and why it is no larger."""
+
+    number: int
+    why: str
+
+
+def usable_threads(root: Path = ROOT, allowed: set[int] | None = None) -> Threads:
+    """The threads that pay on the machine under `root`, for a process that is allowed these processors."""
+    allowed = _allowed() if allowed is None else allowed
+    cores = _cores(root / "sys/devices/system/cpu", allowed)
+    found = [Threads(len(allowed), "processors that this process may use"), Threads(cores, "physical cores")]
+    if (quota := cpu_quota(root)) is not None:
+        found.append(Threads(max(1, ceil(quota)), f"a quota of {quota:g} processors (cgroup)"))
+    return min([*found, Threads(MOST, "the most that pay")], key=lambda one: one.number)
+
+
+def use_default_threads(wanted: int | None) -> None:
+    """Set torch's threads to `wanted`; or lower torch's own number to `usable_threads`.
+
+    A number that the user has set, by OMP_NUM_THREADS or in Python, is left as it is.
+    """
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() >= len(_allowed()):
+        torch.set_num_threads(min(torch.get_num_threads(), usable_threads().number))
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Processors that this process's control groups allow it on average; None where they do not limit it.
+
+    Version 2 has `cpu.max`, "QUOTA PERIOD" or "max PERIOD", and version 1 two files; a group is also limited by those
+    above it. In a container its own group is the root of what it sees.
+    """
+    found = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("" if not controllers else "cpu")
+        if controllers and not top.exists():
+            top = root / "sys/fs/cgroup" / controllers
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):
+            found += [quota for quota in (_quota_2(folder), _quota_1(folder)) if quota is not None]
+            if folder == top:
+                break
+    return min(found, default=None)
+
+
+def _quota_2(folder: Path) -> float | None:
+    return _ratio(*[*_text(folder / "cpu.max").split(), "", ""][:2])
+
+
+def _quota_1(folder: Path) -> float | None:
+    return _ratio(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    with contextlib.suppress(ValueError, ZeroDivisionError):
+        if (ratio := float(quota) / float(period)) > 0:  # -1: no limit
+            return ratio
+    return None
+
+
+def _allowed() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _cores(cpus: Path, allowed: set[int]) -> int:
+    """The physical cores among these processors; where the system does not tell, each is one."""
+    siblings = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
+    return len({shared or f"alone {number}" for number, shared in siblings.items()})
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    return ""
