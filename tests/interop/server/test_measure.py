@@ -38,7 +38,7 @@ def measured(
 def test_speedup_acceptance_and_verdict_are_those_of_the_server(
     servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = measured(servers, tmp_path, *TARGET)
+    found = measured(servers, tmp_path, *TARGET, "limit=8")
     drafting, _ = servers
     passes, drafted, accepted = drafting.counts
     # The warm-up is counted by the server, and not by us: the same prompt once more.
@@ -74,9 +74,8 @@ def test_a_planted_fault_is_found_with_the_target_and_without(
 def test_a_fault_of_both_servers_is_no_fault_of_speculation(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
     for one in servers:
         one.change = one_in(10)
-    found = measured(servers, tmp_path, *TARGET)
+    found = measured(servers, tmp_path, *TARGET, code=1)
     assert found["verdict"] == "another distribution" and found["identical"] == 1 and not found["verified"]
-    assert found["speedup_measured"] is not None, "the draft changes nothing"
 
 
 def test_at_a_temperature_a_speedup_is_verified_by_the_target_alone(
