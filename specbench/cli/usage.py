@@ -166,8 +166,9 @@ def _rule_rows(rule: str) -> list[str]:
 def _own_sections(
     verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str], told: Collection[str]
 ) -> list[str]:
-    """Choices, the verb's own keys, plain ones first, then those of each part; then what it shares with a run: the keys
-    that most commands set, without those that its options have `told`, and the names of the others.
+    """Choices, the verb's own keys, plain ones first, then those of each part, and what it shares with a run.
+
+    Of that, the keys that most commands set are explained, without those that its options have `told`; others are named.
     """
     in_run = (key for key in keys_of(RunConfig) if not key.verbs or "run" in key.verbs)
     of_run = {key.name: key.about for key in in_run} if "target" in schema.__dataclass_fields__ else {}
