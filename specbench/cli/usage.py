@@ -168,7 +168,7 @@ def _own_sections(
 ) -> list[str]:
     """Choices, the verb's own keys, plain ones first, then those of each part, and what it shares with a run.
 
-    Of that, the keys that most commands set are explained, without those that its options have `told`; others are named.
+    Of that, the keys that most commands set are explained, unless its options have `told` them; others are named.
     """
     in_run = (key for key in keys_of(RunConfig) if not key.verbs or "run" in key.verbs)
     of_run = {key.name: key.about for key in in_run} if "target" in schema.__dataclass_fields__ else {}
