@@ -112,14 +112,19 @@ def of_alpha(configs: Sequence[ChooseConfig]) -> Needs:
     samples = len({sample_of(one) for one in configs})
     step, known_from = step_seconds(configs[0], _records(configs[0].results))
     drafts = len({one.draft.label() for one in configs})
-    tokens = budget(configs[0])
+    tokens, most = (
+        budget(configs[0]),
+        None if configs[0].limit is None else configs[0].limit * configs[0].max_new_tokens,
+    )
+    is_bound = most is not None and most < tokens  # by the prompts
+    tokens = min(tokens, most) if most is not None else tokens
     scoring = READ_AT_ONCE * (1 + drafts) * (step or 0) + drafts * _compared_seconds(configs[0])
     seconds = None if step is None else samples * tokens * (step + scoring)
     models = _models(configs)
     counts = list(models.values())
     weights = None if None in counts else BYTES[configs[0].dtype] * sum(count for count in counts if count)
     several = "" if samples == 1 else f"{samples} samples of "
-    work = f"the target writes {several}{tokens:,} tokens, along which "
+    work = f"the target writes {several}{'up to ' if is_bound else ''}{tokens:,} tokens, along which "
     work += f"{with_noun(drafts, 'draft, is')} scored"
     return Needs(models, work, samples * tokens, weights, seconds, known_from)
 

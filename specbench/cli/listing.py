@@ -283,12 +283,20 @@ def architectures() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+_LISTED = (*GROUPS, "engine")
+
+
+def _group(word: str) -> str:
+    """The group that `word` names, in the singular or the plural."""
+    return word[:-1] if word[:-1] in _LISTED else word
+
+
 def main(argv: list[str]) -> int:
     """Run `specbench list` with the words `argv`."""
     parser = options(
         "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
-    parser.add_argument("group", nargs="?", choices=(*GROUPS, "engine"), help=f"default: {', '.join(USUAL)}")
+    parser.add_argument("group", nargs="?", type=_group, choices=_LISTED, help=f"default: {', '.join(USUAL)}")
     parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
     if arguments.group == "engine":

@@ -16,7 +16,7 @@ WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected",
 def main(argv: list[str]) -> int:
     """Run `specbench show` with the words `argv`."""
     parser = options("show", "A completion, one line per target pass: accepted, rejected and corrected tokens.")
-    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")
     parser.add_argument(
         "--prompt", type=int, metavar="N", help="number of the prompt, from 1 (default: a typical prompt)"
     )

@@ -83,7 +83,11 @@ def usage(
     """
     if schema is RunConfig and (chosen := list(_chosen_sections(words))):
         return "\n\n".join([f"usage: specbench {verb} {line}", *chosen, REST])
-    sections = _run_sections(verb, groups) if schema is RunConfig else _own_sections(verb, schema, groups, unused)
+    if schema is RunConfig:
+        sections = _run_sections(verb, groups)
+    else:
+        told = {option.partition("=")[0] for option in options or {}}
+        sections = _own_sections(verb, schema, groups, {*unused}, told)
     option_rows = "\n".join(_row(name, about_it) for name, about_it in {**(options or {}), **HYDRA}.items())
     return "\n\n".join([f"usage: specbench {verb} {line}", about.strip(), *sections, option_rows])
 
@@ -159,25 +163,39 @@ def _rule_rows(rule: str) -> list[str]:
     return [_key_row(key) for key in keys_of(RULES[rule], "accept.")] if rule in RULES else []
 
 
-def _own_sections(verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str]) -> list[str]:
-    """Choices, the verb's own keys, plain ones first, then those of each part, and the names of keys of a run."""
+def _own_sections(
+    verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str], told: Collection[str]
+) -> list[str]:
+    """Choices, the verb's own keys, plain ones first, then those of each part, and what it shares with a run.
+
+    Of that, the keys that most commands set are explained, unless its options have `told` them; others are named.
+    """
     in_run = (key for key in keys_of(RunConfig) if not key.verbs or "run" in key.verbs)
     of_run = {key.name: key.about for key in in_run} if "target" in schema.__dataclass_fields__ else {}
     sections: dict[str, list[Key]] = {"": []}
-    also: dict[str, None] = {}
+    also: dict[str, Key] = {}
     for key in keys_of(schema):
         if key.verbs and verb not in key.verbs:
             continue
         if of_run.get(key.name) == key.about:
-            also[key.name.partition(".")[0]] = None
+            also[key.name] = key
         else:
             sections.setdefault(key.name.rpartition(".")[0], []).append(key)
     shown = ["\n".join(_choices(groups).values())] if groups else []
     for section, keys in sections.items():
         if keys:
             shown.append("\n".join(_key_rows(section, keys, sections.get("target", []))))
-    named = ", ".join(name for name in also if name not in unused)
-    return [*shown, _row("also", f"as in `specbench run --help`: {named}")] if named else shown
+    parts = {name.partition(".")[0]: None for name in also}
+    picked = _choices([name for name in PLACES if name in parts])
+    common = {
+        name: picked[name] if name in picked else _key_row(also[name])
+        for name in COMMON
+        if name.partition(".")[0] not in unused and name not in told and (name in picked or name in also)
+    }
+    if common:
+        shown.append("\n".join(["common options:", *common.values()]))
+    named = ", ".join(name for name in parts if name not in unused and (name in picked or name not in common))
+    return [*shown, _row("more", f"options of these, as in `specbench run --help`: {named}")] if named else shown
 
 
 def _key_rows(section: str, keys: Sequence[Key], targets: Sequence[Key]) -> list[str]:

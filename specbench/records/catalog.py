@@ -19,6 +19,10 @@ from specbench.records.store import FAILED, Head
 LAST = "last"
 
 
+class NotOwn(UserWarning):
+    """What is shown is not what was run here."""
+
+
 class Damaged(UserWarning):
     """A file among the records is damaged; the message names it."""
 
@@ -125,7 +129,12 @@ class Catalog:
         if not self.heads:
             raise UserError(f"{LAST}: there is no record in {self.results}; 'specbench run' makes one")
         mine = [head for head in self.heads if head.run_id in self.own]
-        return max(mine or self.heads, key=_created).run_id
+        found = max(mine or self.heads, key=_created).run_id
+        if not mine:
+            warnings.warn(
+                f"{LAST}: no run of your own in {self.results}; this is the kept record {found}", NotOwn, stacklevel=3
+            )
+        return found
 
     def _open(self, file: Path) -> str:
         """Add the record in `file`."""

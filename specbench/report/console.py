@@ -155,7 +155,8 @@ class Screen:
         is_due = (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total
         if not self._console.is_terminal and is_due and time.monotonic() - self._printed >= self._slow_s:
             what = f"{self._said}: " if self._done == BARE else ""
-            self._console.print(what + self._done.format(done, total) + also)
+            said = self._done.format(done, total)
+            self._console.print(what + (said.removesuffix("s") if total == 1 else said) + also)
             self._printed = time.monotonic()
 
     def line(self, result: "Result", place: str = "") -> None:

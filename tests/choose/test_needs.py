@@ -84,3 +84,11 @@ def test_a_run_of_an_experiment_says_how_many_it_leaves_out(capfd: Capture) -> N
     picked = ["draft=bigram", "sampling.temperature=0", "gamma=3"]
     assert main(["run", "experiment=table2-mini", *picked, "limit=0"]) == 2
     assert "one of" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["alpha", "recommend"])
+def test_no_more_tokens_are_promised_than_the_prompts_have(verb: str, capfd: Capture) -> None:
+    """`recommend limit=2 max_new_tokens=16` said that the target writes 2,000 tokens."""
+    assert main([verb, *MINI, "sampling.temperature=0", "--dry-run", "--format", "json"]) == 0
+    needs = json.loads(capfd.readouterr().out)
+    assert needs["tokens"] == 4 * 16 and "up to 64 tokens" in needs["work"]

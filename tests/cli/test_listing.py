@@ -209,3 +209,11 @@ def test_the_help_of_figures_names_all_of_them(capfd: Capture) -> None:
     assert main(["figures", "--help"]) == 0
     said = capfd.readouterr().out
     assert not [name for name in FIGURES if name not in said and not name.startswith("figure")]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_understood_in_the_plural(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`list drafts` was 'invalid choice', and how a group is spelt is no reader's concern."""
+    assert [main(["list", word]) for word in (group, f"{group}s")] == [0, 0]
+    said = capsys.readouterr().out
+    assert said[: len(said) // 2] == said[len(said) // 2 :]

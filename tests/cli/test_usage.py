@@ -60,6 +60,15 @@ def test_help_names_every_key_of_the_verb(verb: str, capfd: Capture) -> None:
             assert f" {one.name}=" in said or f" {top}," in said or f" {top} " in said or f"{top}.*" in said, one.name
 
 
+@pytest.mark.parametrize("verb", [verb for verb in SCHEMAS if SCHEMAS[verb] not in (RunConfig, Recipe)] + ["certify"])
+def test_a_verb_explains_what_most_commands_set(verb: str, capfd: Capture) -> None:
+    """Without a second `--help`; the rest is named."""
+    said = f" {' '.join(helped(capfd, *verb.split()).split())}"
+    assert " target=t5-mini OWNER/NAME[@REVISION] of the hub, ./FOLDER, or" in said
+    assert " device=auto cpu | cuda | cuda:N | mps | auto: cuda where there is one " in said
+    assert "as in `specbench run --help`: target, draft, task" in said
+
+
 def test_a_key_and_its_help_are_written_once() -> None:
     @dataclass
     class Nested:

@@ -72,9 +72,3 @@ def test_no_test_file_loads_or_decodes_at_import() -> None:
 def test_work_at_import_is_seen() -> None:
     assert called_at_import("MADE = {kind: EagerModel(networks.network(kind)) for kind in KINDS}\n") == ["network"]
     assert called_at_import("def made():\n    return network('t5')\nLATER = lambda: network('t5')\n") == []
-
-
-def test_a_name_stands_for_one_test_file() -> None:
-    """The table of errors names them without their folder."""
-    names = [file.stem for file in FILES]
-    assert sorted(set(names)) == sorted(names)

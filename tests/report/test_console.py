@@ -61,3 +61,10 @@ def test_the_bar_shows_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
         console = terminal(shown)
         console.print(screen._progress)
     assert shown.getvalue().count("loading [red] [/x]") == 2
+
+
+def test_one_prompt_is_singular() -> None:
+    log = io.StringIO()
+    with Screen(log, slow_s=0) as screen:
+        screen.advance(1, 1)
+    assert "decoded 1 of 1 prompt\n" in log.getvalue()
