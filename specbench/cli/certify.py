@@ -112,7 +112,7 @@ def draw(found: Certified) -> None:
     console = terminal()
     certificate = found.certificate
     kind = "" if found.verdict.kind is None else f", {found.verdict.kind}"
-    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(certificate.reason)}", markup=True)
+    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(found.verdict.evidence[0])}", markup=True)
     for sentence in found.verdict.evidence[1:]:
         console.print(sentence)
     for finding in found.findings:
