@@ -214,8 +214,8 @@ def main(words: Sequence[str]) -> None:
         print(*lines, f"findings in {wrong} of {runs} short runs of sound pairs", sep="\n")
         return
     pairs = {folder: folder for folder in words} or PAIRS
-    found = [one for target, nano in pairs.items() for one in outcomes(target, nano, HELD)]
-    print(table(found))
+    for target, nano in pairs.items():
+        print(table(list(outcomes(target, nano, HELD))), flush=True)
 
 
 if __name__ == "__main__":
