@@ -112,11 +112,11 @@ def draw(found: Certified) -> None:
     console = terminal()
     certificate = found.certificate
     kind = "" if found.verdict.kind is None else f", {found.verdict.kind}"
-    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(certificate.reason)}", markup=True)
+    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(found.verdict.evidence[0])}", markup=True)
     for sentence in found.verdict.evidence[1:]:
         console.print(sentence)
-    for one in found.findings:
-        console.print(f"FINDING: {one.line}. Check {one.check}")
+    for finding in found.findings:
+        console.print(f"FINDING: {finding.line}. Check {finding.check}")
     if certificate.not_covered:
         console.print(f"not covered: {certificate.not_covered}")
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -169,7 +169,8 @@ def _estimated(source: Source) -> list[dict[str, object]]:
 def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -> None:
     from rich.text import Text
 
-    from specbench.report.findings import PAGE, said
+    from specbench.report.findings import PAGE
+    from specbench.report.findings import said as said_of
 
     console = wide_console(160)
     for source in sources:
@@ -183,7 +184,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
         for note in source.reading.notes:
             console.print(note)
         found = [one.to_json() for one in _findings(source)]
-        for line in [*said(found), *([PAGE] if found else [])]:
+        for line in [*said_of(found), *([PAGE] if found else [])]:
             console.print(line)
         console.print()
     titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))

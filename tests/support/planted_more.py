@@ -4,6 +4,7 @@ FOLDER: SmolLM2's weights, which are then the target and its own draft. `--sound
 200 short runs.
 """
 
+import copy
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -159,13 +160,8 @@ class OnlyCopies(Around):
 
 def states_of_another(draft: Any) -> Any:
     """A head that was trained on another target: the states come in another order."""
-    import copy
-
     made = copy.copy(draft)
-    columns = list(made.columns) if getattr(made, "columns", None) is not None else None
-    if columns is None:
-        raise ValueError("a head without tapped states")
-    made.columns = columns[::-1]
+    made.columns = list(range(draft.eagle.shape.tapped_width * len(draft.eagle.shape.taps)))[::-1]
     return made
 
 
@@ -218,8 +214,8 @@ def main(words: Sequence[str]) -> None:
         print(*lines, f"findings in {wrong} of {runs} short runs of sound pairs", sep="\n")
         return
     pairs = {folder: folder for folder in words} or PAIRS
-    found = [one for target, nano in pairs.items() for one in outcomes(target, nano, HELD)]
-    print(table(found))
+    for target, nano in pairs.items():
+        print(table(list(outcomes(target, nano, HELD))), flush=True)
 
 
 if __name__ == "__main__":

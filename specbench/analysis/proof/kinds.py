@@ -200,7 +200,7 @@ def _kind(drafted: Side, plain: Side | None, agreement: Agreement | None, eviden
         return None
     if drafted.is_rounding:
         if drafted.departures:
-            evidence.append(_near(drafted))
+            evidence[0] = _near(drafted)
         if plain is not None and plain.passes and not plain.departures:
             evidence.append("the server without a draft has none: its passes over several tokens round otherwise")
         return ROUNDING

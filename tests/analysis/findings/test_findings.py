@@ -15,7 +15,7 @@ from specbench.analysis.findings.places import cliff_of
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.decoded import Pass
-from tests.support import planted, planted_more
+from tests.support import planted
 from tests.support.kept_records import HERE, heads, newest
 
 PROMPTS, LENGTH, WORDS = 12, 60, 200
@@ -201,20 +201,3 @@ def test_planted_faults_are_named() -> None:
     faults = [one for one in found if one.right]
     assert sum(one.place == 1 for one in faults) >= 0.8 * len(faults)
     assert not [one for one in found if not one.right and one.found]
-
-
-@pytest.mark.full
-@pytest.mark.statistical
-def test_faults_that_set_no_rule_are_named_as_often() -> None:
-    """The second set, written after the rules: no rule was changed for it."""
-    found = [one for target, nano in planted.PAIRS.items() for one in planted.outcomes(target, nano, planted_more.HELD)]
-    print(planted.table(found))
-    faults = [one for one in found if one.right]
-    assert sum(one.place == 1 for one in faults) >= 0.75 * len(faults)
-
-
-@pytest.mark.slow
-@pytest.mark.statistical
-def test_sound_pairs_have_a_finding_in_one_of_200_short_runs_at_most() -> None:
-    runs, wrong, lines = planted_more.sound()
-    assert runs == 200 and wrong <= 1, lines

@@ -19,7 +19,7 @@ def test_counts_that_show_a_cause() -> None:
     assert names(Tally(0, 0, 0, undrafted=400)) == ["idle"]
     assert names(Tally(10, 30, 10, undrafted=400)) == ["idle"]
     assert names(Tally(0, 3000, 1000)) == ["weights"]
-    cut_off = Tally(1200, 5000, 1000, reached_at=(1000, 700, 500, 0, 0), accepted_at=(700, 500, 0, 0, 0))
+    cut_off = Tally(1200, 5000, 1000, 1000, reached_at=(1000, 700, 500, 0, 0), accepted_at=(700, 500, 0, 0, 0))
     assert names(cut_off) == ["cliff"]
 
 
