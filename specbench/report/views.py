@@ -186,16 +186,6 @@ TREES = view(
 )  # fmt: skip
 
 
-def cells(view: Iterable[Column], row: Row) -> dict[str, str]:
-    """The cells of a row by the titles of their columns."""
-    return {one.title_of(row): one.text(row) for one in view}
-
-
-def titles(view: Iterable[Column]) -> list[str]:
-    """The titles of a table's columns."""
-    return [str(one.title) for one in view]
-
-
 def keys(view: Iterable[Column], *first: str) -> list[str]:
     """The keys of a table's values: `first`, then those of its columns that are not among them."""
     return list(dict.fromkeys([*first, *(one.name for one in view if one.shown)]))
