@@ -70,9 +70,6 @@ def cost_of_verifying(s: Summary) -> str:
     return COLUMNS["verify_cost"].text(s)
 
 
-# Texts of the list of runs, which has no room for intervals.
-
-
 def _in_list(name: str, title: str, spec: str = ".2f") -> Column:
     return _as(name, title=title, format=spec, ends=None, unit="")
 
@@ -126,9 +123,6 @@ SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # where
 TELLING = view(  # where rows differ in them
     "telling", "device", "dtype", Column("engine", "engine", format=""), "numerics", "processing", "context"
 )
-
-
-# Tables of runs: their cells, and the keys of their values.
 
 
 def _number(name: str, title: str, spec: str = ".2f") -> Column:
