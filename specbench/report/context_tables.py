@@ -6,7 +6,7 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from specbench import theory
-from specbench.analysis.costs import draft_cost, verify_cost
+from specbench.analysis.costs.mean_costs import draft_cost, verify_cost
 from specbench.analysis.forecast.context_lengths import AtContext, beyond, said
 from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError

@@ -70,7 +70,7 @@ def _ranking(rows: list[RankedRow]) -> Any:
     return table
 
 
-def _marked(name: str) -> Callable[[RankedRow], str]:
+def _marked(name: str) -> Callable[[Any], str]:
     """A prediction, and what it is made from."""
     return lambda row: number(row[name]) + {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
 
@@ -193,7 +193,7 @@ def _speed(row: ErrorRow | PolicyRow) -> str:
     return interval(**vars(row["measured"])) if row["lossless"] else "not lossless"
 
 
-def _interval(name: str, digits: int = 2) -> Callable[[ErrorRow], str]:
+def _interval(name: str, digits: int = 2) -> Callable[[Any], str]:
     return lambda row: interval(**vars(row[name]), digits=digits)
 
 
