@@ -2,7 +2,7 @@
 
 import re
 
-MOST_BYTES = 230  # of an id, in UTF-8; with '.json.gz' and the ending of an unfinished file it stays below 255
+MOST_BYTES = 230  # of an id, in UTF-8; with '.json.xz' and the ending of an unfinished file it stays below 255
 SEPARATORS = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # All control characters but the line feed and the tab, and halves of surrogate pairs, which no encoding has.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

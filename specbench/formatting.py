@@ -174,3 +174,13 @@ def _without_minus(form: Any) -> str:
 def by_name(*columns: Column) -> dict[str, Column]:
     """Columns by their names."""
     return {one.name: one for one in columns}
+
+
+def cells(view: Iterable[Column], row: Any) -> dict[str, str]:
+    """The cells of a row by the titles of their columns."""
+    return {one.title_of(row): one.text(row) for one in view}
+
+
+def titles(view: Iterable[Column]) -> list[str]:
+    """The titles of a table's columns."""
+    return [str(one.title) for one in view]

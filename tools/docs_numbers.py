@@ -16,7 +16,7 @@ A table:
   `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
   column;
 - `<!-- from: FILE § HEADING -->`: the table under that heading of a Markdown file; with ` | title, …` these columns
-  of it, and with ` § ` alone its first table.
+  of it, and with ` § ` alone its first table; of the document of a beam search (.json) the table that it has on screen.
 
 A value in a sentence, with its interval if it has one:
 
@@ -55,8 +55,10 @@ from specbench.analysis.summary import completed
 from specbench.cli import main as specbench
 from specbench.errors import UserError
 from specbench.formatting import draft_name, markdown_table
+from specbench.records.documents import read_document
 from specbench.records.frame import Records
 from specbench.records.store import Result
+from specbench.records.timed_documents import BeamDocument
 from specbench.report import score
 from specbench.report.console import Screen
 from specbench.report.paper import paper
@@ -318,7 +320,7 @@ def _from_file(source: str, fenced: bool) -> str:
     name, below, heading = chosen.partition(" § ")
     if below or name.endswith("§"):
         _require_listed(name.removesuffix(" §"))
-        text = (ROOT / name.removesuffix(" §")).read_text(encoding="utf-8")
+        text = _tables_of(name.removesuffix(" §"))
         return _table_below(text, heading, source, titles.split(", ") if titles else [])
     if fenced:
         _require_listed(name)
@@ -333,6 +335,15 @@ def _from_file(source: str, fenced: bool) -> str:
         raise ValueError(f"{source}: no such rows")
     _require_titles(titles.split(", "), [], table, source)
     return _rows(table, titles.split(", "))
+
+
+def _tables_of(name: str) -> str:
+    """A Markdown file, or the table of the document of a beam search."""
+    if not name.endswith(".json"):
+        return (ROOT / name).read_text(encoding="utf-8")
+    from specbench.bench.beams import beam_table
+
+    return beam_table(read_document(ROOT / name, BeamDocument)["rows"])
 
 
 def _require_listed(file: str) -> None:

@@ -17,7 +17,8 @@ from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft, DraftSession, operations_of
 from specbench.engine.session import Prompt, Session
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_first
+from specbench.theory.best_tree import best_first
+from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape
 
 
 class TreeDraft(Draft):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.contradictions import contradictions
-from specbench.analysis.costs import POWERS_OF_C, POWERS_OF_V, columns_of_c, columns_of_part
+from specbench.analysis.costs.mean_costs import POWERS_OF_C, POWERS_OF_V, columns_of_c, columns_of_part
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest

@@ -23,9 +23,6 @@ def measured_here(prompts: Sequence[PromptRecord]) -> Measured:
     return cast(Measured, found)
 
 
-# Texts of cells that are more than a number.
-
-
 def milliseconds(seconds: float) -> str:
     """Three digits of so many seconds, in milliseconds."""
     return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
@@ -166,8 +163,7 @@ def _joules(s: Summary) -> str:
     return f"target alone / speculative; {ours / alone:.2f} times"
 
 
-# The columns, in the order of the CSV of `results`, which is stable: new columns go to the end.
-
+# In the order of the CSV of `results`, which is stable: new columns go to the end.
 COLUMNS = by_name(
     Column("run_id", "record", format=lambda row: digest(str(row["run_id"]))),
     Column("target", "M_p", format=""),

@@ -19,19 +19,9 @@ from specbench.analysis.acceptance.by_position import (
     of_trees,
 )
 from specbench.analysis.columns import measured_here
-from specbench.analysis.costs import (
-    accept_cost,
-    draft_cost,
-    experts_read,
-    mean_step_s,
-    operations,
-    pass_costs,
-    rows_of,
-    seconds_of,
-    throughput,
-    verify_cost,
-)
+from specbench.analysis.costs import operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import Disturbance, disturbance
+from specbench.analysis.costs.mean_costs import accept_cost, draft_cost, experts_read, mean_step_s, verify_cost
 from specbench.analysis.costs.slow import slow
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of

@@ -15,7 +15,6 @@ from specbench.analysis.summary import PARTS, completed
 from specbench.cli.formats import draw_picture, picture_file, print_rows
 from specbench.cli.options import RUN, options
 from specbench.config.keys import SHARE, as_share
-from specbench.config.model import ModelConfig, check_model
 from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.nouns import with_noun
@@ -29,7 +28,7 @@ from specbench.stats import Interval
 
 if TYPE_CHECKING:
     from rich.text import Text
-
+from specbench.cli.explain_draft import compare_configs
 
 NO_SPREAD = 1e-9  # a relative deviation below this is rounding
 WITHIN = (
@@ -266,39 +265,3 @@ def _draw_sizes(name: str, rows: list[Row], within: float) -> None:
         console.print(
             f"{with_noun(rows[0]['prompts'], 'prompt, is')} few: how much prompts differ is itself known roughly"
         )
-
-
-# `specbench explain --draft`: what differs between a target and a draft, before anything is run.
-
-
-def compare_configs(words: Sequence[str]) -> int:
-    """Print what differs between the configs and tokenizers of the target and the draft of a run of these keys."""
-    from specbench.cli.overrides import read
-    from specbench.compose.hydra_app import jobs_of
-    from specbench.config.schema import RunConfig
-
-    command = read(words, RunConfig)
-    (job,) = jobs_of(command.overrides, command.switches)
-    config = job.required()
-    if not isinstance(config.draft, ModelConfig):
-        raise UserError(f"--draft: draft={config.draft.label()} has no config or tokenizer of its own to compare")
-    check_model("target", config.target)
-    config.draft.check("draft")
-    from specbench.analysis.findings.checkpoint import read_checkpoint
-    from specbench.analysis.findings.configs import differences
-
-    target, draft = read_checkpoint(config.target, "target"), read_checkpoint(config.draft, "draft")
-    found = [one.to_json() for one in differences(target, draft)]
-    print_rows(command.form, found, lambda: _draw_differences(target.name, draft.name, found))
-    return 0
-
-
-def _draw_differences(target: str, draft: str, found: Sequence[Mapping[str, str]]) -> None:
-    console = wide_console()
-    if not found:
-        console.print(f"{target} and {draft}: their configs and tokenizers say the same")
-        return
-    table = plain_table(("", target, draft, "matters", "why"), left=("", target, draft, "matters", "why"))
-    for one in found:
-        table.add_row(one["what"], one["target"], one["draft"], one["matters"], one["why"])
-    console.print(table)

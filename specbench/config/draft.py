@@ -190,28 +190,3 @@ class SeveralConfig(DraftConfig):
                 raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
             bound = part.confidence_bound()
             require(bound is None, f"{key}.{name}.confidence", bound, f"null in {bound_in}")
-
-
-# The keys of drafts that attend to a window of the text.
-
-
-SINKS = 4
-
-
-@dataclass
-class WindowKeys:
-    """How far back a draft attends."""
-
-    window: int | None = key(
-        None, "the newest tokens that the draft attends to; unset: all, with draft=window 512 (docs/drafts.md)"
-    )
-    sinks: int = key(SINKS, "tokens at the beginning of the text that a draft with a window attends to as well")
-
-    def window_label(self, tokens: int) -> str:
-        """Name in tables of a window of so many tokens: '512'; with another number of sinks than usual that, too."""
-        return str(tokens) + ("" if self.sinks == SINKS else f"-sinks{self.sinks}")
-
-    def check_window(self, key: str) -> None:
-        """Raise UserError where a key is out of range."""
-        require(self.window is None or self.window >= 1, f"{key}.window", self.window, "at least 1, or null")
-        require(self.sinks >= 0, f"{key}.sinks", self.sinks, "at least 0")

@@ -38,7 +38,8 @@ from specbench.records.prediction import DraftingPlan
 from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
-from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape, best_size
+from specbench.theory.best_tree import best_shape, best_size
+from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape
 
 # The cost v(n) of verifying n tokens in one pass, and that of drafting a level of a tree, in target steps.
 #

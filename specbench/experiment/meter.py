@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from specbench.experiment.machine import Gpu, machine_of
+from specbench.experiment.gpu_state import Gpu
+from specbench.experiment.machine import machine_of
 from specbench.records.prompt_sums import UsedRecord
 
 T = TypeVar("T")

@@ -22,14 +22,8 @@ from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
-from specbench.experiment.measure import (
-    BatchParts,
-    groups,
-    measure_group,
-    measure_prompt,
-    warm_up,
-    warm_up_rows,
-)
+from specbench.experiment.measure import measure_prompt, warm_up
+from specbench.experiment.measure_batch import BatchParts, groups, measure_group, warm_up_rows
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
 from specbench.loading import require_room

@@ -83,9 +83,6 @@ APART = (*OF_PROMPT, "baseline", "speculative")
 LEFT_OUT = ("text", "passes")  # of a trace
 
 
-# Writing.
-
-
 def small(record: RunRecord, place: int) -> tuple[Row, Shared]:
     """The kept form of a record's prompts and `pieces`, and what it shares; `place` is that of a typical prompt."""
     place = record.get("shown", place)
@@ -168,9 +165,6 @@ def _first_children(parents: Sequence[int], path: Sequence[int]) -> list[int]:
     """The first children of the root and of each accepted node, but those that were accepted."""
     first = (parents.index(node) for node in (ROOT, *path) if node in parents)
     return [child for child in first if child not in path]
-
-
-# Reading.
 
 
 def restored(record: Row, file: Path) -> Row:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.analysis.distinct import said
-from specbench.formatting import NONE, number, span
+from specbench.formatting import NONE, Column, number, span, titles
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
 from specbench.report.findings import said as findings_said
@@ -31,17 +31,12 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
     first, rows = record["rows"][0], sorted(record["rows"], key=lambda row: (row["temperature"], -row["alpha"]))
     named = f"[bold]{escape(first['target'])}[/bold] on {escape(first['task'])}"
     console.print(f"α of drafts for {named}, {first['dtype']}", markup=True)
-    ruled = any(row["accept"] != "exact" for row in rows)
-    leniences = [lenience for lenience in first["lenient"] if lenience != "1"]
-    rule = ("rule", "α(rule)", "95%", "TV") if ruled else ()
-    lenient = (f"α(l={lenience})" for lenience in leniences)
-    table = plain_table(("draft", "T", "α", "95%", *rule, *lenient, "tokens", "prompts"), left=("draft", "rule"))
+    ruled = RULED if any(row["accept"] != "exact" for row in rows) else ()
+    lenient = [_under(lenience) for lenience in first["lenient"] if lenience != "1"]
+    told = (*ALPHAS, *ruled, *lenient, *SIZES)
+    table = plain_table(titles(told), left=("draft", "rule"))
     for row in rows:
-        table.add_row(
-            *_draft(row), *_estimate(row, "alpha"), *(_of_rule(row) if ruled else ()),
-            *(number(row["lenient"][lenience].value, 3) for lenience in leniences),
-            str(row["tokens"]), str(row["prompts"]),
-        )  # fmt: skip
+        table.add_row(*(one.text(row) for one in told))
     console.print(table)
     for prompts, different in dict.fromkeys((row["prompts"], row.get("distinct_prompts")) for row in rows):
         if different is not None:
@@ -158,11 +153,26 @@ def _of_children(rows: list[AlphaRow]) -> Any:
     return table
 
 
-def _of_rule(row: AlphaRow) -> list[str]:
-    """The rule, the probability that it accepts a drafted token, and its total variation from the target."""
-    if "alpha_rule" not in row:
-        return [row["accept"], NONE, NONE, "0"]
-    name, variation = (
-        (f"{row['accept']} (lossy)", number(row["total_variation"], 3)) if row["lossy"] else (row["accept"], "0")
-    )
-    return [name, *_estimate(row, "alpha_rule"), variation]
+def _is_lossy(row: AlphaRow) -> bool:
+    return "alpha_rule" in row and row["lossy"]
+
+
+def _under(lenience: str) -> Column:
+    """α under a lenience."""
+    return Column(lenience, f"α(l={lenience})", ".3f", value=lambda row: row["lenient"][lenience].value)
+
+
+ALPHAS = (
+    Column("draft", "draft", lambda row: _draft(row)[0]),
+    Column("temperature", "T", "g"),
+    Column("alpha", "α", ".3f"),
+    Column("alpha_interval", "95%", lambda row: _estimate(row, "alpha")[1]),
+)
+# The rule, the probability that it accepts a drafted token, and its total variation from the target.
+RULED = (
+    Column("accept", "rule", lambda row: f"{row['accept']} (lossy)" if _is_lossy(row) else row["accept"]),
+    Column("alpha_rule", "α(rule)", ".3f"),
+    Column("alpha_rule_interval", "95%", lambda row: _estimate(row, "alpha_rule")[1] if "alpha_rule" in row else NONE),
+    Column("total_variation", "TV", lambda row: number(row["total_variation"], 3) if _is_lossy(row) else "0"),
+)
+SIZES = (Column("tokens", "tokens", ""), Column("prompts", "prompts", ""))

@@ -6,11 +6,11 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from specbench import theory
-from specbench.analysis.costs import draft_cost, verify_cost
+from specbench.analysis.costs.mean_costs import draft_cost, verify_cost
 from specbench.analysis.forecast.context_lengths import AtContext, beyond, said
 from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
-from specbench.formatting import NONE, interval_of, number, span
+from specbench.formatting import NONE, Column, span, titles
 from specbench.records.catalog import Catalog, digest
 from specbench.records.choosing import RecommendDocument, ValidateDocument
 from specbench.records.schema import Row, RunRecord
@@ -19,7 +19,22 @@ from specbench.report.console import plain_table, wide_console
 
 FREE = ("context", "gamma", "limit", "warmup")  # in which runs that are compared may differ
 GROUP = ("target", "draft", "task", "temperature", "batch")
-ESTIMATES = {"alpha": 3, "c": 3, "verify_cost": 2}  # and their digits
+STEP = Column("target_step_s", "step", lambda row: f"{1000 * row['target_step_s']:.2f} ms")
+CONTEXT, TOKENS = Column("context", "context", ",d"), Column("tokens", "tokens", ",.0f")
+ALPHA = Column("alpha", "α", ".3f", ends="alpha")
+OF_RUNS = (
+    CONTEXT, TOKENS, Column("gamma", "γ", lambda row: str(row["gamma"] or NONE)), STEP, ALPHA,
+    Column("c", "c", ".3f", ends="c"), Column("verify_cost", "v", ends="verify_cost"),
+    Column("tokens_per_pass", "tok/pass"), Column("speedup", "speedup", ends="speedup"),
+    Column("run_id", "run", lambda row: digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else "")),
+)  # fmt: skip
+OF_DOCUMENTS = (
+    Column("draft", "draft", lambda row: row["draft"] + ("" if row["batch"] == 1 else f", batch {row['batch']}")),
+    CONTEXT, TOKENS, Column("gamma", "γ", ""), STEP, ALPHA, Column("c", "c", ".3f"), Column("verify_cost", "v"),
+    Column("estimated", "calibrated"),
+    Column("interval", "95%", lambda row: span(row["estimated_low"], row["estimated_high"], ".2f")),
+    Column("measured", "measured"),
+)  # fmt: skip
 
 
 def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
@@ -74,17 +89,13 @@ def draw_runs(rows: Sequence[Row]) -> None:
             f"{first['target']} with draft {first['draft']} on {first['task']}: {simulated}T={first['temperature']:g}"
             f"{batch}"
         )
-        titles = ("", "context", "tokens", "γ", "step", "α", "c", "v", "tok/pass", "speedup", "run")
-        table = plain_table(titles, left=("", "run"))
+        table = plain_table(("", *titles(OF_RUNS)), left=("", "run"))
         for _, same in groupby(own, key=lambda row: row["context"]):
             at = list(same)
             best = max((row for row in at), key=lambda row: row["speedup"] or 0.0)
             for row in at:
-                cells = ["→" if row is best and row["speedup"] else "", f"{row['context']:,}", f"{row['tokens']:,.0f}"]
-                cells += [str(row["gamma"] or NONE), f"{1000 * row['target_step_s']:.2f} ms"]
-                cells += [interval_of(row, name, digits=digits) for name, digits in ESTIMATES.items()]
-                cells += [number(row["tokens_per_pass"]), interval_of(row, "speedup")]
-                table.add_row(*cells, digest(row["run_id"]) + (" CONTENDED" if row["disturbed"] else ""))
+                leads = "→" if row is best and row["speedup"] else ""
+                table.add_row(leads, *(one.text(row) for one in OF_RUNS))
         console.print(table)
         for line in said(str(first["draft"]), _measured(own)):
             console.print(f"· {line}")
@@ -119,17 +130,11 @@ def draw_documents(rows: Sequence[Row]) -> None:
     """Print the best gamma of each candidate at each context, and the forecasts from all gammas."""
     console = wide_console(160)
     measured = any(row["measured"] is not None for row in rows)
-    titles = ["draft", "context", "tokens", "γ", "step", "α", "c", "v", "calibrated", "95%"]
-    table = plain_table([*titles, *(["measured"] if measured else [])], left=("draft",), title="over contexts")
+    told = OF_DOCUMENTS if measured else OF_DOCUMENTS[:-1]
+    table = plain_table(titles(told), left=("draft",), title="over contexts")
     for _, same in groupby(rows, key=lambda row: (row["draft"], row["batch"], row["context"])):
         best = next(same)
-        table.add_row(
-            best["draft"] + ("" if best["batch"] == 1 else f", batch {best['batch']}"), f"{best['context']:,}",
-            f"{best['tokens']:,.0f}", str(best["gamma"]), f"{1000 * best['target_step_s']:.2f} ms",
-            interval_of(best, "alpha", digits=3), number(best["c"], 3), number(best["verify_cost"]),
-            number(best["estimated"]), span(best["estimated_low"], best["estimated_high"], ".2f"),
-            *([number(best["measured"])] if measured else []),
-        )  # fmt: skip
+        table.add_row(*(one.text(best) for one in told))
     console.print(table)
     for (draft, _), group in groupby(rows, key=lambda row: (row["draft"], row["batch"])):
         chains = _measured([row for row in group if row["tree"] is None])

@@ -1,11 +1,11 @@
 """What `specbench recommend` shows: the ranking with its reasons and real runs, and the document of `--validate`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench.analysis.distinct import said
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
-from specbench.formatting import NONE, interval, markdown_table, number, percentage, span
+from specbench.formatting import NONE, Column, cells, interval, markdown_table, number, percentage, span, titles
 from specbench.nouns import with_noun
 from specbench.records.alpha_document import AlphaRow
 from specbench.records.choosing import ErrorRow, PolicyRow, RankedRow, RecommendDocument, ValidateDocument, Verified
@@ -61,28 +61,18 @@ def _ranking(rows: list[RankedRow]) -> Any:
     by_batch: dict[int, list[RankedRow]] = {}
     for row in rows:
         by_batch.setdefault(row.get("batch", 1), []).append(row)
-    several = len(by_batch) > 1
-    titles = ["draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"]
-    weighed = any("memory_ratio" in row for row in rows)  # older documents say nothing of memory
-    titles += ["memory"] if weighed else []
-    whole = any("end_to_end" in row for row in rows)  # nor of prompts
-    titles += ["end to end"] if whole else []
-    table = plain_table(["", *(["batch"] if several else []), *titles], left=("", "draft"))
-    for batch, group in sorted(by_batch.items()):
+    told = [one for one in RANKED if any(map(one.when, rows)) and (one.name != "batch" or len(by_batch) > 1)]
+    table = plain_table(["", *titles(told)], left=("", "draft"))
+    for _, group in sorted(by_batch.items()):
         for row in group[: MOST_ROWS // min(4, len(by_batch))]:
-            cost, estimated, leads = row["cost"], row["estimated"], row is group[0]
-            mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
-            table.add_row(
-                "→" if leads else "", *([str(batch)] if several else []), row["candidate"], _gamma(row),
-                number(row["alpha"].value, 3), number(cost.c, 3), number(cost.verify_cost),
-                number(cost.overhead, 3), number(row["tokens_per_pass"]),
-                number(row["tokens_per_pass_iid"]) + mark, number(row["predicted"]) + mark,
-                number(estimated.value), span(estimated.low, estimated.high, ".2f"),
-                *([_memory(row)] if weighed else []),
-                *([number(row.get("end_to_end"))] if whole else []),
-                style="bold" if leads else None,
-            )  # fmt: skip
+            leads = row is group[0]
+            table.add_row("→" if leads else "", *cells(told, row).values(), style="bold" if leads else None)
     return table
+
+
+def _marked(name: str) -> Callable[[Any], str]:
+    """A prediction, and what it is made from."""
+    return lambda row: number(row[name]) + {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
 
 
 def _memory(row: RankedRow) -> str:
@@ -90,21 +80,34 @@ def _memory(row: RankedRow) -> str:
     return percentage(row["memory_ratio"], None, None, 0, less=1) if "memory_ratio" in row else NONE
 
 
-def _measured(runs: list[Verified]) -> Any:
-    """The table of real runs beside their estimates."""
-    titles = ("draft", "γ", "batch", "calibrated", "measured", "95%", "error", "run")
-    table = plain_table(titles, left=("draft", "run"), title="measured by real runs")
-    for run in runs:
-        table.add_row(
-            run["candidate"], _gamma(run), str(run.get("batch", 1)), number(run["estimated"].value),
-            number(run["measured"]), span(run["measured_low"], run["measured_high"], ".2f"), _error(run),
-            _evidence(run),
-        )  # fmt: skip
-    return table
-
-
 def _gamma(row: RankedRow | Verified) -> str:
     return f"{row['gamma']} L" if row.get("tree") else str(row["gamma"])
+
+
+RANKED = (  # older documents say nothing of memory, nor of prompts
+    Column("batch", "batch", "", value=lambda row: row.get("batch", 1)),
+    Column("candidate", "draft", ""),
+    Column("gamma", "γ", _gamma),
+    Column("alpha", "α", ".3f", value=lambda row: row["alpha"].value),
+    Column("c", "c", ".3f", value=lambda row: row["cost"].c),
+    Column("verify_cost", "v", value=lambda row: row["cost"].verify_cost),
+    Column("overhead", "overhead", ".3f", value=lambda row: row["cost"].overhead),
+    Column("tokens_per_pass", "tok/pass"),
+    Column("tokens_per_pass_iid", "Eq. 1", _marked("tokens_per_pass_iid")),
+    Column("predicted", "predicted", _marked("predicted")),
+    Column("estimated", "calibrated", value=lambda row: row["estimated"].value),
+    Column("interval", "95%", lambda row: span(row["estimated"].low, row["estimated"].high, ".2f")),
+    Column("memory_ratio", "memory", _memory, when=lambda row: "memory_ratio" in row),
+    Column("end_to_end", "end to end", when=lambda row: "end_to_end" in row),
+)
+
+
+def _measured(runs: list[Verified]) -> Any:
+    """The table of real runs beside their estimates."""
+    table = plain_table(titles(VERIFIED), left=("draft", "run"), title="measured by real runs")
+    for run in runs:
+        table.add_row(*cells(VERIFIED, run).values())
+    return table
 
 
 def _error(run: Verified) -> str:
@@ -119,6 +122,18 @@ def _evidence(run: Verified) -> str:
     if run["run_id"] is None:
         return f"{100 * run.get('alike', 0):.0f}% of completions as without a draft"
     return run["run_id"] + (" (existing record)" if run["reused"] else "")
+
+
+VERIFIED = (
+    Column("candidate", "draft", ""),
+    Column("gamma", "γ", _gamma),
+    Column("batch", "batch", "", value=lambda run: run.get("batch", 1)),
+    Column("estimated", "calibrated", value=lambda run: run["estimated"].value),
+    Column("measured", "measured"),
+    Column("interval", "95%", lambda run: span(run["measured_low"], run["measured_high"], ".2f")),
+    Column("off", "error", _error),
+    Column("run_id", "run", _evidence),
+)
 
 
 def markdown(record: ValidateDocument) -> str:
@@ -145,46 +160,26 @@ def markdown(record: ValidateDocument) -> str:
 def _prediction_errors(record: ValidateDocument) -> str:
     if not record["rows"]:
         return "## Prediction errors\n\nCompletions are too short for a full pass at any γ, so nothing is predicted."
-    table = markdown_table(
-        ("draft", "γ", "tokens per pass", "Theorem 3.8", "calibrated", "measured", "error"),
-        [
-            (
-                row["candidate"], row["gamma"], number(row["tokens_per_pass"]), number(row["predicted"]),
-                interval(**vars(row["estimated"])), _speed(row),
-                percentage(**vars(row["error"])) if row["lossless"] else "none",
-            )
-            for row in record["rows"]
-        ],
-    )  # fmt: skip
+    table = markdown_table(titles(ERRORS), [list(cells(ERRORS, row).values()) for row in record["rows"]])
     known = [abs(row["error"].value) for row in record["rows"] if row["lossless"]]
     largest = f"The largest error is {100 * max(known):.1f}%." if known else "No candidate was lossless."
     return "\n\n".join(["## Prediction errors", table, largest])
 
 
 def _policies(record: ValidateDocument) -> str:
-    cells = []
-    for row in record["policies"]:
-        against = "the best" if row["gamma"] == row["best"] else percentage(**vars(row["against_best"]), less=1)
-        cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
-    table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
+    table = markdown_table(titles(POLICIES), [list(cells(POLICIES, row).values()) for row in record["policies"]])
     return "\n\n".join(["## γ by a policy", table])
+
+
+def _against_best(row: PolicyRow) -> str:
+    against = "the best" if row["gamma"] == row["best"] else percentage(**vars(row["against_best"]), less=1)
+    return against if row["lossless"] else "none"
 
 
 def _cost_of_alpha(record: ValidateDocument) -> str:
     learning = record["learning"]
-    table = markdown_table(
-        ("draft", "α by teacher forcing", "γ", "α by decoding"),
-        [
-            (
-                row["candidate"],
-                interval(**vars(row["alpha"]), digits=3),
-                row["gamma"],
-                interval(**vars(decoded), digits=3),
-            )
-            for row in record["rows"]
-            if (decoded := row["alpha_decoded"]) is not None
-        ],
-    )
+    decoded = [row for row in record["rows"] if row["alpha_decoded"] is not None]
+    table = markdown_table(titles(ALPHAS), [list(cells(ALPHAS, row).values()) for row in decoded])
     times = learning["decode_s"] / learning["score_s"]
     said = (
         f"Scoring {learning['drafts']} drafts on the cached sample took {learning['score_s']:.2f} s; decoding the same "
@@ -196,3 +191,27 @@ def _cost_of_alpha(record: ValidateDocument) -> str:
 def _speed(row: ErrorRow | PolicyRow) -> str:
     """The measured speedup; 'not lossless' if rounding does not explain how the completions differ."""
     return interval(**vars(row["measured"])) if row["lossless"] else "not lossless"
+
+
+def _interval(name: str, digits: int = 2) -> Callable[[Any], str]:
+    return lambda row: interval(**vars(row[name]), digits=digits)
+
+
+def _off(row: ErrorRow) -> str:
+    return percentage(**vars(row["error"])) if row["lossless"] else "none"
+
+
+DRAFT, GAMMA = Column("candidate", "draft", ""), Column("gamma", "γ", "")
+ERRORS = (
+    DRAFT, GAMMA, Column("tokens_per_pass", "tokens per pass"), Column("predicted", "Theorem 3.8"),
+    Column("estimated", "calibrated", _interval("estimated")), Column("measured", "measured", _speed),
+    Column("error", "error", _off),
+)  # fmt: skip
+POLICIES = (
+    DRAFT, GAMMA, Column("measured", "measured", _speed),
+    Column("against_best", "against the best fixed γ", _against_best),
+)  # fmt: skip
+ALPHAS = (
+    DRAFT, Column("alpha", "α by teacher forcing", _interval("alpha", 3)), GAMMA,
+    Column("alpha_decoded", "α by decoding", _interval("alpha_decoded", 3)),
+)  # fmt: skip

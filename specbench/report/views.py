@@ -70,9 +70,6 @@ def cost_of_verifying(s: Summary) -> str:
     return COLUMNS["verify_cost"].text(s)
 
 
-# Texts of the list of runs, which has no room for intervals.
-
-
 def _in_list(name: str, title: str, spec: str = ".2f") -> Column:
     return _as(name, title=title, format=spec, ends=None, unit="")
 
@@ -128,9 +125,6 @@ TELLING = view(  # where rows differ in them
 )
 
 
-# Tables of runs: their cells, and the keys of their values.
-
-
 def _number(name: str, title: str, spec: str = ".2f") -> Column:
     """A column of a table without its interval."""
     return _as(name, title=title, format=spec, ends=None, unit="")
@@ -184,16 +178,6 @@ TREES = view(
     _as("speedup_measured", title="measured",
         format=lambda row: (MEASURED.text(row) + " underpowered" * row["unproved"]) if row["lossless"] else WRONG),
 )  # fmt: skip
-
-
-def cells(view: Iterable[Column], row: Row) -> dict[str, str]:
-    """The cells of a row by the titles of their columns."""
-    return {one.title_of(row): one.text(row) for one in view}
-
-
-def titles(view: Iterable[Column]) -> list[str]:
-    """The titles of a table's columns."""
-    return [str(one.title) for one in view]
 
 
 def keys(view: Iterable[Column], *first: str) -> list[str]:

@@ -22,7 +22,8 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ByConfidence, Plan, TreeShape, best_shape
+from specbench.theory.best_tree import best_shape
+from specbench.theory.trees import ByConfidence, Plan, TreeShape
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative
 

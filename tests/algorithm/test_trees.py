@@ -23,7 +23,8 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
 from specbench.methods.ngram.draft import NgramDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape
+from specbench.theory.best_tree import best_shape
+from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape
 from tests.support import chi
 from tests.support.captured import graphs
 from tests.support.decode import autoregressive, speculative

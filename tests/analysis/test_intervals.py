@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specbench.analysis import costs
+from specbench.analysis.costs import mean_costs as costs
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.summary import under_lenience
 from specbench.stats import Interval, Jackknife, Scale, grouped, over_rows, ratio, ratio_of_ratios

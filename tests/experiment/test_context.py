@@ -25,7 +25,8 @@ from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
-from specbench.experiment.prompts import encode, in_context, prompt_tokens
+from specbench.experiment.prompts import encode, prompt_tokens
+from specbench.experiment.prompts_of_length import in_context
 from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 from specbench.theory import expected_tokens

@@ -18,7 +18,8 @@ from specbench.engine.buffers import BufferPool
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.static import StaticModel
 from specbench.experiment import machine as machines
-from specbench.experiment.machine import Machine, Nvml, Smi, memory_speed, reasons_in
+from specbench.experiment.gpu_state import Nvml, Smi, reasons_in
+from specbench.experiment.machine import Machine, memory_speed
 from specbench.experiment.memory import bytes_held
 from specbench.experiment.meter import Meter, spent, zones
 from specbench.records import store

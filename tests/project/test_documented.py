@@ -24,7 +24,7 @@ from specbench.config.verbs import PEERS
 from specbench.records.catalog import digest
 from specbench.train.recipe_schema import Recipe
 from tests.support import commands, engine_samples, sweeps
-from tests.support.kept_records import newest
+from tests.support.kept_records import copy_of, newest
 
 Capture = pytest.CaptureFixture[str]
 DOCUMENTED = commands.documented()
@@ -90,11 +90,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with some records, rows and a baseline, which the commands are run in."""
     folder = tmp_path_factory.mktemp("workplace")
     for results in ("results", "fresh"):
-        (folder / results / "kept" / "prompts").mkdir(parents=True)
+        (folder / results / "kept").mkdir(parents=True)
         (folder / results / "runs").mkdir()
     for head in (newest(draft="bigram", temperature=0, gamma=gamma) for gamma in (3, 7)):
-        shutil.copy(head.file, folder / "results" / "kept")
-    shutil.copytree(head.file.parent / "prompts", folder / "results" / "kept" / "prompts", dirs_exist_ok=True)
+        copy_of(head, folder / "results")
     for name in ("ROWS.jsonl.gz", "PROMPTS.jsonl.gz", "FILE"):
         shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
     for name, form in (("METRICS.txt", "vllm-metrics"), ("SERVER.log", "vllm-log"), ("RESPONSES.json", "sglang")):

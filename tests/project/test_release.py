@@ -165,7 +165,7 @@ def test_the_lock_has_the_versions_of_the_constraints_and_hashes() -> None:
         found = re.findall(r"^([\w.-]+)==([^ ;\\\n]+)", text, re.M)
         return {re.sub(r"[._-]+", "-", name).lower(): version for name, version in found}
 
-    text = (ROOT / "requirements.lock").read_text()
+    text = (ROOT / "locks" / "requirements.lock").read_text()
     locked, pinned = versions(text), versions((ROOT / "constraints.txt").read_text())
     assert {name: version for name, version in locked.items() if pinned.get(name, version) != version} == {}
     assert not {"torch", "transformers", "datasets", "hydra-core", "pytest"} - locked.keys()

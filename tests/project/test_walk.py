@@ -22,7 +22,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.session import Model
 from specbench.loading import model_loader
-from specbench.report import summary_text
+from specbench.report import views
 from tests.support.calls import small_run
 
 ROOT = Path(specbench.__file__).parent
@@ -118,7 +118,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 def test_from_argv_to_alpha(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: dict[str, list[Frame]] = {}
     monkeypatch.setattr(NativePasses, "run", watched(walks, "passes", NativePasses.run))
-    monkeypatch.setattr(summary_text, "rows", watched(walks, "alpha", summary_text.rows))
+    monkeypatch.setattr(views, "rows", watched(walks, "alpha", views.rows))
     with watching(monkeypatch) as watch:
         code = main(small_run(folders, tmp_path, "engine=native", "limit=1", "warmup=0", "max_new_tokens=4"))
     assert code == 0

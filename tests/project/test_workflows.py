@@ -111,7 +111,7 @@ def test_what_publishes_runs_actions_alone_and_what_it_publishes_is_built_from_h
     assert build["permissions"] == {"contents": "read"} and "cache" not in str(build)
     installed = [step["run"] for step in build["steps"] if "install" in step.get("run", "")]
     assert installed and all("--require-hashes" in line or "--no-build-isolation" in line for line in installed)
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "locks" / "requirements.lock").read_text(encoding="utf-8")
     assert re.search(r"^hatchling==\S+ \\\n +--hash=sha256:", lock, re.M)
 
 

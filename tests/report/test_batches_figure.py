@@ -1,6 +1,5 @@
 """Records of several prompts at once: a figure of their own, and no cell of a table that is about one."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from specbench.records.frame import Records
 from specbench.report.figures.gammas import batches
 from specbench.report.table import render
 from specbench.report.tables import TABLES
-from tests.support.kept_records import CHAIN, HERE, kept
+from tests.support.kept_records import CHAIN, HERE, copy_of, kept
 from tests.support.made_records import make
 
 
@@ -18,7 +17,7 @@ def records(tmp_path: Path) -> Records:
     (tmp_path / "kept").mkdir()
     chains = {key: value for key, value in CHAIN.items() if key != "batch"} | {"draft": "t5-nano", "temperature": 0}
     for head in [*kept(**chains, gamma=4), *kept(**chains, gamma=5)]:
-        shutil.copy(head.file, tmp_path / "kept")
+        copy_of(head, tmp_path)
     return Records(tmp_path, 20)
 
 

@@ -1,7 +1,9 @@
 """The kept records, chosen by what their first line says of them; a file's name is not read, for names of drafts, rules
 and trees share their beginnings, and any record may be replaced by a newer one."""
 
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,14 @@ def newest(**columns: Any) -> Head:
     if not found:
         pytest.skip(f"no record of {columns} is kept")
     return found[-1]
+
+
+def copy_of(head: Head, results: Path) -> None:
+    """Copy a kept record, and the prompts that it shares with others, to another folder of results."""
+    for file in (head.file, *(head.file.parent / "prompts").iterdir()):
+        there = kept_folder(results) / file.relative_to(head.file.parent)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
 
 
 def _column(head: Head, key: str) -> object:

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from specbench.theory.trees import ROOT, TreeShape, best_first, best_shape, best_size, expected_tree_tokens
+from specbench.theory.best_tree import best_first, best_shape, best_size
+from specbench.theory.trees import ROOT, TreeShape, expected_tree_tokens
 
 FALLING = (0.6, 0.2, 0.1)
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from specbench.config.draft import SINKS, DraftConfig, WindowKeys
+from specbench.config.draft import DraftConfig
 from specbench.config.keys import key, require
 from specbench.config.model import ModelConfig, check_model, name_of
+from specbench.config.window_keys import SINKS, WindowKeys
 from specbench.errors import UserError
 
 VOCABULARIES = ("auto", "same", "tli", "slem")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.config.draft import DraftConfig, WindowKeys
+from specbench.config.draft import DraftConfig
+from specbench.config.window_keys import WindowKeys
 
 USUAL = 512
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench.config.schema import METRICS
 from specbench.config.tree import AUTO
-from specbench.formatting import NONE, draft_name, number
+from specbench.formatting import NONE, cells, draft_name, number, titles
 from specbench.quality import quality_difference
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import PAIR, Records, measured, one_sample
@@ -22,7 +22,7 @@ from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
-from specbench.report.views import BEYOND, DIFFERENCE, TREES, cells, keys, titles
+from specbench.report.views import BEYOND, DIFFERENCE, TREES, keys
 
 ENTRY = [*PAIR, "accept", "policy"]  # a draft under a rule with a gamma policy
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft

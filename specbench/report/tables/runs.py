@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from specbench.formatting import NONE, draft_name
+from specbench.formatting import NONE, cells, draft_name
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.report.table import Table
 from specbench.report.tables import notes
-from specbench.report.views import RUNS, cells, keys
+from specbench.report.views import RUNS, keys
 
 TAKEN = keys(
     RUNS, "run_id", "target", "draft", "task", "temperature", "gamma_said", "tree", "accept", "batch", "context",

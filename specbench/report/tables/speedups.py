@@ -12,7 +12,7 @@ import pandas as pd
 
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
-from specbench.formatting import NONE, Column, interval_of, number
+from specbench.formatting import NONE, Column, cells, interval_of, number, titles
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.records.schema import Row
@@ -21,7 +21,7 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes
 from specbench.report.tables.shorter import MOST_OTHERS, of_left_out, of_rows, shorter
-from specbench.report.views import PASSES, WRONG, alpha, cells, keys, titles, view
+from specbench.report.views import PASSES, WRONG, alpha, keys, view
 
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 KEPT = (
