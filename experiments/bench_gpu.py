@@ -86,8 +86,8 @@ def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
     target = " ".join(f"target.architecture.{size}" for size in sizes)
     vocabulary = f"draft.architecture.{sizes[-1]}"
     return (
-        f"bench target=random-llama-5m draft=random-llama-5m {target} {vocabulary} limit=4 max_new_tokens=64 repeats=3 "
-        f"gammas=[5] parts={parts} threads={count} {{cpu}}"
+        f"bench target=random-llama-5m draft=random-llama-5m {target} {vocabulary} "
+        f"limit=4 max_new_tokens=64 repeats=3 gammas=[5] parts={parts} threads={count} {{cpu}}"
     )
 
 

@@ -50,7 +50,7 @@ def check(config: RunConfig) -> None:
         name = f"runs={config.runs}" if config.runs > 1 else f"until={config.until}"
         raise UserError(f"{name}: not together with target.tp_plan, whose processes decode the same prompts")
     models = (config.target, *(one for one in config.draft.levels() if isinstance(one, ModelConfig)))
-    if alpha is None and any(model.weights == "random" for model in models):
+    if alpha is None and config.tells_alpha and any(model.weights == "random" for model in models):
         raise UserError("weights=random: alpha of random weights means nothing; set simulate.alpha=0.75 to time passes")
     check_tree(config.tree)
     _check_tree_in_run(config, rule)

@@ -183,9 +183,11 @@ class RunConfig:
     """One run: a target, a draft, a task, and how they decode.
 
     conf_file: the file of `conf/` that composes the config.
+    tells_alpha: whether alpha is a result, which it cannot be with random weights.
     """
 
     conf_file: ClassVar[str] = "run"
+    tells_alpha: ClassVar[bool] = True
 
     target: ModelConfig = fresh(ModelConfig, "the model to accelerate")
     draft: DraftConfig = fresh(DraftKeys, "what drafts for it")

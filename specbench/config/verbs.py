@@ -185,6 +185,7 @@ class BenchConfig(RunConfig):
     """The keys of `specbench bench`."""
 
     conf_file: ClassVar[str] = "bench"
+    tells_alpha: ClassVar[bool] = False
 
     limit: int | None = key(8, "prompts", at_least(1, ", or null for all"))
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to time", GAMMAS)

@@ -217,3 +217,12 @@ def test_steps_after_long_contexts_stand_beside_their_roofline() -> None:
 def test_an_encoder_has_no_long_prompts(setup: Bench) -> None:
     (row,) = bench(replace(setup, parts="i"), lambda _: None)
     assert row.note == "not measured: the target has an encoder"
+
+
+@pytest.mark.full
+def test_random_weights_are_timed_without_an_alpha(tmp_path: Path) -> None:
+    """`bench` refuses simulate.alpha, and refused random weights without it."""
+    from specbench.cli import main
+
+    words = ["parts=d", "limit=1", "max_new_tokens=4", "repeats=1", "gammas=[2]", f"results={tmp_path}"]
+    assert main(["bench", "target=random-llama-5m", "draft=random-llama-5m", *words]) == 0

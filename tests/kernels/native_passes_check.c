@@ -186,7 +186,7 @@ static void check_passes(int64_t s, int64_t threads, int64_t gamma, float temper
         readers[i] = (Reader){m->by_count, m->tables, most, PROMPT - 1, CAPACITY, floats(m->arena_floats * most, 0), malloc(most * bytes)};
         readers[i].choice = (Choice){readers[i].logits, s, TOKENS, vocabulary, {temperature, 1, 0}, uniforms, i ? p : q, 0, 0, 0};
     }
-    Passes passes = {tokens, PROMPT, end, gamma, PASSES, -1, temperature > 0 ? trials : 0, temperature > 0 ? nexts : 0, 1e-9,
+    Passes passes = {tokens, PROMPT, end, gamma, PASSES, -1, {EXACT}, temperature > 0 ? trials : 0, temperature > 0 ? nexts : 0, 1e-9,
                      p + (gamma + 1) * TOKENS, best, done, drafted};
     int64_t count = speculate(readers, readers + 1, &passes, scratch, size, threads), length = PROMPT;
     if (count != PASSES) failed++, printf("passes: %ld of %d\n", (long)count, PASSES);

@@ -52,10 +52,10 @@ WRONG = {  # where a kernel is made wrong, and how the check names it
     ),
     "draws": ("rows.h", "before += v[i], found = i;", "before += v[i], found = end - 1;", "draws"),
     "acceptance": (
-        "rows.h", "* (q ? q[at] : 1) < p[at]", "* (q ? q[at] : 1) < 1.2f * p[at]", "verdicts on a proposal",
+        "verdicts.h", "return r * q_of(of, g) < p;", "return r * q_of(of, g) < 1.2f * p;", "verdicts on a proposal",
     ),
     "the residual": (
-        "rows.h", "room[i] = excess > 0 ? excess : 0;", "room[i] = p[i];", "draws from the residual",
+        "verdicts.h", "of->room[i] = excess > 0 ? excess : 0;", "of->room[i] = mass;", "draws from the residual",
     ),
 }  # fmt: skip
 

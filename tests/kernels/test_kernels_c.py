@@ -207,8 +207,7 @@ PLANTED = {
         "memory", "passes.h", "drafted, count * sizeof(int64_t));", "drafted, (count + 2) * sizeof(int64_t));",
     ),
     "a rejected token that is accepted": (
-        "memory", "rows.h", "if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;",
-        "if (!(uniforms[accepted] * (q ? q[at] : 1) < 2 * p[at])) break;",
+        "memory", "verdicts.h", "return r * q_of(of, g) < p;", "return r * q_of(of, g) < 2 * p;",
     ),
 }  # fmt: skip
 

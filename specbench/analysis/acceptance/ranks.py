@@ -130,7 +130,7 @@ class RankReader:
         if self.sampling.temperature == 0:
             return
         _add(self.found.of_children, K_SEQ, of_k_sequential(p_LV, q_LV, self.most))
-        for p_V, q_V in zip(p_LV.double().cpu().numpy(), q_LV.double().cpu().numpy(), strict=True):
+        for p_V, q_V in zip(p_LV.cpu().double().numpy(), q_LV.cpu().double().numpy(), strict=True):
             for name, title in OPTIMUM.items():
                 bound_K = optimal_acceptance(p_V, q_V, self.most, name == "replaced")
                 _add(self.found.of_children, title, torch.from_numpy(bound_K)[None])

@@ -38,7 +38,7 @@ def lagging_nats(setup: Setup, rows: Sequence[Output]) -> float:
             p_JL = torch.cat([
                 standardise(rows_LV, setup.sampling, setup.target.vocabulary_size).gather(1, written_L1)
                 for rows_LV in by_lag
-            ], 1).double()  # fmt: skip
+            ], 1).cpu().double()  # fmt: skip
             possible = p_JL[:, 0] > 0
             found += float((p_JL.mean(1) / p_JL[:, 0])[possible].log().sum())
     return found

@@ -51,5 +51,5 @@ def _apart(target: Model, row: Output, sampling: Sampling) -> list[float]:
     for start, logits_LV in logits_along(target.start(row.prompt), tokens, first):
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
         chosen = torch.tensor(tokens[start : start + len(p_LV)], device=p_LV.device)
-        found += p_LV.gather(1, chosen[:, None])[:, 0].double().clamp(min=1e-30).log().tolist()
+        found += p_LV.gather(1, chosen[:, None])[:, 0].cpu().double().clamp(min=1e-30).log().tolist()
     return [abs(ours - theirs) for ours, theirs in zip(found, row.logprobs, strict=True)]

@@ -53,7 +53,7 @@ def _last_log(setup: Setup, row: Output) -> float:
     session = setup.target.start(row.prompt)
     logits_V = session.extend([*row.prompt.prefix, *row.tokens[:-1]][session.length :])[-1]
     p_V = standardise(logits_V[None], setup.sampling, setup.target.vocabulary_size)[0]
-    return float(p_V[row.tokens[-1]].double().log())
+    return float(p_V[row.tokens[-1]].cpu().double().log())
 
 
 def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0) -> Proof | None:
