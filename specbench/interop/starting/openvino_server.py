@@ -6,8 +6,7 @@ that package:
 
     python openvino_server.py '{"model": FOLDER, "port": 8000, "draft": FOLDER or null, "lookup": n-gram or 0, …}'
 
-Answers have the token ids that were drawn (`token_ids`), and `/metrics` the counters of speculative decoding that the
-package returns: its prompt lookup returns none.
+Answers have the token ids that were drawn (`token_ids`), and `/metrics` the counters of speculative decoding.
 """
 
 import json
@@ -70,9 +69,15 @@ class Pipeline:
             config.num_assistant_tokens = options["gamma"]
         if options["lookup"]:
             config.max_ngram_size = options["lookup"]
+        written = list[int]()  # tokens of the prefill and of each pass
+
+        def hand_on(tokens: list[int], text: str) -> None:
+            written.append(len(tokens))
+            say(tokens, text)
+
         with self.turn:
-            found = self.pipeline.generate(read, config, self._streamer(say))
-            self._count(found)
+            found = self.pipeline.generate(read, config, self._streamer(hand_on))
+            self._count(found, written)
         tokens = [int(token) for token in found.tokens[0]]
         # "a stop" is an end of the text that the pipeline leaves in.
         ended = len(tokens) < config.max_new_tokens or tokens[-1] == config.eos_token_id
@@ -105,20 +110,24 @@ class Pipeline:
 
         return Streamer()
 
-    def _count(self, found: Any) -> None:
-        """Add what the package counted of a completion, where it counts."""
-        told = getattr(found, "extended_perf_metrics", None)
-        if told is None:
-            return
-        runs = list(told.draft_model_metrics.raw_metrics.m_batch_sizes)
-        self.drafted += sum(runs)
-        self.accepted += told.get_num_accepted_tokens()
-        self.passes += len(list(told.main_model_metrics.raw_metrics.m_batch_sizes))
+    def _count(self, found: Any, written: list[int]) -> None:
+        """Add the passes of a completion, of each of which the pipeline hands out accepted tokens and one more.
+
+        The package counts drafted and accepted tokens where a model drafts, without those of a pass that the end of the
+        text cuts; what it accepted there was drafted, too.
+        """
+        accepted = sum(written[1:]) - len(written[1:])
+        self.passes += len(written[1:])
+        self.accepted += accepted
+        if (told := getattr(found, "extended_perf_metrics", None)) is not None:
+            self.drafted += told.get_num_draft_tokens() + accepted - told.get_num_accepted_tokens()
 
     def metrics(self) -> str:
-        """The page /metrics."""
-        counted = {"drafts": self.passes, "draft_tokens": self.drafted, "accepted_tokens": self.accepted}
-        if not self.passes:
+        """The page /metrics; prompt lookup does not tell how many tokens it drafted."""
+        counted = {"drafts": self.passes, "accepted_tokens": self.accepted}
+        if self.options["draft"]:
+            counted["draft_tokens"] = self.drafted
+        if not self.options["draft"] and not self.options["lookup"]:
             return ""
         lines = [f"# TYPE {PREFIX}{name}_total counter\n{PREFIX}{name}_total {n}" for name, n in counted.items()]
         return "\n".join(lines) + "\n"
