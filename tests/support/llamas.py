@@ -1,7 +1,7 @@
 """Two small Llamas with random weights, of which the second drafts for the first: every engine reads such folders.
 
-Their tokenizer is byte-level BPE over an alphabet of bytes alone, so that each token is a byte; texts are no UTF-8 for
-the most part, and tokens are what tests compare.
+Their tokenizer is byte-level BPE without merges over the printable characters of ASCII: each token is a character, and
+each text gives back its tokens, as servers without token ids need.
 """
 
 from pathlib import Path
@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 END = "<|endoftext|>"
-SIZE = 256  # tokens: 255 of the bytes' alphabet, and an end
+BYTES = [10, *range(32, 127)]  # a new line, and what is printable
+SIZE = len(BYTES) + 1  # tokens; the last is the end
 SHARPER = 6.0  # the head's weights are that many times what is usual: neither flat nor all alike
 AGREEING = 0.12  # of the usual spread of weights: noise that makes the draft another model
 
@@ -45,8 +46,9 @@ def llama_pair(folder: Path) -> tuple[Path, Path]:
 
 def _save(network: LlamaForCausalLM, folder: Path) -> None:
     network.save_pretrained(folder)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[: SIZE - 1]
-    made = Tokenizer(models.BPE({**{name: number for number, name in enumerate(alphabet)}, END: SIZE - 1}, []))
+    # As byte-level BPE writes bytes: those that are no printable character are moved up by 256.
+    names = [chr(byte) if byte > 32 else chr(256 + byte) for byte in BYTES]
+    made = Tokenizer(models.BPE({name: number for number, name in enumerate([*names, END])}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END, bos_token=END).save_pretrained(folder)
