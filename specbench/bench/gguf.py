@@ -101,7 +101,8 @@ def add_vocabulary(writer: Any, folder: Path, config: dict[str, Any]) -> None:
     writer.add_tokenizer_pre(SPLITS[kinds])
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
+    # A list without entries is refused; two zero bytes in a row are in no text.
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges] or ["Ā Ā"])
     for name in ("bos", "eos"):
         number = config.get(f"{name}_token_id")
         if isinstance(number, list):  # the first of several ends

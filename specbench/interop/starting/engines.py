@@ -281,6 +281,6 @@ STARTABLE = {engine.name: engine for engine in (
     ),
     Startable(
         "openvino", "OpenVINO GenAI", "SPECBENCH_OPENVINO", "pip install openvino-genai; the program is that Python",
-        lambda: _python_with("openvino_genai"), openvino, ("/version", "version"), 2.5,
+        lambda: _python_with("openvino_genai"), openvino, ("/engine", "version"), 2.5,
     ),
 )}  # fmt: skip

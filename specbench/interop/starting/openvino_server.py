@@ -61,9 +61,13 @@ class Pipeline:
         config.stop_token_ids = {config.eos_token_id}
         config.apply_chat_template = False
         config.ignore_eos = bool(asked.get("ignore_eos", False))
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            if name in asked:
+                setattr(config, name, float(asked[name]))
         if (temperature := asked.get("temperature", 1.0)) > 0:
             config.do_sample, config.temperature = True, temperature
-            config.top_p, config.top_k = asked.get("top_p", 1.0), asked.get("top_k") or options["vocabulary"]
+            config.top_p, config.min_p = asked.get("top_p", 1.0), asked.get("min_p", 0.0)
+            config.top_k = top_k if (top_k := asked.get("top_k") or 0) > 0 else options["vocabulary"]
             config.rng_seed = (asked.get("seed") or 0) % 2**31
         if options["draft"] or options["lookup"]:
             config.num_assistant_tokens = options["gamma"]
@@ -145,10 +149,11 @@ def handler(pipeline: Pipeline) -> type[BaseHTTPRequestHandler]:
                 self.answer(200, b"{}")
             elif self.path == "/metrics":
                 self.answer(200, pipeline.metrics().encode(), "text/plain")
-            elif self.path == "/version":
+            elif self.path == "/engine":
                 self.answer(200, json.dumps({"version": pipeline.package.__version__}).encode())
             elif self.path == "/v1/models":
-                self.answer(200, json.dumps({"data": [{"id": pipeline.options["name"]}]}).encode())
+                model = {"id": pipeline.options["name"], "object": "model", "owned_by": "OpenVINO GenAI"}
+                self.answer(200, json.dumps({"object": "list", "data": [model]}).encode())
             else:
                 self.answer(404, b'{"error": {"message": "no such page"}}')
 

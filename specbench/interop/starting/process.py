@@ -23,6 +23,8 @@ TOLD = 10.0  # seconds between two lines that say how far it is
 SHOWN = 200  # characters of a line of a log
 TAIL = 2**16  # bytes of a log that are searched for its last line
 ERROR = re.compile(r"\b\w*error\b|\b\w*exception\b", re.IGNORECASE)
+# What engines write after the cause: llama.cpp, vLLM.
+AFTER = re.compile(r"exiting due to|failed to load model|see root cause", re.IGNORECASE)
 # Of loopback addresses no proxy knows.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -89,7 +91,7 @@ class Process:
             )
 
     def last_line(self) -> str:
-        """The last line of the log that speaks of an error, or simply the last; '' where it is empty."""
+        """The last line of the log, of a command that has ended the last that names an error; '' where it is empty."""
         try:
             with open(self.log, "rb") as opened:
                 opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))
@@ -98,7 +100,7 @@ class Process:
             return ""
         lines = [line for line in lines if line]
         ended = self._guard.poll() is not None
-        errors = [line for line in lines if ERROR.search(line)] if ended else []
+        errors = [line for line in lines if ERROR.search(line) and not AFTER.search(line)] if ended else []
         line = (errors or lines or [""])[-1]
         return "".join(character if character.isprintable() else " " for character in line)[:SHOWN]
 
