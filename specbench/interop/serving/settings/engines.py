@@ -322,6 +322,7 @@ def llama_cpp(wanted: Recommended) -> Settings:
             notes.append(
                 "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
             )
+            notes.append("the draft draws from its 10 best tokens alone, so that α at T>0 is lower than estimated here")
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
@@ -350,8 +351,8 @@ def openvino(wanted: Recommended) -> Settings:
     else:
         pipeline["draft_model"] = draft.place
         given = f', draft_model=openvino_genai.draft_model("{draft.place}-ov", "CPU")'
-        if wanted.temperature > 0 and wanted.rule == "exact":
-            notes.append("T>0: a drafted token is accepted if the target draws it, too; lossless, with a lower α")
+        if wanted.temperature > 0:
+            notes.append("T>0 with a draft model: completions of 2026.4.1 are not the target's (docs/serving.md)")
     lines = [
         "import openvino_genai",
         f'pipeline = openvino_genai.LLMPipeline("{wanted.target.place}-ov", "CPU"{given})',
