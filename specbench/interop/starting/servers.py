@@ -76,9 +76,15 @@ class Servers:
         return self._serving(drafting=True)
 
     def side_by_side(self) -> bool:
-        """Whether memory holds both servers at once, by the bytes of the weights."""
+        """Whether memory holds both servers at once, by the bytes of the weights of those that do not run yet."""
         free = available_memory()
-        return free is None or free - SPARE > self._needs(drafting=False) + self._needs(drafting=True)
+        missing = [drafting for drafting in (False, True) if drafting not in self._running]
+        return free is None or free - SPARE > sum(map(self._needs, missing))
+
+    def require_running(self) -> None:
+        """Raises MachineError if a server that was started has ended by itself."""
+        for serving in self._running.values():
+            serving.process.require_running()
 
     def stop(self) -> None:
         """Stop what runs."""
