@@ -2,16 +2,21 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from specbench.config.server import ServerConfig, check_server
+from specbench.config.verbs import ChooseConfig
+from specbench.errors import UserError
 from specbench.interop.server.measure import Progress, measure
-from specbench.interop.serving.settings import draft_weights, weights_of
+from specbench.interop.serving.settings import draft_weights, recommended, weights_of
 from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.starting.engines import settings_of
 from specbench.interop.starting.servers import Asked, Servers, started
+from specbench.recorded import to_json
 from specbench.records.store import Result
 
 LONGEST = 4096  # tokens of a prompt with its completion, where the target has more positions
@@ -53,6 +58,48 @@ def told_of_its_end(servers: Servers) -> Iterator[None]:
     except Exception:
         servers.require_running()
         raise
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A candidate in the engine that it is recommended for: its estimated speedup, and the measured record."""
+
+    candidate: str
+    gamma: int
+    estimated: float
+    found: Result
+
+
+def check_in_engine(
+    engine: str, document: Mapping[str, Any], configs: Sequence[ChooseConfig], count: int, progress: Progress
+) -> list[Checked]:
+    """Measure the `count` best candidates of a ranking in the engine, each with the settings that `--for` prints.
+
+    `configs` are those that were ranked. Candidates that the engine cannot express are passed over. Raises UserError or
+    MachineError as `measure_started`.
+    """
+    document = to_json(document)
+    of_candidate = dict(zip([(one["draft"], one["accept"]) for one in document["alpha_rows"]], configs, strict=True))
+    checked = list[Checked]()
+    for row in document["rows"]:
+        if len(checked) == count:
+            break
+        try:
+            if row.get("tree") or row.get("vocabulary"):
+                continue
+            settings_of(engine, recommended(document, row))
+        except UserError:
+            continue
+        config = of_candidate[row["draft"], row["accept"]]
+        asked = ServerConfig(
+            start=engine, target=config.target, draft=config.draft, task=config.task, sampling=config.sampling,
+            gamma=row["gamma"], limit=config.limit or ServerConfig().limit, max_new_tokens=config.max_new_tokens,
+            dtype=config.dtype, device=config.device, threads=config.threads, seed=config.seed, results=config.results,
+        )  # fmt: skip
+        progress.say(f"{row['candidate']} with γ={row['gamma']} in {engine}")
+        found, *_ = measure_started(asked, progress)
+        checked.append(Checked(row["candidate"], row["gamma"], row["estimated"]["value"], found))
+    return checked
 
 
 def asked_of(config: ServerConfig) -> Asked:
