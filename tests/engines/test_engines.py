@@ -31,6 +31,7 @@ SMALL = ["task=lm-mini", "dtype=float32", "device=cpu", "warmup=1", f"gamma={GAM
 KNOWN = {
     ("vllm", "lookup", 1): "vLLM 0.32 for CPUs: completions with n-gram drafts do not follow the target's distribution",
     ("vllm", "model", 1): "vLLM 0.32 for CPUs: the same with a draft model",
+    ("openvino", "model", 1): "OpenVINO GenAI 2026.4.1: accepts by the probability of another token than the drafted",
 }
 
 
