@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from typing import Any
 
 PREFIX = "openvino_genai:spec_decode_num_"
@@ -24,10 +25,9 @@ class Pipeline:
     """A pipeline with one kind of draft, or none, and what it has counted."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        import openvino_genai
-
-        self.package: Any = openvino_genai
-        scheduler = openvino_genai.SchedulerConfig()
+        package: Any = import_module("openvino_genai")
+        self.package = package
+        scheduler = package.SchedulerConfig()
         scheduler.cache_size = options["cache_gb"]
         scheduler.enable_prefix_caching = False
         device = {
@@ -36,10 +36,10 @@ class Pipeline:
         }  # fmt: skip
         more: dict[str, Any] = {"scheduler_config": scheduler, **device}
         if options["draft"]:
-            more["draft_model"] = openvino_genai.draft_model(options["draft"], "CPU", **device)
+            more["draft_model"] = package.draft_model(options["draft"], "CPU", **device)
         if options["lookup"]:
             more["prompt_lookup"] = True
-        self.pipeline: Any = openvino_genai.LLMPipeline(options["model"], "CPU", **more)
+        self.pipeline: Any = package.LLMPipeline(options["model"], "CPU", **more)
         self.tokenizer: Any = self.pipeline.get_tokenizer()
         self.options = options
         self.passes = self.drafted = self.accepted = 0
@@ -47,14 +47,12 @@ class Pipeline:
 
     def complete(self, asked: dict[str, Any], say: Say) -> dict[str, Any]:
         """The answer to a request of the API for completions; `say` gets tokens as they are decided."""
-        import numpy as np
-        import openvino
-
         options, prompt = self.options, asked["prompt"]
         if isinstance(prompt, str):
             read = self.tokenizer.encode(prompt).input_ids
         else:
-            read = openvino.Tensor(np.array([prompt], dtype=np.int64))
+            numpy: Any = import_module("numpy")
+            read = import_module("openvino").Tensor(numpy.array([prompt], dtype=numpy.int64))
         config = self.package.GenerationConfig()
         config.max_new_tokens = asked.get("max_tokens", 16)
         config.eos_token_id = self.tokenizer.get_eos_token_id()
@@ -97,7 +95,7 @@ class Pipeline:
         """What hands the pipeline's tokens to `say` with their text."""
         package, decode = self.package, self.tokenizer.decode
 
-        class Streamer(package.StreamerBase):  # type: ignore[misc]
+        class Streamer(package.StreamerBase):  # type: ignore[name-defined]
             def __init__(self) -> None:
                 super().__init__()
                 self.tokens = list[int]()
