@@ -2,10 +2,10 @@
 
 import pandas as pd
 
+from specbench.analysis.columns import milliseconds
 from specbench.formatting import NONE, interval_of, number
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.report.summary_text import milliseconds
 from specbench.report.table import Table
 
 TAKEN = [
