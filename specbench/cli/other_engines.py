@@ -95,7 +95,7 @@ def in_engine(engine: str, document: Mapping[str, Any], configs: Sequence[Choose
         checked = check_in_engine(engine, document, configs, configs[0].verify, screen)
     rows = []
     for one in checked:
-        summary = one.found.record["summary"]
+        summary: Mapping[str, Any] = one.found.record["summary"]
         measured = summary["speedup_measured"]
         rows.append({
             "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "estimated": one.estimated,
