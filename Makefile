@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-arm test-kernels test-laws test-slow check format coverage clean
+.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-arm test-kernels test-laws test-slow test-engines check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -74,6 +74,11 @@ test-arm: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# Real engines, started here: those that are installed, named by SPECBENCH_VLLM, SPECBENCH_LLAMA_SERVER (their commands) and
+# SPECBENCH_OPENVINO (the Python that has openvino_genai), or found on the PATH. docs/serving.md says how to install them.
+test-engines: $(READY)
+	SPECBENCH_TEST_ENGINES=1 $(BIN)/python -m pytest tests/engines -v -rsxX $(ARGS)
 
 # All that is to be measured on a GPU, in parts of at most ten minutes that are kept as they are done:
 #   make bench-gpu PARTS="tests pair"           # some of them; experiments/bench_gpu.py --list names all

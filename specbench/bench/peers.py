@@ -15,89 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import snapshot_download
-from safetensors.torch import load_file
-from torch import Tensor
 
+from specbench.bench.gguf import convert
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
-from specbench.engine.weights.checkpoint import read_config
 from specbench.engine.weights.pretrained import tokenizer_in
 from specbench.errors import UserError, first_line
-
-# llama.cpp beside us: a folder of weights as a GGUF file, and greedy decoding with it.
-#
-# Its converter is a script of its repository, not of a package. What it does for plain Llamas and Qwens is done here:
-# names, the order of rows that its rotary angles expect, and the sizes.
-
-
-KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
-MULTIPLE = 256  # slots of a context
-TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels
-
-
-def convert(folder: str, file: str, dtype: str) -> None:
-    """Write the weights in `folder` to a GGUF file in `dtype`, norms and biases in float32; without a vocabulary.
-
-    Raises ValueError for an architecture, or rotary angles, that this function does not know.
-    """
-    gguf: Any = import_module("gguf")
-    if not Path(folder).is_dir():
-        folder = snapshot_download(folder)
-    config = read_config(folder, {}, "peers=llama.cpp")
-    kind, rope = config["model_type"], config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if kind not in KINDS:
-        raise ValueError(f"model_type={kind}: must be of {', '.join(KINDS)}")
-    if (scaled := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        raise ValueError(f"rope_type={scaled}: only plain rotary angles are converted")
-    architecture, layers = getattr(gguf.MODEL_ARCH, KINDS[kind]), config["num_hidden_layers"]
-    heads = config["num_attention_heads"]
-    key_heads = config.get("num_key_value_heads") or heads
-    channels = config.get("head_dim") or config["hidden_size"] // heads
-    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[architecture])
-    writer.add_tokenizer_model("none")
-    for name, number in {
-        "vocab_size": config["vocab_size"], "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"], "block_count": layers,
-        "feed_forward_length": config["intermediate_size"], "head_count": heads, "head_count_kv": key_heads,
-        "key_length": channels, "value_length": channels, "rope_dimension_count": channels,
-        "rope_freq_base": float(config.get("rope_theta") or rope.get("rope_theta", 10_000.0)),
-        "layer_norm_rms_eps": config["rms_norm_eps"],
-    }.items():  # fmt: skip
-        getattr(writer, f"add_{name}")(number)
-    names, stored = gguf.get_tensor_name_map(architecture, layers), gguf.GGMLQuantizationType.F32
-    if dtype != "float32":
-        stored = {"bfloat16": gguf.GGMLQuantizationType.BF16, "float16": gguf.GGMLQuantizationType.F16}[dtype]
-    for name, weight in _weights(folder).items():
-        if config.get("tie_word_embeddings") and name == "lm_head.weight":
-            continue
-        if kind in TURNED and name.endswith(("q_proj.weight", "k_proj.weight")):
-            weight = neighbouring(weight, heads if "q_proj" in name else key_heads)
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None:
-            raise ValueError(f"{name}: a weight that llama.cpp has no name for")
-        if weight.dim() == 1 or dtype == "float32":
-            writer.add_tensor(found, weight.float().numpy())
-        else:
-            raw = weight.to(getattr(torch, dtype)).contiguous().view(torch.uint8).numpy()
-            writer.add_tensor(found, raw, raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def neighbouring(weight: Tensor, heads: int) -> Tensor:
-    """The rows of a projection [H * D, K] in the order in which channels that turn together are neighbours."""
-    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-
-def _weights(folder: str) -> dict[str, Tensor]:
-    """All weights of a folder of safetensors."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    if not files:
-        raise ValueError("no .safetensors files")
-    return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
 class Llama:
@@ -172,6 +95,7 @@ class PromptLookup:
         return time.perf_counter() - began, written
 
 
+MULTIPLE = 256  # slots of a context
 MATCH = 2  # tokens that a prompt lookup has to find again
 
 

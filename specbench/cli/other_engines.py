@@ -5,13 +5,16 @@ Settings are of a new document or of a saved one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specbench.cli.formats import print_rows, print_settings
 from specbench.cli.overrides import CommandLine
+from specbench.config.server import STARTED
+from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError, closest_first
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES, Span
@@ -60,6 +63,61 @@ def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str])
         return settings_under_load(document, requested(options))
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
+
+
+def engine_to_check_in(options: Mapping[str, str], count: int) -> str | None:
+    """The engine that `--for` names, if `verify=` asks for checks and it is installed here.
+
+    Where it is not, one line on standard error says that our own loop is measured instead.
+    """
+    names = requested(options)
+    if count == 0 or len(names) != 1 or names[0] not in STARTED:
+        return None
+    from specbench.interop.starting.engines import STARTABLE
+
+    engine = STARTABLE[names[0]]
+    if engine.program() is not None:
+        return engine.name
+    print(
+        f"verify={count}: {engine.title} is not installed here ({engine.variable} names its program); our own loop is "
+        "measured instead",
+        file=sys.stderr,
+    )
+    return None
+
+
+def in_engine(engine: str, document: Mapping[str, Any], configs: Sequence[ChooseConfig]) -> list[dict[str, Any]]:
+    """Rows of the best candidates, measured in that engine: estimated beside measured."""
+    from specbench.interop.starting.measured import check_in_engine
+    from specbench.report.console import Screen
+
+    with Screen(sys.stderr, "asking", "asked {} of {} prompts") as screen:
+        checked = check_in_engine(engine, document, configs, configs[0].verify, screen)
+    rows = []
+    for one in checked:
+        summary: Mapping[str, Any] = one.found.record["summary"]
+        measured = summary["speedup_measured"]
+        rows.append({
+            "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "estimated": one.estimated,
+            "measured": measured, "measured_low": summary["speedup_low"], "measured_high": summary["speedup_high"],
+            "off": one.estimated / measured - 1 if measured else None,
+            "tokens_per_pass": summary["tokens_per_pass"], "verdict": summary["verdict"],
+            "run_id": one.found.record["run_id"],
+        })  # fmt: skip
+    return rows
+
+
+def print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each candidate that was measured in its engine."""
+    for row in rows:
+        measured = "no speedup" if row["measured"] is None else (
+            f"measured {row['measured']:.2f} [{row['measured_low']:.2f}, {row['measured_high']:.2f}], prediction error "
+            f"{row['off']:+.0%}"
+        )  # fmt: skip
+        print(
+            f"{row['engine']}, {row['candidate']} with γ={row['gamma']}: calibrated for our loop "
+            f"{row['estimated']:.2f}×, {measured}; {row['verdict']}"
+        )
 
 
 def of_saved(form: str, options: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,15 @@ from specbench import api
 from specbench.cli.dry_run import DRY_RUN
 from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.measure_alpha import LINE, LISTS, only_needs
-from specbench.cli.other_engines import of_saved, requested, settings_of_engines, without_engine
+from specbench.cli.other_engines import (
+    engine_to_check_in,
+    in_engine,
+    of_saved,
+    print_checked,
+    requested,
+    settings_of_engines,
+    without_engine,
+)
 from specbench.cli.overrides import read
 from specbench.cli.recommend_load import LOAD_ABOUT, LOAD_OPTIONS, main_under_load
 from specbench.cli.usage import usage
@@ -39,7 +48,8 @@ OPTIONS = LISTS | {
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
     "those of whole calls of generate(), and verify= runs them",
-    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
+    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}; with verify=N start the "
+    "engine (vllm, llama.cpp, openvino) and measure the N best there",
     "--from FILE": "with --for: read a saved one (results/recommend/ID.json or load/ID.json), without loading models",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
@@ -108,16 +118,20 @@ def job(
         compare_contexts(form, [one.record for one in ranked])
         print(f"records: {', '.join(str(one.file) for one in ranked)}", file=aside(form))
         return
-    found = api.rank(configs, engine=engine)
+    there = engine_to_check_in(options, configs[0].verify)
+    found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)
     shown = settings_of_engines(found.record, options)
+    checked = in_engine(there, found.record, configs) if there else []
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }
     document["disturbed_by"] = found.record.get("disturbed_by")
     document |= {"for": shown} if shown else {}
+    document |= {"checked": checked} if checked else {}
     print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)
     if form == "table":
         print_settings(shown)
+        print_checked(checked)
     print(f"record: {found.file}", file=aside(form))
     if found.record.get("interrupted"):
         raise KeyboardInterrupt(

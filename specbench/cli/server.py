@@ -29,13 +29,14 @@ Exit code 0: measured; 1: a test shows that the completions are not the target's
 
   specbench server http://127.0.0.1:8001/v1 plain=http://127.0.0.1:8000/v1
   specbench server URL plain=URL target=NAME sampling.temperature=1 batch=1,4,16
+  specbench server start=llama.cpp target=NAME draft=lookup gamma=3
 """
 DOING, DONE = "asking", "asked {} of {} prompts"
 
 
 def main(argv: list[str]) -> int:
     """Run `specbench server` with the words `argv`."""
-    line = "URL [plain=URL] [key=value ...]"
+    line = "URL [plain=URL] | start=ENGINE [key=value ...]"
     command = read(
         with_url(argv), ServerConfig, lambda: usage("server", ABOUT, ServerConfig, line=line, groups=("task",))
     )
@@ -49,9 +50,10 @@ def job(form: str, config: ServerConfig) -> int:
     check_server(config)
     check_own_rows(config.task, config.limit, later_turns=True)
     from specbench.interop.server.measure import measure
+    from specbench.interop.starting.measured import measure_started
 
     with Screen(sys.stderr, DOING, DONE) as screen:
-        results = measure(config, screen)
+        results = (measure if config.start is None else measure_started)(config, screen)
     show(results, form)
     return 0 if all(one.record["summary"]["lossless"] for one in results) else 1
 

@@ -15,6 +15,7 @@ from specbench.errors import UserError
 
 UNKNOWN = "random"  # the kind of draft of which nothing is known, as in certify
 SENT = ("auto", "ids", "text", "chat")
+STARTED = ("vllm", "llama.cpp", "openvino")  # engines that are started here
 CARRIED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -24,6 +25,12 @@ class ServerConfig:
 
     conf_file: ClassVar[str] = "server"
 
+    start: str | None = key(
+        None,
+        "start target= and draft= at gamma= in this engine here, with and without the draft, instead of url= and "
+        "plain=: vllm | llama.cpp | openvino",
+        one_of(STARTED),
+    )
     url: str = key("", "the server with a draft, up to and with /v1")
     plain: str | None = key(None, "the same target without a draft; unset: no speedup, and no comparison at T=0")
     model: str | None = key(None, "its name at the server; unset: the first that the server lists")
@@ -90,8 +97,10 @@ class ServerConfig:
 def check_server(config: ServerConfig) -> None:
     """Raise UserError at the first value out of range, before anything is asked or loaded."""
     require_each(config)
-    if not config.url:
-        raise UserError("server: name the address: specbench server URL plain=URL")
+    if config.start is not None:
+        check_start(config)
+    elif not config.url:
+        raise UserError("server: name the address: specbench server URL plain=URL, or start=ENGINE")
     if config.names_target:
         check_model("target", config.target)
     elif config.send == "ids":
@@ -101,6 +110,19 @@ def check_server(config: ServerConfig) -> None:
             raise UserError(f"sampling.{name}: specbench server sends {', '.join(CARRIED)}; leave it out")
     if config.plain is not None and address(config.plain) == address(config.url):
         raise UserError(f"plain={config.plain}: is the address of the server with a draft; give another server's")
+
+
+def check_start(config: ServerConfig) -> None:
+    """Raise UserError where what is to be started is not named."""
+    key = f"start={config.start}"
+    if config.url or config.plain:
+        raise UserError(f"{key}: starts both servers; leave url= and plain= out")
+    if not config.names_target:
+        raise UserError(f"{key}: name the weights that it serves, target=NAME or target.path=FOLDER")
+    if config.draft.kind == UNKNOWN:
+        raise UserError(f"{key}: name its draft, draft=lookup or draft.kind=model draft.path=FOLDER")
+    if config.gamma is None:
+        raise UserError(f"{key}: gamma=N is how many tokens it drafts a pass; one for each start")
 
 
 def address(url: str) -> str:

@@ -14,7 +14,8 @@ from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.bench.bench import Bench, bench
-from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp, neighbouring
+from specbench.bench.gguf import neighbouring
+from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped

@@ -26,7 +26,7 @@ from specbench.interop.readings.document import Document
 from specbench.interop.readings.prometheus import FAMILY, NAMES, samples
 from specbench.sampling import Sampling
 
-PREFIXES = ("vllm:", "llamacpp:")  # of servers that count passes
+PREFIXES = ("vllm:", "llamacpp:", "openvino_genai:")  # of servers that count passes
 LARGEST = 64 * 2**20  # bytes of an answer, its headers included
 
 

