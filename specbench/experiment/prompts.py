@@ -12,6 +12,7 @@ from specbench.config.model import name_of
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.experiment.from_model import unapplied
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt, shuffled
 from specbench.tasks.rows import interleaved
@@ -132,6 +133,8 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
                 f"sampling.{key}={value:g}: changes nothing at sampling.temperature=0, which is argmax; "
                 "sampling.temperature=1 samples"
             )
+    if config.simulate.alpha is None and (left_out := unapplied(config)) is not None:
+        yield left_out
     if task.metric is None and task.path is not None and any(example.reference for example in encoded.examples):
         yield "the references are not scored: task.metric is not set; task.metric=bleu or task.metric=rouge scores them"
     if encoded.probe_prompts:

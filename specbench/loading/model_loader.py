@@ -163,8 +163,8 @@ class ModelRequest:
     def weights(self) -> tuple[Any, ...]:
         """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
-        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.outputs, simulated, self.kept_tokens,
+        endless = self.run.simulate.alpha is not None or self.run.sampling.ignore_eos  # the ends are taken away
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.outputs, endless, self.kept_tokens,
                self.level_bits)  # fmt: skip
         return (source, files_of(self.model), *run)
 
@@ -199,6 +199,8 @@ class ModelLoader:
             request.kept_tokens,
             request.level_bits,
         )
+        if request.run.sampling.ignore_eos:
+            model.eos_ids = frozenset()
         if model.report.unused_tensors:
             say(f"{request.key}: tensors of its files that nothing reads: {named(model.report.unused_tensors)}")
         if model.report.fell_back is not None and model.engine != "eager":

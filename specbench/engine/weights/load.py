@@ -21,6 +21,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from specbench import border
 from specbench.config.model import QUANTISED, ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine import paged
@@ -291,6 +292,26 @@ def _require_placed(network: Any, key: str, device: torch.device) -> None:
 def shape_of(model: ModelConfig, key: str) -> Any:
     """The `transformers` config of `model`, without its weights."""
     return config_of(model.architecture, key) if model.architecture else _from_pretrained(config_in, model, key)
+
+
+def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
+    """What the generation config beside the weights of `model` sets, as it is written; empty without one.
+
+    Raises UserError where it is no JSON object.
+    """
+    if model.architecture or model.weights == "random":
+        return {}
+    source, pinned = _source(model, key)
+    if model.path is None and model.hub is not None and not hub_is_reachable():
+        pinned["local_files_only"] = True
+    file = find_file(source, GENERATION_CONFIG_NAME, pinned)
+    try:
+        content = {} if file is None else border.parse(border.read_bytes(file), finite=False)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)}: {first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)} is no JSON object")
+    return content
 
 
 def layers_of(model: ModelConfig, key: str) -> int:
