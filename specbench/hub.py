@@ -106,12 +106,12 @@ def _in_cache(repository: str, kind: Kind) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"{kind}s--{repository.replace('/', '--')}"
 
 
-def is_not_cached(error: BaseException, repository: str, revision: str | None) -> bool:
+def is_not_cached(error: BaseException, repository: str, revision: str | None, file: str = "config.json") -> bool:
     """Whether `error`, of reading a model without the hub, is of a file that the cache lacks: not a damaged one."""
     from huggingface_hub import errors, try_to_load_from_cache
 
     absent = any(isinstance(one, errors.LocalEntryNotFoundError) for one in _causes(error))
-    return absent or not isinstance(try_to_load_from_cache(repository, "config.json", revision=revision), str)
+    return absent or not isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
 
 
 def not_cached(key: str, repository: str) -> MachineError:

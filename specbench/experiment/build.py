@@ -12,7 +12,7 @@ from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft, require_base
 from specbench.config.draft import TextDraftConfig
 from specbench.config.keys import as_share
-from specbench.config.model import name_of
+from specbench.config.model import is_gguf, name_of
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
@@ -132,6 +132,9 @@ def _device(name: str, note: Say) -> torch.device:
 def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
     if config.dtype != "auto":
         return config.dtype
+    if device.type == "cpu" and is_gguf(config.target):
+        note("dtype=auto: float32, in which the kernels add up products with a GGUF file's levels")
+        return "float32"
     if device.type == "cpu" and (found := faster_dtype(config)) is not None:
         note(found.line)
         return found.dtype

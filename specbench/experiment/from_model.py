@@ -111,7 +111,7 @@ def unapplied(config: RunConfig) -> str | None:
     if missing:
         parts.append(f"{_words(missing)} (sampling.from_model=true applies {'it' if len(missing) == 1 else 'them'})")
     if others:
-        parts.append(f"{' '.join(others)} (specbench has no option for {'it' if len(others) == 1 else 'them'})")
+        parts.append(f"{' '.join(others)} (no option applies {'it' if len(others) == 1 else 'them'})")
     return f"generation_config.json of {name_of(config.target)} asks for what is not applied: {'; '.join(parts)}"
 
 

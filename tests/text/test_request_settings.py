@@ -202,7 +202,7 @@ def test_a_run_says_what_it_leaves_out_and_applies_it_when_told(
     plain, _ = completions(tmp_path, "draft=lookup", target=str(folder))
     said = capsys.readouterr().err
     assert "generation_config.json of asking asks for what is not applied: sampling.repetition_penalty=1.1 " in said
-    assert "typical_p=0.9 (specbench has no option for it)" in said
+    assert "typical_p=0.9 (no option applies it)" in said
     taken, run = completions(tmp_path, "draft=lookup", "sampling.from_model=true", target=str(folder))
     assert "sampling.from_model=true: sampling.repetition_penalty=1.1 sampling.no_repeat_ngram_size=2" in (
         capsys.readouterr().err
