@@ -79,10 +79,21 @@ def merged(network: Any, folder: str, key: str) -> Any:
     Raises UserError where the adapter does not fit it.
     """
     require_peft(key)
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
+    from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
 
     try:
-        adapted = PeftModel.from_pretrained(network, folder, is_trainable=False)
-        return adapted.merge_and_unload(safe_merge=True)
+        config = PeftConfig.from_pretrained(folder)
+        config.inference_mode = True
+        adapted = PeftModel(network, config)
+        loaded = set_peft_model_state_dict(adapted, load_peft_weights(folder, device=str(network.device)))
+        absent = [name for name in loaded.missing_keys if "lora_" in name]
+        without_place = [name for name in loaded.unexpected_keys if name not in absent]
     except Exception as error:  # peft raises ValueError, RuntimeError, KeyError, TypeError, SafetensorError, ...
         raise UserError(f"{key}: the adapter in {folder} does not fit its base: {first_line(error, 300)}") from error
+    fault = f"{key}: the adapter in {folder} does not fit its base"
+    if without_place:
+        raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
+    if absent:
+        raise UserError(f"{fault}: {len(absent)} tensors are missing: {absent[0]}")
+    return adapted.merge_and_unload(safe_merge=True)
