@@ -63,7 +63,8 @@ def in_8_bits(weight_NK: Tensor) -> Tensor:
 
 def _groups(weight_NK: Tensor) -> Tensor:
     missing = -weight_NK.shape[1] % GROUP
-    return torch.nn.functional.pad(weight_NK.detach().float(), (0, missing)).unflatten(1, (-1, GROUP))
+    groups: Tensor = torch.nn.functional.pad(weight_NK.detach().float(), (0, missing)).unflatten(1, (-1, GROUP))
+    return groups
 
 
 def _levels(weight_NK: Tensor, bits: int) -> tuple[Tensor, Tensor] | None:

@@ -59,6 +59,20 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
         ) from error
 
 
+def fetch_rows(task: TaskConfig) -> None:
+    """Bring the rows of a task of the hub into the cache of `datasets`, where `hub_rows` finds them without the hub.
+
+    Raises UserError and MachineError as `hub_rows`.
+    """
+    import datasets
+
+    try:
+        datasets.load_dataset(task.hub, task.subset, split=task.split, revision=task.revision)
+    except Exception as error:  # datasets and the hub client raise a dozen kinds
+        known = hub_failure(error, f"task={task.name}", task.hub or "", task.revision)
+        raise known or MachineError(f"task={task.name}: {task.hub} cannot be fetched: {first_line(error)}") from error
+
+
 @dataclass(frozen=True)
 class Example:
     """One prompt: its text, and what a person wrote in answer to it, if anyone did.

@@ -6,7 +6,6 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from gguf_made import TEXT, tiny_llama, write
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from specbench.cli import main
@@ -19,6 +18,7 @@ from specbench.kernels import is_available
 from specbench.kernels.found_levels import HALF_SCALES, bits_found, in_8_bits, packed_as_found
 from specbench.records.frame import Records
 from specbench.text.tokenizer import load_tokenizer
+from tests.support.gguf_made import TEXT, tiny_llama, write
 
 ROUNDING = 2e-5  # of a logit in fp32
 KINDS = {"Q8_0": {8}, "Q4_0": {4}, "Q5_0": {8}}  # whose blocks are levels times a scale of fp16
