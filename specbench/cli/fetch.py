@@ -9,6 +9,7 @@ from functools import partial
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
+from specbench.cli.run import PICKED
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
 from specbench.config.checks import check
@@ -36,9 +37,8 @@ class Wanted:
 
 def main(argv: list[str]) -> int:
     """Run `specbench fetch` with the words `argv`."""
-    command = read(
-        argv, RunConfig, lambda: usage("fetch", ABOUT, RunConfig, options=SIZES, words=argv), alone=["sizes"]
-    )
+    about = partial(usage, "fetch", ABOUT, RunConfig, groups=PICKED, options=SIZES, words=argv)
+    command = read(argv, RunConfig, about, alone=["sizes"])
     task = partial(job, command.form, "sizes" in command.options)
     return launch_one(task, RunConfig, command.argv, "fetch") or 0
 

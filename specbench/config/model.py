@@ -33,9 +33,7 @@ class ModelConfig(NamedConfig):
         None, "its commit, branch or tag; unset: the newest commit, which the run prints and records"
     )
     gguf: str | None = key(None, "the GGUF file in that folder or repository; or OWNER/NAME:FILE.gguf, ./FILE.gguf")
-    base: str | None = key(
-        None, "the base model of a LoRA adapter, ./FOLDER or OWNER/NAME; unset: as the adapter's config says"
-    )
+    base: str | None = key(None, "the base of a LoRA adapter, ./FOLDER or OWNER/NAME; unset: as the adapter says")
     shipped: str | None = key(None, "a model that ships with this project")
     device_map: str | None = key(
         None,

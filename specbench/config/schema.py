@@ -130,7 +130,7 @@ class SamplingConfig:
     )
     repetition_penalty: float = key(
         1.0,
-        "divide positive logits of tokens in the prompt or the completion by this, multiply negative ones; 1: off",
+        "divide positive logits of tokens that came before by this, multiply negative ones",
         Allowed(lambda penalty: penalty > 0, "above 0; 1 is off"),
     )
     presence_penalty: float = key(0.0, "subtract this from the logits of tokens in the completion", between(-2, 2))
@@ -154,9 +154,7 @@ class SamplingConfig:
         Allowed(all, "strings of at least one character"),
     )
     ignore_eos: bool = key(False, "end-of-sequence tokens do not end a completion")
-    from_model: bool = key(
-        False, "take what the target's generation_config.json sets, where no option of sampling sets it"
-    )
+    from_model: bool = key(False, "take what the target's generation_config.json sets and no option here does")
     regex: str | None = key(
         None, "a regular expression that the completion must match; it is cut at max_new_tokens, like any"
     )

@@ -11,6 +11,7 @@ from specbench import border
 from specbench.config.model import ADAPTER, ModelConfig, adapter_in, name_of
 from specbench.config.places import place_in
 from specbench.engine.weights.files import find_file
+from specbench.engine.weights.pretrained import peft_config_in
 from specbench.errors import UserError, first_line
 
 NAMED_BASE = "base_model_name_or_path"
@@ -79,12 +80,11 @@ def merged(network: Any, folder: str, key: str) -> Any:
     Raises UserError where the adapter does not fit it.
     """
     require_peft(key)
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
     from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
 
     try:
-        config = PeftConfig.from_pretrained(folder)
-        config.inference_mode = True
+        config = peft_config_in(folder)
         adapted = PeftModel(network, config)
         loaded = set_peft_model_state_dict(adapted, load_peft_weights(folder, device=str(network.device)))
         absent = [name for name in loaded.missing_keys if "lora_" in name]
