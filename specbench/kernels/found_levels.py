@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
 from specbench.kernels import library
+from specbench.kernels.check import HALF_SCALES
 from specbench.kernels.levels import AT_ONCE, GROUP
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-HALF_SCALES = 64  # beside 8 or 4, in `level_bits` of an instruction, as in level_scales.h
 AS_FOUND = -1  # level bits: those that each weight has
 LARGEST_LEVELS = {4: (-8, *range(7, 0, -1)), 8: (127, -128, *range(126, 0, -1))}  # of the largest of a block, as tried
 TRIED = 64  # rows that are tried before all

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from specbench.engine import paged
 from specbench.kernels import library
-from specbench.kernels.found_levels import HALF_SCALES, packed_as_found
+from specbench.kernels.check import HALF_SCALES
+from specbench.kernels.found_levels import packed_as_found
 from specbench.kernels.levels import packed
 
 PACKED_ROWS = 8192  # at a time, so that little of a weight in a file is in memory; whole blocks

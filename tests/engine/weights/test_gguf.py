@@ -15,7 +15,8 @@ from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_model
 from specbench.errors import UserError
 from specbench.kernels import is_available
-from specbench.kernels.found_levels import HALF_SCALES, bits_found, in_8_bits, packed_as_found
+from specbench.kernels.check import HALF_SCALES
+from specbench.kernels.found_levels import bits_found, in_8_bits, packed_as_found
 from specbench.records.frame import Records
 from specbench.text.tokenizer import load_tokenizer
 from tests.support.gguf_made import TEXT, tiny_llama, write
