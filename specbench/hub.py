@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from specbench.errors import MachineError, UserError, first_line
@@ -106,12 +106,12 @@ def _in_cache(repository: str, kind: Kind) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"{kind}s--{repository.replace('/', '--')}"
 
 
-def is_not_cached(error: BaseException, repository: str, revision: str | None) -> bool:
+def is_not_cached(error: BaseException, repository: str, revision: str | None, file: str = "config.json") -> bool:
     """Whether `error`, of reading a model without the hub, is of a file that the cache lacks: not a damaged one."""
     from huggingface_hub import errors, try_to_load_from_cache
 
     absent = any(isinstance(one, errors.LocalEntryNotFoundError) for one in _causes(error))
-    return absent or not isinstance(try_to_load_from_cache(repository, "config.json", revision=revision), str)
+    return absent or not isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
 
 
 def not_cached(key: str, repository: str) -> MachineError:
@@ -169,3 +169,57 @@ def _is_interrupted(error: BaseException) -> bool:
     """Whether a connection broke, or a file came shorter than the hub said."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"TransportError", "IncompleteRead", "ConnectionError"}) or "Consistency check" in str(error)
+
+
+class HubFile(NamedTuple):
+    """A file of a repository, and its bytes where the hub says them."""
+
+    name: str
+    size: int
+
+
+DESCRIBING = (".json", ".jinja", ".txt", ".model")  # configs, tokenizers and templates
+WEIGHTS = (".safetensors", ".bin")  # the first kind that there is
+
+
+def files_to_fetch(repository: str, revision: str | None, key: str, file: str | None = None) -> list[HubFile]:
+    """What a run reads of a model's repository, largest first; `file`: the GGUF file that it names.
+
+    Raises:
+        UserError: there is no such repository, revision or file.
+        MachineError: the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    silence()
+    try:
+        info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+    except Exception as error:
+        known = hub_failure(error, key, repository, revision)
+        raise known or MachineError(f"{key}: the hub does not tell of {repository}: {first_line(error)}") from error
+    found = [HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
+    if file is not None:
+        named = [one for one in found if one.name == file]
+        if not named:
+            others = ", ".join(one.name for one in found if one.name.endswith(".gguf"))
+            raise UserError(f"{key}: {repository} has no file {file} (its GGUF files: {others or 'none'})")
+        return named
+    here = [one for one in found if "/" not in one.name]
+    kind = next((kind for kind in WEIGHTS if any(one.name.endswith(kind) for one in here)), WEIGHTS[0])
+    return sorted((one for one in here if one.name.endswith((*DESCRIBING, kind))), key=lambda one: -one.size)
+
+
+def fetch(repository: str, revision: str | None, key: str, file: HubFile) -> None:
+    """Bring a file of a model's repository into the cache, where a run without the hub finds it.
+
+    Raises:
+        UserError: it is gated or not there.
+        MachineError: the hub, or the disk, does not suffice.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        hf_hub_download(repository, file.name, revision=revision)
+    except Exception as error:
+        known = hub_failure(error, key, repository, revision)
+        raise known or MachineError(f"{key}: {file.name} of {repository}: {first_line(error)}") from error

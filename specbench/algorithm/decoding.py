@@ -32,6 +32,7 @@ from specbench.kernels.rows import ALGORITHM_1
 from specbench.records.decoded import Pass, Trace
 from specbench.records.passes_run import IN_C, IN_PYTHON, VERIFIED_IN_C
 from specbench.sampling import Choice, Sampling
+from specbench.text.stops import Stops
 
 NOTHING_DRAFTED = Constant(0)
 GREEDY = Sampling(temperature=0.0)
@@ -41,13 +42,14 @@ GREEDY = Sampling(temperature=0.0)
 class DecodingSpec:
     """Everything that determines how prompts are decoded, resolved from the config once.
 
-    Without a chosen gamma nothing is drafted.
+    Without a chosen gamma nothing is drafted. `stops`: strings that end a completion.
     """
 
     sampling: Sampling
     max_new_tokens: int
     verification: Verification
     gamma: Gamma = NOTHING_DRAFTED
+    stops: Stops | None = None
 
     @property
     def drafting(self) -> Sampling:
@@ -74,12 +76,13 @@ READY, DRAFTED, VERIFIED, OVER = Moment.READY, Moment.DRAFTED, Moment.VERIFIED, 
 
 
 class Text:
-    """The tokens of one sequence, up to an end or to `most` tokens after the prompt."""
+    """The tokens of one sequence, up to an end, a stop string or to `most` tokens after the prompt."""
 
-    def __init__(self, prompt: Prompt, most: int, eos_ids: frozenset[int]) -> None:
-        self.tokens, self.eos_ids = list(prompt.prefix), eos_ids
+    def __init__(self, prompt: Prompt, most: int, eos_ids: frozenset[int], stops: Stops | None = None) -> None:
+        self.tokens, self.eos_ids, self.stops = list(prompt.prefix), eos_ids, stops
         self.first = len(self.tokens)
         self.end = self.first + most
+        self._is_stopped = False
 
     @property
     def room(self) -> int:
@@ -89,7 +92,17 @@ class Text:
     @property
     def is_over(self) -> bool:
         count = len(self.tokens)
-        return count >= self.end or (count > self.first and self.tokens[-1] in self.eos_ids)
+        return self._is_stopped or count >= self.end or (count > self.first and self.tokens[-1] in self.eos_ids)
+
+    def up_to_end(self, block: list[int]) -> list[int]:
+        """`block`, which follows, up to where it ends the text."""
+        block = up_to_end(block, self.eos_ids)
+        return block if self.stops is None else block[: self.stops.place(self.tokens[self.first :], block)]
+
+    def add(self, block: list[int]) -> None:
+        """Append `block`, which nothing follows after an end."""
+        self._is_stopped = self.stops is not None and self.stops.place(self.tokens[self.first :], block) is not None
+        self.tokens += block
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -98,22 +111,25 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     began, counted = target.now(), PROMPTS.now()
     session = target.start(prompt)
     of_prompt = counted.to(PROMPTS.now())
-    text, choice = Text(prompt, spec.max_new_tokens, target.eos_ids), Choice(spec.sampling, target.vocabulary_size)
-    in_calls = target.passes(session, None, PassPlan(0, text.end, choice, choice), text.tokens)
+    text = Text(prompt, spec.max_new_tokens, target.eos_ids, spec.stops)
+    choice = Choice(spec.sampling, target.vocabulary_size)
+    plan = PassPlan(0, text.end, choice, choice)
+    # A call of several steps would not stop at a string.
+    in_calls = None if spec.stops is not None else target.passes(session, None, plan, text.tokens)
     start_s = target.now() - began
     counting = Counting(target.experts)
     marks = [(yield READY)]
     while not text.is_over:
         if in_calls is not None:
             for done in in_calls.run(len(text.tokens), generator):
-                text.tokens += done.emitted
+                text.add(done.emitted)
                 marks.append(done.over_at)
         else:
             counting.begin()
             logits_LV = yield Read(session, text.tokens[session.length :])
             counting.end()
             token = next_token(logits_LV, spec.sampling, target.vocabulary_size, generator, target.repeat)
-            text.tokens.append(token)
+            text.add([token])
             marks.append((yield OVER))
     steps_s = [after - before for before, after in pairwise(marks)]
     experts = [sum(layers) for layers in counting.counts() if layers is not None] or None
@@ -132,7 +148,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     draft.expect(spec.drafting, spec.gamma.picks)
     for model in (target, *draft.models):
         model.get_ready(prompt, spec.max_new_tokens)
-    log, text = PassLog(target), Text(prompt, spec.max_new_tokens, target.eos_ids)
+    log, text = PassLog(target), Text(prompt, spec.max_new_tokens, target.eos_ids, spec.stops)
     session = target.start(prompt)
     log.target_started()
     drafting = draft.start_on(session, prompt, spec.drafting)
@@ -142,7 +158,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     log.begin((yield READY))
     while not text.is_over:
         for done in (yield from passes.next(text.tokens, min(gamma.next(), text.room - 1), generator)):
-            text.tokens += done.emitted
+            text.add(done.emitted)
             gamma.learn(len(done.drafted), len(done.path))
             log.passes.append(done)
     return replace(log.trace(text), passes_run=passes.where)
@@ -156,8 +172,16 @@ class Passes:
 
     where = IN_PYTHON  # what a record says of it
 
-    def __init__(self, target: Model, session: Session, drafting: DraftSession, verification: Verification) -> None:
-        """`session` is the target's, and `drafting` the draft's, both at the same text."""
+    def __init__(
+        self,
+        target: Model,
+        session: Session,
+        drafting: DraftSession,
+        verification: Verification,
+        text: Text | None = None,
+    ) -> None:
+        """`session` is the target's, and `drafting` the draft's, both at `text`; None: whoever asks knows its end."""
+        self.text = text
         self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
         self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)
         self._ran_before: float | None = None  # the clock of runs at the end of the last pass
@@ -186,13 +210,17 @@ class Passes:
         verified_at, verifying_s = (yield VERIFIED), RUNS.seconds - ran
         # Accept the first n of them, and draw the token that follows from the residual, or from p after the last.
         known, (path, token) = verdict_on_host(p, proposal, self.verification, generator, self.repeat)
-        emitted = up_to_end([*(known.tokens[node] for node in path), token], self.target.eos_ids)
+        emitted = self.up_to_end([*(known.tokens[node] for node in path), token])
         # Roll back what was rejected.
         self.roll_back(len(tokens), len(unread), known, path, emitted, logits_LV)
         return DonePass(
             known.tokens, path, emitted, None, verified_at, None, known.operations, known.parents, experts,
             target_ran_s=verifying_s,
         )  # fmt: skip
+
+    def up_to_end(self, block: list[int]) -> list[int]:
+        """`block` up to where it ends the text."""
+        return up_to_end(block, self.target.eos_ids) if self.text is None else self.text.up_to_end(block)
 
     def rows(self, logits_LV: Tensor, proposal: Proposed) -> TargetRows:
         """p at each token of `proposal` and after the last, from the logits of the target's run."""
@@ -231,7 +259,8 @@ class VerifiedInCalls(Passes):
     where = VERIFIED_IN_C
 
     def __init__(self, step_by_step: Passes, calls: PassesInCalls, plan: PassPlan) -> None:
-        super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)
+        one = step_by_step
+        super().__init__(one.target, one.session, one.drafting, one.verification, one.text)
         self.calls, self.plan = calls, plan
 
     def verify(
@@ -241,6 +270,7 @@ class VerifiedInCalls(Passes):
         if not (isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)):
             return (yield from super().verify(tokens, proposal, generator))
         done = self.calls.verify(tokens, proposal.tokens, proposal.q_GV, proposal.asked, generator)
+        done = done._replace(emitted=self.up_to_end(done.emitted))
         self.roll_back(len(tokens), 1, proposal, done.path, done.emitted)
         return done._replace(operations=proposal.operations)
 
@@ -265,17 +295,17 @@ def passes_of(
     """What runs the passes over `text`: the engine of the target as far as it can.
 
     It can by the rules that it has and with drafts that need nothing of the target's runs, and it drafts as well with
-    one model at a constant gamma.
+    one model at a constant gamma, where no string stops a text.
     """
     require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
-    step_by_step = Passes(target, session, drafting, verification)
+    step_by_step = Passes(target, session, drafting, verification, text)
     rule = ALGORITHM_1 if verification.argmax_only else verification.in_c
     if rule is None or draft.starts_on_target or drafting.sees_runs:
         return step_by_step
     model, own = drafting.chooses or (None, Choice(spec.drafting, size))
     plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON, rule)
-    drafts = model is not None and isinstance(gamma, Constant)
+    drafts = model is not None and isinstance(gamma, Constant) and spec.stops is None
     if drafts and (calls := target.passes(session, model, plan, text.tokens)) is not None:
         return WholeInCalls(step_by_step, calls)
     calls = target.passes(session, None, plan, text.tokens)

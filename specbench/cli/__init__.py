@@ -51,6 +51,10 @@ GROUPS = {
             "specbench.cli.compare:main",
             "two runs prompt by prompt; --baseline FILE: exit code 1 if a number moved; --history: over commits",
         ),
+        "fetch": (
+            "specbench.cli.fetch:main",
+            "fill the local cache with a run's models and rows, for a machine without a network; prints sizes first",
+        ),
         "tables": ("specbench.cli.drawing:tables", "the paper's tables with our numbers"),
         "figures": ("specbench.cli.drawing:figures", "the paper's figures with our measured points"),
         "report": ("specbench.cli.drawing:report", "all tables and figures as one HTML page"),

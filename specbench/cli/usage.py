@@ -105,7 +105,8 @@ def _run_sections(verb: str, groups: Sequence[str]) -> list[str]:
         elif not (part == "draft" and _is_of_a_kind(name)) and not (part == "accept" and name in RULE_OF):
             by_part.setdefault(part, []).append(key)
     choices, targets = _choices(groups), by_part["target"]
-    rows = [choices.pop(name) if name in choices else _key_row(common.pop(name)) for name in COMMON]
+    listed = [name for name in COMMON if name in choices or name in common]
+    rows = [choices.pop(name) if name in choices else _key_row(common.pop(name)) for name in listed]
     sections = ["\n".join(["common options:", *rows]), f"{OTHERS}\n{'-' * len(OTHERS)}"]
     for title, names in PARTS.items():
         rows = [row for name in names for row in _key_rows(name, by_part.pop(name, []), targets)]
@@ -231,7 +232,9 @@ def _defaults() -> dict[str, str | None]:
 
 
 def _row(name: str, meaning: str) -> str:
-    """`name` and its `meaning`, in two columns."""
+    """`name` and its `meaning`, in two columns; a long name and a short meaning share a line."""
+    if len(name) + 4 > INDENT and len(name) + 4 + len(meaning) <= WIDTH:
+        return f"  {name}  {meaning}"
     head = f"  {name}".ljust(INDENT) if len(name) + 4 <= INDENT else f"  {name}\n{' ' * INDENT}"
     lines = textwrap.wrap(meaning, WIDTH - INDENT, break_on_hyphens=False)
     return head + f"\n{' ' * INDENT}".join(lines)

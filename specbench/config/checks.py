@@ -6,7 +6,7 @@ from specbench.config.keys import MAX_GAMMA, require, require_allowed
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.rule import RuleConfig
 from specbench.config.rules import RULES, rule_of
-from specbench.config.schema import DRAWING, RunConfig, TaskConfig
+from specbench.config.schema import DRAWING, ENDING, RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
@@ -66,9 +66,19 @@ def _check_sampling(config: RunConfig) -> None:
         sampling.min_new_tokens <= config.max_new_tokens,
         "sampling.min_new_tokens", sampling.min_new_tokens, f"at most max_new_tokens={config.max_new_tokens}",
     )  # fmt: skip
+    require(all(sampling.bad_words_ids), "sampling.bad_words_ids", sampling.bad_words_ids, "lists of token ids")
+    require(
+        len(sampling.forced_tokens) <= config.max_new_tokens,
+        "sampling.forced_tokens", sampling.forced_tokens, f"at most max_new_tokens={config.max_new_tokens} of them",
+    )  # fmt: skip
+    if sampling.ignore_eos and (sampling.regex is not None or sampling.min_new_tokens):
+        name = "min_new_tokens" if sampling.regex is None else "regex"
+        raise UserError(f"sampling.ignore_eos=true: not together with sampling.{name}, which is about the end")
+    if sampling.stop and config.simulate.alpha is not None:
+        raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with sampling.stop: texts mean nothing")
     if not sampling.processes:
         return
-    name = next(name for name in sampling.set_keys() if name not in DRAWING)
+    name = next(name for name in sampling.set_keys() if name not in (*DRAWING, *ENDING))
     if config.batch > 1:
         raise UserError(f"batch={config.batch}: not together with sampling.{name}, which is for batch=1")
     if config.simulate.alpha is not None:

@@ -27,11 +27,13 @@ class NamedConfig:
 class ModelConfig(NamedConfig):
     """Where a model comes from. The first of `path`, `hub`, `shipped` that is set is used."""
 
-    path: str | None = key(None, "a local folder of weights and tokenizer")
+    path: str | None = key(None, "a local folder of weights and tokenizer, or of a LoRA adapter; or a GGUF file")
     hub: str | None = key(None, "a repository on the model hub, OWNER/NAME")
     revision: str | None = key(
         None, "its commit, branch or tag; unset: the newest commit, which the run prints and records"
     )
+    gguf: str | None = key(None, "the GGUF file in that folder or repository; or OWNER/NAME:FILE.gguf, ./FILE.gguf")
+    base: str | None = key(None, "the base of a LoRA adapter, ./FOLDER or OWNER/NAME; unset: as the adapter says")
     shipped: str | None = key(None, "a model that ships with this project")
     device_map: str | None = key(
         None,
@@ -68,9 +70,13 @@ def name_of(model: ModelConfig) -> str:
     """The model's name in tables: its key `name`, or that of its folder or repository."""
     if model.name is None and model.path is not None:
         return Path(model.path).resolve().name
+    if model.name is None and model.gguf is not None:
+        return Path(model.gguf).name
     return model.name or (model.hub or "").rpartition("/")[2]
 
 
+GGUF = ".gguf"
+ADAPTER = "adapter_config.json"  # of peft
 QUANTISED = "quantization_config"  # of a config.json whose weights are GPTQ, AWQ, bitsandbytes, FP8, …
 # Trained drafts by a key of their config.json as we save them, and by a part of the architecture's name.
 SAVED_DRAFTS = {"eagle": "eagle (or eagle3)", "mtp": "mtp", "peagle": "peagle"}
@@ -82,26 +88,41 @@ def not_a_model(path: Path, kind: str = "model") -> str | None:
 
     `kind`: of the draft that is looked for; a kind that is trained finds its own weights there.
     """
-    gguf = path.suffix == ".gguf" if path.is_file() else any(path.glob("*.gguf"))
     file = path / "config.json"
-    if gguf and not file.is_file():
-        return "is GGUF, which llama.cpp reads; give the folder or the hub repository that it was converted from"
     if path.is_file():
-        return "is a file; give the folder of config.json and the weights"
-    adapter = _content(path / "adapter_config.json")
+        return None if path.suffix == GGUF else "is a file; give the folder of config.json and the weights"
+    if not file.is_file() and (files := sorted(path.glob(f"*{GGUF}"))):
+        return f"holds GGUF files; give one of them: {files[0]}"
+    adapter = _content(path / ADAPTER)
     if adapter is not None and not file.is_file():
-        base = adapter.get("base_model_name_or_path") or "its base model"
-        return (
-            f"is a LoRA adapter of {base}, without the model's own weights; merge it (merge_and_unload() of peft, then "
-            "save_pretrained(FOLDER) of model and tokenizer) and give that folder"
-        )
+        return _not_lora(adapter)
     content = _content(file) or {}
-    if isinstance(quantised := content.get(QUANTISED), dict):
-        method = str(quantised.get("quant_method") or "quantised").upper()
-        return f"holds {method} weights, which are not supported; give the checkpoint that they were quantised from"
     if kind == "model" and (saved := _trained_draft(content)) is not None:
         return f"holds a trained draft, not a model: draft={saved} draft.path={path}"
     return None
+
+
+def _not_lora(adapter: Mapping[str, Any]) -> str | None:
+    """Why an adapter with this config cannot be merged; None where it can."""
+    kind = str(adapter.get("peft_type") or "unknown").upper()
+    if kind == "LORA":
+        return None
+    return (
+        f"is an adapter of the kind {kind}, and only LoRA adapters are merged; merge it with peft (merge_and_unload(), "
+        "then save_pretrained(FOLDER) of model and tokenizer) and give that folder"
+    )
+
+
+def adapter_in(folder: Path) -> Mapping[str, Any] | None:
+    """The config of the LoRA adapter in `folder`; None where it holds none, or a whole model."""
+    return None if (folder / "config.json").is_file() else _content(folder / ADAPTER)
+
+
+def is_gguf(model: ModelConfig) -> bool:
+    """Whether the weights of `model` are in a GGUF file."""
+    if model.gguf is None and model.path is not None and model.base is None:
+        return Path(model.path).suffix == GGUF
+    return model.gguf is not None
 
 
 def _trained_draft(content: Mapping[str, Any]) -> str | None:
@@ -137,7 +158,11 @@ def check_model(key: str, model: ModelConfig) -> None:
         kind = getattr(model, "kind", "model")  # a target has none
         if Path(model.path).exists() and (said := not_a_model(Path(model.path), kind)) is not None:
             raise UserError(f"{key}.path={model.path}: {said}")
-        there = Path(model.path).is_dir()
+        there = Path(model.path).is_dir() or is_gguf(model)
+        if model.gguf is not None and there and not (Path(model.path) / model.gguf).is_file():
+            raise UserError(f"{key}.gguf={model.gguf}: there is no such file in {model.path}")
+        if Path(model.path).suffix == GGUF:
+            require(Path(model.path).is_file(), f"{key}.path", model.path, "a file; there is none of that name")
         if not there and (how := made_by(model.path)):
             raise UserError(f"{key}.path={model.path}: does not exist yet; {how}")
         word = REPOSITORY.fullmatch(model.path)

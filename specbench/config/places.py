@@ -1,4 +1,4 @@
-"""A model in a word, the same for every command: NAME, ./FOLDER, OWNER/NAME[@REVISION], or shipped:models/NAME.
+"""A model in a word, the same for every command: NAME, ./FOLDER, ./FILE.gguf, OWNER/NAME[@REVISION][:FILE.gguf].
 
 `target=` and `draft=` take it as choices of Hydra's (`compose.unnamed`), the options of a recipe that name a model as
 `model_at` reads it.
@@ -16,7 +16,7 @@ from specbench.config.model import ModelConfig
 from specbench.config.own_choices import read_choice
 from specbench.errors import UserError, closest_first
 
-REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<gguf>[\w./-]+\.gguf))?")
 LOCAL = ("/", "./", "../", "~")
 SHIPPED = "shipped:"
 OF_MODELS = f"{SHIPPED}models/"
@@ -24,7 +24,7 @@ NEAREST = 3  # names that a message suggests
 
 
 def place_in(value: str) -> dict[str, Any] | None:
-    """Where `value` says that something is: the keys `path`, or `hub` and `revision`; None if it is a name."""
+    """Where `value` says that something is: the keys `path`, or `hub`, `revision` and `gguf`; None if it is a name."""
     found = REPOSITORY.fullmatch(value)
     is_local = value.startswith(LOCAL) or (value != "." and Path(value).exists() and "/" in value)
     if is_local or ("/" in value and found is None):

@@ -4,6 +4,7 @@ Every key here can be set as `key=value` (`sampling.temperature=1`); the sentenc
 Defaults that a person picks by name (a target, a draft, a task) live in `conf/`, those that are one number live here.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,15 @@ class TaskConfig:
 COLDEST = 1e-6  # of the temperatures above 0: logits over a smaller one leave the range of fp32
 
 
+BIAS = re.compile(r"(\d+):([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)")
+
+
+def bias_of(text: str) -> tuple[int, float] | None:
+    """The token and the number of '17:-2.5'; None for another text."""
+    found = BIAS.fullmatch(text)
+    return None if found is None or math.isinf(number := float(found[2])) else (int(found[1]), number)
+
+
 @dataclass
 class SamplingConfig:
     """Standardised sampling (section 2.2), for p and q alike."""
@@ -120,21 +130,39 @@ class SamplingConfig:
     )
     repetition_penalty: float = key(
         1.0,
-        "divide positive logits of tokens in the prompt or the completion by this, multiply negative ones; 1: off",
+        "divide positive logits of tokens that came before by this, multiply negative ones",
         Allowed(lambda penalty: penalty > 0, "above 0; 1 is off"),
     )
     presence_penalty: float = key(0.0, "subtract this from the logits of tokens in the completion", between(-2, 2))
     frequency_penalty: float = key(0.0, "subtract this for each time that the completion has the token", between(-2, 2))
     bad_words: list[str] = fresh(list, "words, and sequences of words, that a completion must not have")
+    bad_words_ids: list[list[int]] = fresh(list, "the same as lists of token ids, as [[5],[17,3]]")
     min_new_tokens: int = key(0, "no end of sequence before this many tokens", at_least(0))
+    logit_bias: list[str] = fresh(
+        list,
+        "ID:NUMBER, added to the logit of the token with this id: [17:-100,5:2.5]",
+        Allowed(lambda listed: all(map(bias_of, listed)), "a list of ID:NUMBER, as in [17:-100,5:2.5]"),
+    )
+    no_repeat_ngram_size: int = key(
+        0, "no sequence of so many tokens occurs twice in prompt and completion; 0: off", at_least(0)
+    )
+    suppress_tokens: list[int] = fresh(list, "ids of tokens that a completion must not have")
+    forced_tokens: list[int] = fresh(list, "ids of the tokens that each completion begins with")
+    stop: list[str] = fresh(
+        list,
+        "a completion ends with the token that completes one of these strings",
+        Allowed(all, "strings of at least one character"),
+    )
+    ignore_eos: bool = key(False, "end-of-sequence tokens do not end a completion")
+    from_model: bool = key(False, "take what the target's generation_config.json sets and no option here does")
     regex: str | None = key(
         None, "a regular expression that the completion must match; it is cut at max_new_tokens, like any"
     )
 
     @property
     def processes(self) -> bool:
-        """Whether logits are changed by the tokens before them: any key but temperature, top-k, top-p and min-p."""
-        return any(name not in DRAWING for name in self.set_keys())
+        """Whether logits are changed by id or by the tokens before them: any key but of `DRAWING` and `ENDING`."""
+        return any(name not in (*DRAWING, *ENDING) for name in self.set_keys())
 
     def set_keys(self) -> dict[str, object]:
         """The keys that are not at their default."""
@@ -158,6 +186,7 @@ class SamplingConfig:
 
 OLD = ("temperature", "top_k", "top_p")  # columns of their own in every record
 DRAWING = (*OLD, "min_p")  # functions of one row
+ENDING = ("stop", "ignore_eos", "from_model")  # that change no row
 
 
 @dataclass

@@ -12,7 +12,7 @@ from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft, require_base
 from specbench.config.draft import TextDraftConfig
 from specbench.config.keys import as_share
-from specbench.config.model import name_of
+from specbench.config.model import is_gguf, name_of
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
@@ -21,6 +21,7 @@ from specbench.engine.session import Model, Prompt
 from specbench.environment import require_cpus
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
+from specbench.experiment.from_model import with_settings_of_model
 from specbench.experiment.prompts import encode_tasks
 from specbench.experiment.sharing import SharedBeginnings
 from specbench.experiment.threads import use_default_threads
@@ -31,6 +32,7 @@ from specbench.sampling import Sampling
 from specbench.tasks import Example
 from specbench.text.processed import drawing, processed
 from specbench.text.processors import processors
+from specbench.text.stops import stops_of
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 
@@ -90,7 +92,7 @@ def resolve(config: AnyRunConfig, note: Say | None = None) -> AnyRunConfig:
     """
     require_cpus(config.threads)
     use_default_threads(config.threads)
-    config = cast(AnyRunConfig, pinned(config, note))
+    config = with_settings_of_model(cast(AnyRunConfig, pinned(config, note)), note or (lambda _: None))
     device = _device(config.device, note or (lambda _: None))
     task = config.task
     if task.source_field is None and task.prompt_words is None:
@@ -130,6 +132,9 @@ def _device(name: str, note: Say) -> torch.device:
 def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
     if config.dtype != "auto":
         return config.dtype
+    if device.type == "cpu" and is_gguf(config.target):
+        note("dtype=auto: float32, in which the kernels add up products with a GGUF file's levels")
+        return "float32"
     if device.type == "cpu" and (found := faster_dtype(config)) is not None:
         note(found.line)
         return found.dtype
@@ -169,6 +174,7 @@ def build_each(
     require_range(first, vocabulary, name_of(first.target))
     for config in configs:  # the errors of their processors come before weights are loaded
         processors(config.sampling, vocabulary, frozenset({vocabulary.start}))
+        stops_of(config.sampling.stop, vocabulary)
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
@@ -198,7 +204,8 @@ def build_each(
         not_invariant = target.report.not_invariant
         if config.batch > 1 and config.numerics == "invariant":
             not_invariant = f"rows of a batch are not checked for invariance (batch={config.batch})"
-        draft, models, spec = drafts[_key(config)], (target, *making.models), build_spec(config)
+        draft, models = drafts[_key(config)], (target, *making.models)
+        spec = replace(build_spec(config), stops=stops_of(config.sampling.stop, vocabulary))
         found.append(Parts(
             config, task.examples, task.prompts, task.probe_prompts, vocabulary,
             processed(target, config.sampling, vocabulary), draft, device, models, target.invariant, not_invariant,

@@ -41,6 +41,10 @@ def identify(config: RunConfig) -> str:
             del frozen["task"][key]
     if not frozen["task"]["each_turn"]:
         del frozen["task"]["each_turn"]
+    for model in (*_dictionaries(frozen["target"]), *_dictionaries(frozen["draft"])):  # or models these
+        for key in ("gguf", "base"):
+            if model.get(key, 0) is None:
+                del model[key]
     for draft in list(_dictionaries(frozen["draft"])):  # as runs were called before drafts had, or lost, these keys
         if draft.get("top_tokens", 0) is None:
             del draft["top_tokens"]

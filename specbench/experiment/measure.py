@@ -87,7 +87,8 @@ def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
 
 def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
     """The difference of two greedy completions of a prompt; None if they are equal, or if rounding explains it."""
-    found = difference(parts.target, parts.prompts[index], baseline, ours, parts.spec.max_new_tokens)
+    spec = parts.spec
+    found = difference(parts.target, parts.prompts[index], baseline, ours, spec.max_new_tokens, spec.stops)
     return None if found is None or (found.is_rounding and not parts.invariant) else found
 
 

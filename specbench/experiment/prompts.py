@@ -11,6 +11,7 @@ from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.experiment.from_model import unapplied
 from specbench.experiment.prompts_of_length import in_context
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt, shuffled
@@ -83,11 +84,16 @@ def encode_tasks(
         read = Task(config.task).examples(rows_to_read(config), later_turns)
         too_long = 0
         if config.context is not None:
+            if any(one.token_ids for one in read):
+                raise UserError(
+                    f"context={config.context}: prompts of token ids are read as they are; leave out context"
+                )
             length = partial(prompt_tokens, config, vocabulary)
             read, too_long = in_context(config, vocabulary, read, length)
         examples, probed = split_examples(config, read)
         if config.task.shuffle is not None:
             examples = shuffled(examples, config.task.shuffle)
+        examples, probed = ([_with_text(one, vocabulary) for one in part] for part in (examples, probed))
         prompts, probe_prompts = ([encode(config, vocabulary, one) for one in part] for part in (examples, probed))
         encoded.append(EncodedTask(examples, prompts, probe_prompts, too_long))
     described = (_describe(config, vocabulary, one, later_turns) for config, one in zip(configs, encoded, strict=True))
@@ -96,13 +102,23 @@ def encode_tasks(
     return encoded
 
 
+def _with_text(example: Example, vocabulary: Vocabulary) -> Example:
+    """`example` with the text of its token ids, for readers of the record, where its row gives none."""
+    return (
+        replace(example, prompt=vocabulary.text(example.token_ids))
+        if example.token_ids and not example.prompt
+        else example
+    )
+
+
 def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, later_turns: bool) -> Iterator[str]:
     """The task and its number of prompts in a line, and a line for each fact that changes the measurement."""
     task, target, number = config.task, name_of(config.target), len(encoded.prompts)
     in_template = any(example.messages or _in_template(config, vocabulary, example) for example in encoded.examples)
+    of_ids = any(example.token_ids for example in encoded.examples)
     yield (
         f"task {task.name}{'' if task.shuffle is None else ' (shuffled)'}, {number} prompt{'' if number == 1 else 's'}"
-        f"{', in the chat template of the target' if in_template else ''}"
+        f"{', in the chat template of the target' if in_template else ', given as token ids' if of_ids else ''}"
     )
     if any(example.turns for example in encoded.examples):
         yield (
@@ -117,6 +133,8 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
                 f"sampling.{key}={value:g}: changes nothing at sampling.temperature=0, which is argmax; "
                 "sampling.temperature=1 samples"
             )
+    if config.simulate.alpha is None and (left_out := unapplied(config)) is not None:
+        yield left_out
     if task.metric is None and task.path is not None and any(example.reference for example in encoded.examples):
         yield "the references are not scored: task.metric is not set; task.metric=bleu or task.metric=rouge scores them"
     if encoded.probe_prompts:
@@ -129,7 +147,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             "tokens in all" + (f"; {encoded.too_long} longer rows are left out" if encoded.too_long else "")
         )
     if not in_template:
-        twice = sum(vocabulary.begins_itself(one.prompt) for one in encoded.examples)
+        twice = sum(vocabulary.begins_itself(one.prompt) for one in encoded.examples if not one.token_ids)
         yield from repeated_tokens(vocabulary, target, twice, number)
     if cut := sum(prompt.truncated for prompt in encoded.prompts):
         beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
@@ -143,7 +161,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             "task=prompts gives whole rows"
         )
     gives = task.source_field is not None or task.template is not None
-    asks = gives and not in_template and config.simulate.alpha is None
+    asks = gives and not in_template and not of_ids and config.simulate.alpha is None
     if asks and vocabulary.has_chat_template and task.chat_template is None:
         yield (
             f"target={target} has a chat template, and these prompts are plain text: task.chat_template=true puts them "
@@ -186,6 +204,8 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
     task, most = config.task, config.context_tokens or config.task.max_source_tokens
     where = f"task={task.name}, row {example.index + 1}"
     require_prompt(task, example)
+    if example.token_ids:
+        return _of_token_ids(config, vocabulary, example.token_ids, where)
     messages = example.messages
     if _in_template(config, vocabulary, example):
         messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
@@ -202,6 +222,16 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
         return vocabulary.chat(messages, most)
     except TemplateError as error:
         raise UserError(f"{where}: the chat template of {name_of(config.target)} rejects it: {error}") from error
+
+
+def _of_token_ids(config: RunConfig, vocabulary: Vocabulary, ids: tuple[int, ...], where: str) -> Prompt:
+    """The prompt of these tokens, as they are, of any length. Raises UserError where one is none of the target's."""
+    if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
+        raise UserError(
+            f"{where}: token {odd} in its prompt, and target={name_of(config.target)} has {vocabulary.size} tokens; "
+            "give prompts of its own vocabulary"
+        )
+    return Prompt(ids, (vocabulary.start,)) if vocabulary.is_encoder_decoder else Prompt((), ids)
 
 
 def transcript_of(example: Example, answers: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from operator import mul
 from random import Random
 
@@ -19,6 +19,7 @@ from specbench.kernels.structures import Kind, Op, Part, RawChain, RawInstructio
 ROWS, INNER, WIDTH = 9, 37, 75  # of the largest map
 HEADS, CHANNELS, SLOTS = 2, 20, 160  # of attention: more of them visible than a block has
 GROUP = 32  # inputs that share a scale, as in levels.h
+HALF_SCALES = 64  # of `level_bits`, as in level_scales.h
 ROOM = 1 << 16  # floats for values, and as many for the kernels' own use
 NEAR = 1e-4  # of sums that are rounded
 DRAWS = 50
@@ -56,6 +57,11 @@ def _as_bf16(values: Sequence[float]) -> "ctypes.Array[ctypes.c_uint16]":
     """The nearest numbers of bf16, of two the even one."""
     words = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
     return (ctypes.c_uint16 * len(values))(*[(word + 0x7FFF + (word >> 16 & 1)) >> 16 for word in words])
+
+
+def _as_half(values: Sequence[float]) -> "ctypes.Array[ctypes.c_uint16]":
+    """The nearest numbers of fp16."""
+    return (ctypes.c_uint16 * len(values))(*struct.unpack(f"<{len(values)}H", struct.pack(f"<{len(values)}e", *values)))
 
 
 def _from_bf16(numbers: Iterable[float]) -> list[float]:
@@ -101,18 +107,18 @@ def _levels(kernels: ctypes.PyDLL, random: Random) -> None:
     """Linear maps of weights in 8 and 4 bits."""
     groups = -(-INNER // GROUP)
     x = _eighths(random, ROWS * INNER)
-    for bits in (8, 4):
+    for bits, of_scales in product((8, 4), (0, HALF_SCALES)):
         levels = [random.randint(-8, 7) for _ in range(WIDTH * INNER)]
         scales = [2.0 ** random.randint(-3, 0) for _ in range(WIDTH * groups)]
         weight = [level * scales[at // INNER * groups + at % INNER // GROUP] for at, level in enumerate(levels)]
         lines = [weight[at : at + INNER] for at in range(0, len(weight), INNER)]
         wanted = [sum(map(mul, x[r : r + INNER], line)) for r in range(0, len(x), INNER) for line in lines]
-        raw, short = (ctypes.c_int8 * len(levels))(*levels), _as_bf16(scales)
+        raw, short = (ctypes.c_int8 * len(levels))(*levels), (_as_half if of_scales else _as_bf16)(scales)
         packed = (ctypes.c_uint8 * kernels.levels_size(WIDTH, INNER, bits))()
         kernels.pack_levels(
             ctypes.addressof(raw), ctypes.addressof(short), ctypes.addressof(packed), WIDTH, INNER, bits
         )
-        _require_map(kernels, packed, bits, x, wanted, False)
+        _require_map(kernels, packed, bits | of_scales, x, wanted, False)
 
 
 def _require_map(

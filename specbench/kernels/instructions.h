@@ -39,7 +39,7 @@ typedef struct {
     const void *weight, *bias, *norm_weight, *norm_bias;
     double scale, epsilon;
     int64_t activation, residual, normed, period; /* of y's columns, which are repeated to x's width */
-    int64_t level_bits; /* of a linear map's weights: 8, 4, or 0 where they are numbers of the model */
+    int64_t level_bits; /* of a linear map's weights: 8 or 4, with HALF_SCALES; 0: they are numbers of the model */
     int64_t short_cache; /* whether keys and values outside are bf16 */
 } Instruction;
 

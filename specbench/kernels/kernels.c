@@ -11,6 +11,7 @@
 #include "team.h"
 #include "instructions.h"
 #include "products.h"
+#include "level_scales.h"
 #include "levels.h"
 #include "maps.h"
 #include "attention.h"

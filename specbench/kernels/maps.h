@@ -160,7 +160,7 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
         for (int64_t part = 0; part < parts; part++, turn ^= 1) {
             int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
             if (it->level_bits) {
-                LEVELS[it->level_bits == 4][some - 1](numbers + r * stride * size, stride, weight, even, sums[turn]);
+                product_of(it, some)(numbers + r * stride * size, stride, weight, even, sums[turn]);
             } else if (is_tiled) { /* all parts have the same shape: the last one repeats rows of the one before */
                 r = rows - few * part < few ? rows - few : few * part, some = few;
                 tiled((const uint16_t *)numbers + r * stride, stride, weight, even, sums[turn], few);

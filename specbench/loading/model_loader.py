@@ -18,10 +18,11 @@ import torch
 from filelock import FileLock, Timeout
 
 from specbench.config.draft import DraftConfig
-from specbench.config.model import ModelConfig, name_of
+from specbench.config.model import ModelConfig, name_of, place_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.weights.adapters import base_of
 from specbench.engine.weights.load import load_model
 from specbench.engine.weights.pretrained import named
 from specbench.errors import UserError
@@ -92,7 +93,9 @@ def files_of(model: ModelConfig) -> FileFacts:
     Empty for a model of the hub, whose commit names it.
     """
     if model.path is not None:
-        facts = files_in(Path(model.path))
+        facts = files_in(Path(model.path, model.gguf or ""))
+        base = base_of(model, "target")
+        facts += [] if base is model else files_of(base)
     elif model.shipped is not None and model.hub is None:
         facts = files_in(shipped("models", model.shipped), ships=True)
     else:
@@ -163,8 +166,8 @@ class ModelRequest:
     def weights(self) -> tuple[Any, ...]:
         """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
-        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.outputs, simulated, self.kept_tokens,
+        endless = self.run.simulate.alpha is not None or self.run.sampling.ignore_eos  # the ends are taken away
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.outputs, endless, self.kept_tokens,
                self.level_bits)  # fmt: skip
         return (source, files_of(self.model), *run)
 
@@ -199,8 +202,12 @@ class ModelLoader:
             request.kept_tokens,
             request.level_bits,
         )
+        if request.run.sampling.ignore_eos:
+            model.eos_ids = frozenset()
         if model.report.unused_tensors:
             say(f"{request.key}: tensors of its files that nothing reads: {named(model.report.unused_tensors)}")
+        if model.report.weights is not None:
+            say(f"{request.key}: {name_of(request.model)}: {model.report.weights}")
         if model.report.fell_back is not None and model.engine != "eager":
             say(f"{request.key}: engine={model.engine}, which is slower than native: {model.report.fell_back}")
         elif model.report.fell_back is not None:
@@ -319,6 +326,11 @@ def _draft(draft: DraftConfig, key: str, note: Say) -> DraftConfig:
 
 
 def _model(model: M, key: str, note: Say) -> M:
+    base = base_of(model, key)
+    if base is not model:  # named, and at a commit
+        base = _model(base, f"{key}.base", note)
+        at = "" if base.revision is None else f"@{base.revision}"
+        model = replace(model, base=place_of(base) if base.path else f"{base.hub}{at}")
     if model.path is not None or model.hub is None or model.architecture:
         return model
     in_a_word = model.name is None and "." not in key

@@ -15,7 +15,16 @@ from specbench.config.schema import TaskConfig
 from specbench.errors import MachineError, UserError, first_line
 from specbench.files import digest
 from specbench.hub import hub_failure, hub_is_reachable, silence
-from specbench.tasks.rows import TEXT_FIELD, Message, Row, messages_of, read_rows, split_answer, transcript
+from specbench.tasks.rows import (
+    TEXT_FIELD,
+    Message,
+    Row,
+    messages_of,
+    prompt_ids_of,
+    read_rows,
+    split_answer,
+    transcript,
+)
 
 # Of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes.
 STREAM_RETRIES = 3
@@ -50,6 +59,20 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
         ) from error
 
 
+def fetch_rows(task: TaskConfig) -> None:
+    """Bring the rows of a task of the hub into the cache of `datasets`, where `hub_rows` finds them without the hub.
+
+    Raises UserError and MachineError as `hub_rows`.
+    """
+    import datasets
+
+    try:
+        datasets.load_dataset(task.hub, task.subset, split=task.split, revision=task.revision)
+    except Exception as error:  # datasets and the hub client raise a dozen kinds
+        known = hub_failure(error, f"task={task.name}", task.hub or "", task.revision)
+        raise known or MachineError(f"task={task.name}: {task.hub} cannot be fetched: {first_line(error)}") from error
+
+
 @dataclass(frozen=True)
 class Example:
     """One prompt: its text, and what a person wrote in answer to it, if anyone did.
@@ -57,6 +80,7 @@ class Example:
     `messages` are what a chat template makes the prompt of; empty where it is plain text. `shortened`: the task gives
     only the first words of the row (`prompt_words`), and there are more. `turns` are the user's up to this one, where a
     row has several: each but the first reads the answers to the examples before it. `category` is the row's kind.
+    `token_ids` are the prompt where the row gives it as token ids.
     """
 
     index: int
@@ -67,6 +91,7 @@ class Example:
     turns: Sequence[str] = ()
     category: str | None = None
     turn: int = 0  # of a recorded conversation: which of the assistant's messages is the reference, from 1
+    token_ids: tuple[int, ...] = ()
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
@@ -82,6 +107,8 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 
 def require_prompt(config: TaskConfig, example: Example) -> None:
     """Raise UserError if `example` has nothing to answer but the task's prefix."""
+    if example.token_ids:
+        return
     if config.source_field is not None and not example.prompt.removeprefix(config.prefix).strip():
         where = f"task={config.name}, row {example.index + 1}"
         raise UserError(f"{where}: the prompt is empty (field '{config.source_field}')")
@@ -142,7 +169,7 @@ class Task:
     def _of_rows(self, index: int, group: Sequence[Row]) -> Iterator[Example]:
         """The examples of one prompt's rows: one for each turn."""
         config = self.config
-        example = self._conversation(index, group) or self._text(index, group)
+        example = self._token_ids(index, group) or self._conversation(index, group) or self._text(index, group)
         category = group[0].fields.get(config.category_field or "")
         example = replace(example, category=None if category is None else str(category))
         if config.each_turn:
@@ -169,6 +196,25 @@ class Task:
                 example, index=example.index + number, turn=number + 1, reference=messages[place]["content"],
                 prompt=transcript(before) + (f"\n{ANSWERING}" if as_text else ""), messages=() if as_text else before,
             )  # fmt: skip
+
+    def _token_ids(self, index: int, group: Sequence[Row]) -> Example | None:
+        """The example of a row that gives its prompt as token ids; None where it gives text."""
+        config, row = self.config, group[0]
+        if config.source_field is None or config.template is not None or (ids := prompt_ids_of(row)) is None:
+            return None
+        if not ids:
+            raise UserError(f"{row.where}: the prompt has no token")
+        if len(group) > 1:
+            raise UserError(f"task.rows_per_prompt={len(group)}: must be 1 for prompts of token ids ({row.where})")
+        if config.prefix or config.suffix or config.chat_template:
+            given = "prefix=" if config.prefix else "suffix=" if config.suffix else "chat_template=null"
+            raise UserError(f"{row.where}: a prompt of token ids is read as it is; set task.{given}")
+        name = config.reference_field
+        text = row.fields.get("prompt")
+        return Example(
+            index, text if isinstance(text, str) else "", None if name is None else self._field(row, name),
+            token_ids=tuple(ids),
+        )  # fmt: skip
 
     def _text(self, index: int, group: Sequence[Row]) -> Example:
         config = self.config

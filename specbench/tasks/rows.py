@@ -198,6 +198,29 @@ def _described(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else "a string"
 
 
+PROMPT_IDS = ("prompt_token_ids", "prompt_tokens", "prompt_ids")  # fields with a prompt's token ids
+TEXT_IDS = ("prompt",)  # fields that may hold them in place of text
+
+
+def prompt_ids_of(row: Row) -> list[int] | None:
+    """The prompt as token ids, as servers log it; None where the row has none.
+
+    Raises UserError for a list that holds anything else.
+    """
+    name = next((name for name in (*PROMPT_IDS, *TEXT_IDS) if isinstance(row.fields.get(name), list)), None)
+    return None if name is None else token_ids(row, name)
+
+
+def token_ids(row: Row, name: str) -> list[int]:
+    """The list of token ids in the field `name`. Raises UserError for an element that is none."""
+    values = row.fields[name]
+    assert isinstance(values, list)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
+    return list(values)
+
+
 # A row's conversation is {"messages": [{"role": "user", "content": "…"}, …]}, as chat models are given it.
 MESSAGES_FIELD = "messages"
 Message = dict[str, str]  # 'role' and 'content'

@@ -1,14 +1,20 @@
-"""What servers do to logits before they sample: penalties, words that must not occur, a minimum length, a pattern.
+"""What servers do to logits before they sample: biases, penalties, tokens that are forbidden or forced, a pattern.
 
 Each is a function of the tokens before a position, drafted tokens included, so that rolling back tokens rolls back
 their state. The definitions, in the order in which `transformers` applies its processors:
 
+- logit bias (`SequenceBiasLogitsProcessor` of single tokens; the OpenAI API): added to the logits of tokens;
 - repetition penalty (Keskar et al. 2019, section 4.1; `RepetitionPenaltyLogitsProcessor`): of each token of the
   prompt or the completion, a positive logit is divided by it, a negative one multiplied;
+- no repeated n-gram (`NoRepeatNGramLogitsProcessor`): a token that would complete n tokens which prompt and completion
+  have already is left out;
 - frequency and presence penalty (the OpenAI API; vLLM's `SamplingParams`): of each token of the completion, the first
   is subtracted for each occurrence, the second once;
 - bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out where the rest of it came before;
 - minimum length (`MinNewTokensLengthLogitsProcessor`): no end of sequence before so many tokens;
+- suppressed tokens (`SuppressTokensLogitsProcessor`): left out everywhere;
+- forced first tokens (`ForcedBOSTokenLogitsProcessor`, for any number of them): all others are left out, whatever else
+  forbids them;
 - a regular expression: only tokens with which the completion can still become a match, and the end where it is one or
   no other token remains.
 
@@ -18,12 +24,13 @@ Shapes: L positions, V tokens of the vocabulary.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specbench.config.schema import SamplingConfig
+from specbench.config.schema import SamplingConfig, bias_of
 from specbench.errors import UserError
 from specbench.text.vocabulary import Spelling, Vocabulary
 
@@ -42,6 +49,10 @@ class Processors:
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_new_tokens: int = 0
     pattern: "Pattern | None" = None
+    bias: tuple[tuple[int, float], ...] = ()
+    ngram: int = 0
+    suppressed: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
 
     def processed(self, logits_LV: Tensor, sequences: Iterable[Sequence[int]], prompt: int) -> Tensor:
         """fp32 logits [L, size] after each of L `sequences`, whose first `prompt` tokens are the prompt's."""
@@ -52,6 +63,10 @@ class Processors:
 
     def _process(self, row_V: Tensor, sequence: Sequence[int], written: Sequence[int]) -> None:
         """Change one row in place. Ids past the vocabulary are no text: embeddings that a draft reads."""
+        if self.bias:
+            added = {token: by for token, by in self.bias if token < self.size}
+            biases = torch.tensor(list(added.values()), dtype=row_V.dtype, device=row_V.device)
+            row_V[self._index(added, row_V)] += biases
         if self.repetition != 1:
             seen = self._index({token for token in sequence if token < self.size}, row_V)
             scores = row_V[seen]
@@ -61,6 +76,7 @@ class Processors:
             times = torch.tensor(list(counts.values()), dtype=row_V.dtype, device=row_V.device)
             row_V[self._index(counts, row_V)] -= self.frequency * times + self.presence
         masked = [words[-1] for words in self.bad_words if _follows(sequence, words[:-1])]
+        masked += [token for token in (*_repeating(sequence, self.ngram), *self.suppressed) if token < self.size]
         if len(written) < self.min_new_tokens:
             masked += self.ends
         if masked:
@@ -73,6 +89,9 @@ class Processors:
                 row_V[self._index(self.ends, row_V)] = 0.0
             else:
                 row_V[allowed] = scores
+        if len(written) < len(self.forced):
+            row_V.masked_fill_(row_V > -torch.inf, -torch.inf)  # a row that is not finite remains so
+            row_V[self._index(self.forced[len(written) : len(written) + 1], row_V)] = 0.0
 
     def _index(self, tokens: Iterable[int], row_V: Tensor) -> Tensor:
         return torch.tensor(list(tokens), dtype=torch.long, device=row_V.device)
@@ -80,6 +99,14 @@ class Processors:
 
 def _follows(sequence: Sequence[int], words: Sequence[int]) -> bool:
     return not words or tuple(sequence[-len(words) :]) == tuple(words)
+
+
+def _repeating(sequence: Sequence[int], size: int) -> list[int]:
+    """The tokens after which the last `size` tokens of `sequence` would be there for a second time."""
+    if not size or len(sequence) + 1 < size:
+        return []
+    begun = tuple(sequence[len(sequence) - size + 1 :])
+    return [sequence[end] for end in range(size - 1, len(sequence)) if tuple(sequence[end - size + 1 : end]) == begun]
 
 
 class Pattern:
@@ -139,10 +166,19 @@ def processors(sampling: SamplingConfig, vocabulary: Vocabulary, ends: frozenset
     compiled = sampling.pattern()
     if compiled is not None and not ends:
         raise UserError("sampling.regex: the target has no end-of-sequence token, so that a match would never end")
+    biases = tuple(found for one in sampling.logit_bias if (found := bias_of(one)) is not None)
+    of_ids: dict[str, Iterable[int]] = {
+        "logit_bias": [token for token, _ in biases], "suppress_tokens": sampling.suppress_tokens,
+        "forced_tokens": sampling.forced_tokens, "bad_words_ids": chain.from_iterable(sampling.bad_words_ids),
+    }  # fmt: skip
+    for name, ids in of_ids.items():
+        if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
+            raise UserError(f"sampling.{name}: there is no token {odd}; the tokenizer has 0 to {vocabulary.size - 1}")
     return Processors(
         vocabulary.size, ends, sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
-        tuple(_bad_words(sampling.bad_words, vocabulary)), sampling.min_new_tokens,
-        None if compiled is None else Pattern(compiled, vocabulary),
+        (*_bad_words(sampling.bad_words, vocabulary), *map(tuple, sampling.bad_words_ids)), sampling.min_new_tokens,
+        None if compiled is None else Pattern(compiled, vocabulary), biases,
+        sampling.no_repeat_ngram_size, tuple(sampling.suppress_tokens), tuple(sampling.forced_tokens),
     )  # fmt: skip
 
 

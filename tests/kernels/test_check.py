@@ -37,7 +37,7 @@ WRONG = {  # where a kernel is made wrong, and how the check names it
         "products.h", "i < even; i += SHORT_STEP)", "i < even - 2; i += SHORT_STEP)", "linear maps",
     ),
     "levels without their scale": (
-        "levels.h", "(vec)(scales << 16)", "(vec){0} + 1.0f", "linear maps of rounded weights",
+        "level_scales.h", "(vec)(words << 16)", "(vec){0} + 1.0f", "linear maps of rounded weights",
     ),
     "attention's scale": (
         "attention.h", "(float)it->scale, 0);", "2 * (float)it->scale, 0);", "attention's rows",

@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None:
             return
         if what in ("", "revision"):
-            files = [{"rfilename": path} for path in repository.files]
+            files = [{"rfilename": path, "size": len(content)} for path, content in repository.files.items()]
             self._json({"_id": "0", "id": name, "sha": repository.commit, "siblings": files, "private": False,
                         "gated": False, "disabled": False, "tags": [], "downloads": 0, "likes": 0})  # fmt: skip
         elif what == "tree":

@@ -94,6 +94,10 @@ ON = {
     "penalties": Processors(VOCABULARY, frozenset({EOS}), repetition=1.6, presence=0.5, frequency=0.7),
     "bad words": Processors(VOCABULARY, frozenset({EOS}), bad_words=((0,), (2, 2))),
     "minimum length": Processors(VOCABULARY, frozenset({EOS}), min_new_tokens=3),
+    "bias": Processors(VOCABULARY, frozenset({EOS}), bias=((0, 1.5), (2, -0.7))),
+    "no repeated bigram": Processors(VOCABULARY, frozenset({EOS}), ngram=2),
+    "suppressed": Processors(VOCABULARY, frozenset({EOS}), suppressed=(0,)),
+    "forced": Processors(VOCABULARY, frozenset({EOS}), forced=(2, 1)),
 }
 SAMPLED = {"T=1": ONE, "min-p": Sampling(0.8, min_p=0.3)}
 LENGTH = 4

@@ -21,6 +21,7 @@ from specbench.analysis.acceptance.agreement import logits_along
 from specbench.engine.session import Model, Prompt
 from specbench.records.prompt_sums import Difference
 from specbench.sampling import NOT_FINITE
+from specbench.text.stops import Stops
 
 MOST_ROWS = 64  # of logits, held at a time
 NOISE_FACTOR = 2.0  # each of the two tokens, the emitted and the best, may move by the noise
@@ -128,7 +129,12 @@ def departures(
 
 
 def difference(
-    target: Model, prompt: Prompt, baseline: Sequence[int], written: Sequence[int], limit: int | None = None
+    target: Model,
+    prompt: Prompt,
+    baseline: Sequence[int],
+    written: Sequence[int],
+    limit: int | None = None,
+    stops: Stops | None = None,
 ) -> Difference | None:
     """Whether rounding explains that `written` is not the target's own greedy completion; None if they are equal.
 
@@ -140,7 +146,9 @@ def difference(
         prompt: the prompt of both.
         baseline: the target's own completion, token by token.
         written: the completion in question.
-        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token.
+        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token,
+            or with one of `stops`.
+        stops: strings that end a completion.
 
     Raises:
         FloatingPointError: logits are not finite.
@@ -151,7 +159,7 @@ def difference(
     found = departures(target, prompt, written)
     if found and not found[-1].is_rounding:
         return decided(found[-1].position, found[-1].margin, found[-1].noise, len(found))
-    if place == min(len(baseline), len(written)) or not _ends_in_place(target, written, limit):
+    if place == min(len(baseline), len(written)) or not _ends_in_place(target, written, limit, stops):
         return Difference(place, 0.0, 0.0, is_rounding=False, departures=len(found), misplaced_end=True)
     if not found:  # the target's own completion took the other side of a near tie, and this one the best token
         return decided(place, 0.0, 0.0)
@@ -159,11 +167,17 @@ def difference(
     return decided(worst.position, worst.margin, worst.noise, len(found))
 
 
-def _ends_in_place(target: Model, written: Sequence[int], limit: int | None) -> bool:
-    """Whether an end token is the last token, or there is none and the completion is as long as it may be."""
-    if any(token in target.eos_ids for token in written[:-1]):
+def _ends_in_place(target: Model, written: Sequence[int], limit: int | None, stops: Stops | None) -> bool:
+    """Whether an end is the last token, or there is none and the completion is as long as it may be."""
+    stopped = None if stops is None else stops.place((), written)
+    if any(token in target.eos_ids for token in written[:-1]) or (stopped or len(written)) < len(written):
         return False
-    return limit is None or len(written) >= limit or (bool(written) and written[-1] in target.eos_ids)
+    return (
+        stopped is not None
+        or limit is None
+        or len(written) >= limit
+        or (bool(written) and written[-1] in target.eos_ids)
+    )
 
 
 def _weighed(

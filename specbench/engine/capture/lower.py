@@ -26,6 +26,7 @@ from specbench.engine.capture.nodes import (
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
 from specbench.engine.cuda.fused import fuse
 from specbench.engine.experts import ExpertReads
+from specbench.kernels.found_levels import AS_FOUND, bits_found
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,23 @@ class PackedWeights:
     """Weights in a kernel's layout, each made once, however many graphs use it.
 
     `level_bits`: those of linear maps are rounded to so many bits (`kernels.levels`), in which the native kernels read
-    them; 0: they are not.
+    them; 0: they are not; AS_FOUND: they are levels where they are (`kernels.found_levels`).
     """
 
     def __init__(self, level_bits: int = 0) -> None:
         self.level_bits = level_bits
+        self._bits: dict[Any, int] = {}
         self._made: dict[Any, tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
         self.reads = ExpertReads()  # of the experts among them
+
+    def bits_of(self, weight: Tensor) -> int:
+        """The bits of the levels in which a kernel reads `weight`; 0 where it reads numbers."""
+        if self.level_bits != AS_FOUND:
+            return self.level_bits
+        place = weight.data_ptr(), *weight.shape
+        if place not in self._bits:
+            self._bits[place] = bits_found(weight)
+        return self._bits[place]
 
     def of(self, weight: Tensor, layout: Callable[[Tensor], Tensor] = lay_out) -> Tensor:
         """`weight` in oneDNN's layout, or in another."""

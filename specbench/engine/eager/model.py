@@ -66,6 +66,7 @@ class EngineReport:
         rollout_fell_back: why it drafts step by step, where its steps should be one graph.
         not_invariant: why rows depend on how many are read at once, where they were meant not to.
         unused_tensors: of its files, which the network has no place for.
+        weights: what became of quantised weights, in words.
     """
 
     warmup_s: float = 0.0
@@ -73,6 +74,7 @@ class EngineReport:
     rollout_fell_back: str | None = None
     not_invariant: str | None = None
     unused_tensors: tuple[str, ...] = ()
+    weights: str | None = None
 
 
 class EagerModel(Model):

@@ -164,7 +164,7 @@ class Assembly(Values):
         weight = self._weight(node.args[1], form.width, read.width)
         bias = self._weight(node.args[2] if len(node.args) > 2 else None, form.width)
         assert weight is not None
-        bits = self._packed.level_bits
+        bits = self._packed.bits_of(weight)
         self._write_slot(node, Instruction(Op.LINEAR, form.width, x=read, inner=read.width, level_bits=bits,
                                            weight=self._packed.of(weight, LAYOUTS[bits]), bias=bias))  # fmt: skip
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from specbench.engine import paged
 from specbench.kernels import library
+from specbench.kernels.check import HALF_SCALES
+from specbench.kernels.found_levels import packed_as_found
 from specbench.kernels.levels import packed
 
 PACKED_ROWS = 8192  # at a time, so that little of a weight in a file is in memory; whole blocks
@@ -26,4 +28,8 @@ def laid_out(weight: Tensor) -> Tensor:
 
 
 # Of a linear map's weights, by the bits of their levels; 0: they are numbers of the model.
-LAYOUTS: dict[int, Callable[[Tensor], Tensor]] = {0: laid_out, 8: partial(packed, bits=8), 4: partial(packed, bits=4)}
+LAYOUTS: dict[int, Callable[[Tensor], Tensor]] = {
+    0: laid_out, 8: partial(packed, bits=8), 4: partial(packed, bits=4),
+    8 | HALF_SCALES: partial(packed_as_found, bits=8 | HALF_SCALES),
+    4 | HALF_SCALES: partial(packed_as_found, bits=4 | HALF_SCALES),
+}  # fmt: skip

@@ -55,7 +55,7 @@ def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None
     With `key`, what the config calls the source, a failure of the hub raises UserError or MachineError.
     """
     try:
-        found = cached_file(source, name, **pinned)
+        found = cached_file(source, name, **{key: value for key, value in pinned.items() if key != "gguf_file"})
         return None if found is None else Path(found)  # None: some versions raise nothing for a folder without it
     except Exception as error:  # OSError of a file that is not there; those of a connection are of many kinds
         known = None if key is None else hub_failure(error, key, source, pinned.get("revision"))

@@ -5,8 +5,9 @@ Safe by default: safetensors first, a `.bin` only through torch's weights-only l
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,18 +18,22 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    GgufConfig,
 )
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from specbench.config.model import QUANTISED, ModelConfig, name_of
+from specbench import border
+from specbench.config.model import ModelConfig, is_gguf, name_of
 from specbench.config.paths import shipped
 from specbench.engine import paged
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import read_pass_embeddings
+from specbench.engine.weights.adapters import adapter_of, base_of, merged
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
+from specbench.engine.weights.gguf_files import require_readable, settle
 from specbench.engine.weights.pretrained import (
     Loaded,
     config_in,
@@ -38,12 +43,15 @@ from specbench.engine.weights.pretrained import (
     network_with,
     tokenizer_in,
 )
+from specbench.engine.weights.quantised import quantised_method, require_quantised
 from specbench.engine.weights.random_weights import WordNumbers, config_of, random_network
 from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, is_not_cached, not_cached, silence
+from specbench.kernels.found_levels import AS_FOUND
 from specbench.kernels.levels import rounded
 
+GGUF_FILE = "gguf_file"  # of `from_pretrained`: the file in the folder or repository
 THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
 PAGED = ("auto", "native", "static")  # engines whose kernels lay weights out once more
 FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
@@ -55,6 +63,15 @@ transformers.logging.disable_progress_bar()
 
 def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | None]]:
     """The arguments of `from_pretrained`: a folder or id, and keywords."""
+    model = base_of(model, key)
+    if is_gguf(model):
+        place = Path(model.path or "", model.gguf or "")
+        require_readable(str(place), key)
+        if model.path is None:
+            return str(model.hub), {"revision": model.revision, GGUF_FILE: model.gguf}
+        if not place.is_file():
+            raise UserError(f"{key}.path={place}: there is no such file")
+        return str(place.parent), {GGUF_FILE: place.name}
     if model.path is not None:
         folder = Path(model.path)
         if not (folder / "config.json").is_file():
@@ -71,6 +88,7 @@ def _from_pretrained(read: Callable[..., T], model: ModelConfig, key: str, where
     `where`: what has no room for weights that do not fit.
     """
     source, pinned = _source(model, key)
+    model = base_of(model, key)
     from_hub = model.path is None and model.hub is not None
     if from_hub:
         silence()
@@ -81,7 +99,8 @@ def _from_pretrained(read: Callable[..., T], model: ModelConfig, key: str, where
     except torch.OutOfMemoryError as error:
         raise _no_room(model, key, where, error) from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
-        if "local_files_only" in pinned and is_not_cached(error, source, model.revision):
+        held = str(pinned.get(GGUF_FILE) or "config.json")
+        if "local_files_only" in pinned and is_not_cached(error, source, model.revision, held):
             raise not_cached(key, source) from error
         if from_hub and (known := hub_failure(error, key, source, model.revision)) is not None:
             raise known from error
@@ -108,6 +127,12 @@ def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.
     Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
     beside those that are ready.
     """
+    if quantised_method(config_in(source, **pinned)) is not None:
+        return network_in(auto, source, **pinned, dtype=dtype, device_map={"": device})
+    if GGUF_FILE in pinned:
+        unpacked = {"quantization_config": GgufConfig(dequantize=True), "device_map": {"": device}}
+        with redirect_stderr(StringIO()):  # a bar of progress, which no option turns off
+            return network_in(auto, source, **pinned, **unpacked, dtype=dtype)
     weights = mapped_weights(weight_files(source, pinned), device)
     if not weights and "local_files_only" in pinned:
         raise FileNotFoundError("its weights are not in the local cache, and the model hub cannot be reached")
@@ -170,7 +195,7 @@ def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
         shape = config_of(model.architecture, key)
         return LoadedTokenizer(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
     config = _from_pretrained(config_in, model, key)
-    tokenizer = _from_pretrained(tokenizer_in, model, key)
+    tokenizer = _from_pretrained(_tokenizer_in, model, key)
     # Without its files a tokenizer may still be built, of special tokens alone.
     if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < FEWEST_TOKENS:
         raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
@@ -190,6 +215,13 @@ def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
         if token is not None and not (type(token) is int and 0 <= token <= last):
             raise UserError(f"{key}: {name_of(model)}: {name} is {token!r}, and the model has tokens 0 to {last}")
     return LoadedTokenizer(tokenizer, start, bool(config.is_encoder_decoder), config.model_type, rows)
+
+
+def _tokenizer_in(source: str, **pinned: Any) -> Any:
+    """The tokenizer in `source`; of a GGUF file a tokenizer.json beside it, or else the file's own."""
+    if GGUF_FILE in pinned and (Path(source) / "tokenizer.json").is_file():
+        pinned = {name: value for name, value in pinned.items() if name != GGUF_FILE}
+    return tokenizer_in(source, **pinned)
 
 
 def load_model(
@@ -232,12 +264,12 @@ def load_model(
         MachineError: memory or the hub does not suffice.
     """
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
-    if model.weights != "random" and (quantised := getattr(shape_of(model, key), QUANTISED, None)) is not None:
-        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised.quant_method
-        raise UserError(
-            f"{key}: {name_of(model)} holds {str(method).upper()} weights, which are not supported; give the "
-            "checkpoint that they were quantised from"
-        )
+    method = None if model.weights == "random" else quantised_method(shape_of(model, key))
+    if method is not None:
+        require_quantised(method, key, name_of(model), engine, device)
+        if level_bits:
+            raise UserError(f"{key}: {name_of(model)} is quantised already ({method}); use draft=early-exit or lookup")
+        engine = "eager"
     spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
@@ -262,9 +294,21 @@ def load_model(
         placed.report.unused_tensors = unused
         return placed
     network, unused = load_network(model, key, auto, dtype, device)
+    adapter = adapter_of(model, key)
+    if adapter is not None:
+        network = merged(network, adapter, key)
+    as_found = None
+    if is_gguf(model) and not level_bits:
+        if dtype == torch.float32 and device.type == "cpu" and engine in ("auto", "native"):
+            source, pinned = _source(model, key)
+            file = find_file(source, str(pinned[GGUF_FILE]), {"revision": pinned.get("revision")})
+            if file is not None and (as_found := settle(network, file)) is not None:
+                level_bits = AS_FOUND
+        else:
+            as_found = f"its weights are unpacked to {str(dtype).removeprefix('torch.')}"
     if kept_tokens is not None:
         shorten_head(network, kept_tokens, key)
-    if level_bits:
+    if level_bits and level_bits != AS_FOUND:
         round_weights(network, level_bits)
     positions = read_pass_embeddings(network, pass_embeddings, "draft")
     if engine in PAGED:
@@ -273,7 +317,7 @@ def load_model(
     traits = SessionTraits(width, taps, states_of_prompt, positions)
     ends = _end_tokens(network, vocabulary, key)
     made = with_engine(engine, network, vocabulary.size, ends, numerics, level_bits, traits)
-    made.report.unused_tensors = unused
+    made.report.unused_tensors, made.report.weights = unused, as_found
     return made
 
 
@@ -291,6 +335,27 @@ def _require_placed(network: Any, key: str, device: torch.device) -> None:
 def shape_of(model: ModelConfig, key: str) -> Any:
     """The `transformers` config of `model`, without its weights."""
     return config_of(model.architecture, key) if model.architecture else _from_pretrained(config_in, model, key)
+
+
+def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
+    """What the generation config beside the weights of `model` sets, as it is written; empty without one.
+
+    Raises UserError where it is no JSON object.
+    """
+    if model.architecture or model.weights == "random":
+        return {}
+    source, pinned = _source(model, key)
+    model = base_of(model, key)
+    if model.path is None and model.hub is not None and not hub_is_reachable():
+        pinned["local_files_only"] = True
+    file = find_file(source, GENERATION_CONFIG_NAME, pinned)
+    try:
+        content = {} if file is None else border.parse(border.read_bytes(file), finite=False)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)}: {first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)} is no JSON object")
+    return content
 
 
 def layers_of(model: ModelConfig, key: str) -> int:

@@ -66,6 +66,15 @@ def generation_config_in(source: str, **pinned: Any) -> Any:
     return GenerationConfig.from_pretrained(source, **pinned)
 
 
+def peft_config_in(folder: str) -> Any:
+    """The config of an adapter, which is not to be trained."""
+    from peft import PeftConfig
+
+    config = PeftConfig.from_pretrained(folder)
+    config.inference_mode = True
+    return config
+
+
 def network_of_shape(auto: Any, config: Any, **keywords: Any) -> Any:
     """A network of this config, with new weights."""
     return auto.from_config(config, trust_remote_code=False, **keywords)

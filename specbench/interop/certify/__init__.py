@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.analysis.findings.base import Finding
@@ -106,7 +106,8 @@ class _Read:
 def _certified(
     config: CertifyConfig, path: Path, plain: Path | None, counts: DraftTokens | None, say: Say
 ) -> Certified:
-    run = resolve(certify_run(config))
+    run = resolve(certify_run(config), say)
+    config = replace(config, sampling=run.sampling)
     with translated_errors(run):
         setup = load(config, run, say)
         drafted = _tested(setup, path, say)

@@ -6,20 +6,18 @@ from a completion cut by length. The prompt is the whole input of the server; `t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
 
 from jinja2 import TemplateError
 
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.tasks.rows import Row, messages_of, read_rows
+from specbench.tasks.rows import PROMPT_IDS, Row, messages_of, prompt_ids_of, read_rows, token_ids
 from specbench.text.vocabulary import Vocabulary
 
-PROMPT_IDS = ("prompt_token_ids", "prompt_tokens", "prompt_ids")
 TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_token_ids")
 TEXTS = ("text", "output", "completion", "generated_text", "response")
 ENDED = ("stop", "eos", "eos_token")  # finish reasons of a text that ended by itself
@@ -141,9 +139,8 @@ def _finish(row: Row) -> tuple[object, object]:
 
 
 def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:
-    name = next((name for name in (*PROMPT_IDS, "prompt") if isinstance(row.fields.get(name), list)), None)
-    if name is not None:
-        ids = _ids(row, name, vocabulary, target)
+    if (ids := prompt_ids_of(row)) is not None:
+        _require_known(row, ids, "the prompt", vocabulary, target)
         if vocabulary.is_encoder_decoder:
             return Prompt(tuple(ids), (vocabulary.start,))
         return Prompt((), tuple(ids) or (vocabulary.start,))
@@ -175,13 +172,15 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
     """A field of token ids. Raises UserError where one is none of the target's."""
-    values = cast(list[Any], row.fields[name])
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UserError(f"{row.where}: field '{name}' holds {value!r}, not a token id")
-        if not 0 <= value < vocabulary.size:
-            raise UserError(
-                f"{row.where}: token {value} in '{name}', and target={target} has {vocabulary.size} tokens: these "
-                "completions are of another vocabulary; name their target"
-            )
-    return list(values)
+    ids = token_ids(row, name)
+    _require_known(row, ids, f"'{name}'", vocabulary, target)
+    return ids
+
+
+def _require_known(row: Row, ids: Sequence[int], name: str, vocabulary: Vocabulary, target: str) -> None:
+    """Raise UserError where a token of the field `name` is none of the target's."""
+    if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
+        raise UserError(
+            f"{row.where}: token {odd} in {name}, and target={target} has {vocabulary.size} tokens: these "
+            "completions are of another vocabulary; name their target"
+        )

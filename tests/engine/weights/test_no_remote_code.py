@@ -54,7 +54,7 @@ def test_that_file_lets_no_code_run() -> None:
     ]
     assert len(calls) >= 6
     for call in calls:
-        if ast.unparse(call.func) == "GenerationConfig.from_pretrained":  # which has no code
+        if ast.unparse(call.func) in ("GenerationConfig.from_pretrained", "PeftConfig.from_pretrained"):  # without code
             continue
         said = [ast.unparse(one.value) for one in call.keywords if one.arg == "trust_remote_code"]
         spread = [ast.unparse(one.value) for one in call.keywords if one.arg is None]

@@ -1,0 +1,99 @@
+"""LoRA adapters: a folder or a repository of peft, whose weights are merged into those of its base model at load.
+
+The merged model is an ordinary one: p, α and certificates are of base and adapter together.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from specbench import border
+from specbench.config.model import ADAPTER, ModelConfig, adapter_in, name_of
+from specbench.config.places import place_in
+from specbench.engine.weights.files import find_file
+from specbench.engine.weights.pretrained import peft_config_in
+from specbench.errors import UserError, first_line
+
+NAMED_BASE = "base_model_name_or_path"
+
+
+def adapter_of(model: ModelConfig, key: str) -> str | None:
+    """The folder of the adapter that `model` is, fetched if it has to be; None where it is a whole model.
+
+    A repository is asked only where `base` says that it holds an adapter.
+    """
+    if model.path is not None:
+        return model.path if model.base is not None or adapter_in(Path(model.path)) is not None else None
+    if model.hub is None or model.base is None:
+        return None
+    pinned = {"revision": model.revision}
+    config = find_file(model.hub, ADAPTER, pinned, key)
+    names = ("adapter_model.safetensors", "adapter_model.bin")
+    if config is None or not any(find_file(model.hub, name, pinned, key) for name in names):
+        raise UserError(f"{key}.base={model.base}: {model.hub} holds no adapter of peft ({ADAPTER} and its weights)")
+    return str(config.parent)
+
+
+def base_of(model: ModelConfig, key: str) -> ModelConfig:
+    """The model that `model` adapts; itself where it is a whole model.
+
+    Raises UserError where the base is named nowhere, or is an adapter itself.
+    """
+    if model.path is None and model.base is None:
+        return model
+    folder = adapter_of(model, key)
+    if folder is None:
+        return model
+    base = model.base or _named_base(Path(folder), key)
+    place = place_in(base)
+    if place is None:  # a word: a folder beside, or none
+        place = {"path": base}
+    found = ModelConfig(**place)
+    if found.path is not None and not Path(found.path).exists():
+        name = name_of(model)
+        raise UserError(f"{key}: {name} adapts {base}, which is not here; give {key}.base=./FOLDER or OWNER/NAME")
+    if found.path is not None and adapter_in(Path(found.path)) is not None:
+        raise UserError(f"{key}.base={base}: is an adapter itself; merge it first")
+    return found
+
+
+def _named_base(folder: Path, key: str) -> str:
+    try:
+        content = border.parse(border.read_bytes(folder / ADAPTER), finite=False)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{key}: {ADAPTER} of {folder} cannot be read: {first_line(error)}") from error
+    named = content.get(NAMED_BASE) if isinstance(content, dict) else None
+    if not isinstance(named, str) or not named:
+        raise UserError(f"{key}: {ADAPTER} of {folder} names no base; give {key}.base=./FOLDER or OWNER/NAME")
+    return named
+
+
+def require_peft(key: str) -> None:
+    """Raise UserError where the package that reads adapters is missing."""
+    if find_spec("peft") is None:
+        raise UserError(f"{key}: LoRA adapters are read by the package peft: pip install 'specbench-toolkit[peft]'")
+
+
+def merged(network: Any, folder: str, key: str) -> Any:
+    """`network` with the adapter in `folder` merged into its weights.
+
+    Raises UserError where the adapter does not fit it.
+    """
+    require_peft(key)
+    from peft import PeftModel
+    from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
+
+    try:
+        config = peft_config_in(folder)
+        adapted = PeftModel(network, config)
+        loaded = set_peft_model_state_dict(adapted, load_peft_weights(folder, device=str(network.device)))
+        absent = [name for name in loaded.missing_keys if "lora_" in name]
+        without_place = [name for name in loaded.unexpected_keys if name not in absent]
+    except Exception as error:  # peft raises ValueError, RuntimeError, KeyError, TypeError, SafetensorError, ...
+        raise UserError(f"{key}: the adapter in {folder} does not fit its base: {first_line(error, 300)}") from error
+    fault = f"{key}: the adapter in {folder} does not fit its base"
+    if without_place:
+        raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
+    if absent:
+        raise UserError(f"{fault}: {len(absent)} tensors are missing: {absent[0]}")
+    return adapted.merge_and_unload(safe_merge=True)
