@@ -123,7 +123,7 @@ class ForgetsTheLast(Around):
 
     def propose(self, tokens: Any, gamma: int, generator: Any) -> Any:
         self.inner.rollback(0)
-        return self.inner.propose([*tokens[:-1], tokens[-2]], gamma, generator)
+        return self.inner.propose([*tokens[:-1], tokens[-2:][0]], gamma, generator)
 
     def score(self, tokens: Any, prefix_length: int) -> Tensor:
         q_LV: Tensor = self.inner.score(tokens, prefix_length)
