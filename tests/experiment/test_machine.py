@@ -17,7 +17,6 @@ from specbench.config.keys import bytes_of
 from specbench.engine.buffers import BufferPool
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.static import StaticModel
-from specbench.experiment import gpu_state
 from specbench.experiment import machine as machines
 from specbench.experiment.gpu_state import Nvml, Smi, reasons_in
 from specbench.experiment.machine import Machine, memory_speed
@@ -170,7 +169,7 @@ def test_nvidia_smi_is_asked_where_nvml_is_not_there(monkeypatch: pytest.MonkeyP
         values = {"name": "A GPU", "clocks_throttle_reasons.active": "0x0000000000000004", "power.draw": "[N/A]"}
         return SimpleNamespace(stdout=", ".join(values.get(one, "5") for one in asked.split("=")[1].split(",")) + "\n")
 
-    monkeypatch.setattr(gpu_state.subprocess, "run", run)
+    monkeypatch.setattr("specbench.experiment.gpu_state.subprocess.run", run)
     one = Smi("GPU-7")
     state = one.state()
     assert one.record()["name"] == "A GPU" and one.joules() is None and state is not None
@@ -180,7 +179,9 @@ def test_nvidia_smi_is_asked_where_nvml_is_not_there(monkeypatch: pytest.MonkeyP
         ["power limit"],
         1,
     )
-    monkeypatch.setattr(gpu_state.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(
+        "specbench.experiment.gpu_state.subprocess.run", lambda *_, **__: (_ for _ in ()).throw(OSError)
+    )
     assert Smi("GPU-7").state() is None and Smi("GPU-7").record()["name"] is None
 
 
