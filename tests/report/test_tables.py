@@ -289,7 +289,6 @@ WRONG = {
     "figures --format gif": "--format gif: no such format; choose from svg, pdf, png",
     "figures --format ,": "--format ',': names no format; choose from svg, pdf, png",
     "show nonsense": "nonsense: no record of that id in results, and no file; 'specbench results' lists the ids",
-    "show": "the following arguments are required: RUN",
 }
 
 

@@ -7,11 +7,16 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
+from specbench.border import Unreadable
 from specbench.errors import UserError
+from specbench.files import json_text
 from specbench.interop.readings import bench, forced, ik_llama, llamacpp, passes, prometheus, sglang, tensorrt, vllm
 from specbench.interop.readings.base import PASSES, Format, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
+from specbench.recorded import to_json
+from specbench.records import store
+from specbench.records.kept_form import ENDING
 
 __all__ = [
     "FORMATS",
@@ -199,7 +204,7 @@ def read(path: Path, since: Document | None = None, name: str | None = None) -> 
     Raises:
         UserError: no format fits, another than `name` fits, or the file is cut off.
     """
-    document = Document.read(path)
+    document = _of_kept_record(path) if path.name.endswith(ENDING) else Document.read(path)
     fitting = [form for form in FORMATS if form.fits(document)]
     if name is not None:
         form = next(form for form in FORMATS if form.name == name)
@@ -222,3 +227,13 @@ def read(path: Path, since: Document | None = None, name: str | None = None) -> 
             f"{form.name}"
         )
     return form, form.read(document, since) if form.counters else form.read(document)
+
+
+def _of_kept_record(path: Path) -> Document:
+    """The record of a kept file, as a record of `run` is written. Raises UserError where it cannot be read."""
+    try:
+        return Document.of_text(path, json_text(to_json(store.read(path))))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}") from error
