@@ -79,8 +79,8 @@ def test_every_import_of_the_parts_is_tried(script: ModuleType) -> None:
     used = {"".join(names) for file in files for names in statement.findall(file.read_text())}
     own = {"specbench", "tests"}
     tried = {name.partition(".")[0] for name in script.IMPORTS + script.TEST_IMPORTS}
-    # Triton comes with torch for CUDA; gguf and peft are extras that no part uses; scipy is imported by a helper of tests that are no part; without pynvml the
-    # driver's own command is asked.
+    # Triton comes with torch for CUDA; gguf and peft are extras that no part uses; scipy is imported by a helper of
+    # tests that are no part; without pynvml the driver's own command is asked.
     assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml", "gguf", "peft"}
     names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score", "pyyaml"}
     assert {script._name(one) for one in script.requirements()} <= names
