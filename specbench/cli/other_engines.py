@@ -16,6 +16,7 @@ from specbench.cli.overrides import CommandLine
 from specbench.config.server import STARTED
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError, closest_first
+from specbench.formatting import interval_of
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES, Span
 
@@ -92,14 +93,15 @@ def in_engine(engine: str, document: Mapping[str, Any], configs: Sequence[Choose
     from specbench.report.console import Screen
 
     with Screen(sys.stderr, "asking", "asked {} of {} prompts") as screen:
-        checked = check_in_engine(engine, document, configs, configs[0].verify, screen)
+        checked = check_in_engine(engine, document, configs[0], configs[0].verify, screen)
     rows = []
     for one in checked:
         summary: Mapping[str, Any] = one.found.record["summary"]
         measured = summary["speedup_measured"]
         rows.append({
-            "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "estimated": one.estimated,
-            "measured": measured, "measured_low": summary["speedup_low"], "measured_high": summary["speedup_high"],
+            "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "batch": one.batch,
+            "estimated": one.estimated, "measured": measured, "measured_low": summary["speedup_low"],
+            "measured_high": summary["speedup_high"],
             "off": one.estimated / measured - 1 if measured else None,
             "tokens_per_pass": summary["tokens_per_pass"], "verdict": summary["verdict"],
             "run_id": one.found.record["run_id"],
@@ -110,12 +112,12 @@ def in_engine(engine: str, document: Mapping[str, Any], configs: Sequence[Choose
 def print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     """A line for each candidate that was measured in its engine."""
     for row in rows:
-        measured = "no speedup" if row["measured"] is None else (
-            f"measured {row['measured']:.2f} [{row['measured_low']:.2f}, {row['measured_high']:.2f}], prediction error "
-            f"{row['off']:+.0%}"
-        )  # fmt: skip
+        measured = "no speedup"
+        if row["measured"] is not None:
+            measured = f"measured {interval_of(row, 'measured')}×, prediction error {row['off']:+.0%}"
+        batch = "" if row["batch"] == 1 else f" at batch={row['batch']}"
         print(
-            f"{row['engine']}, {row['candidate']} with γ={row['gamma']}: calibrated for our loop "
+            f"{row['engine']}, {row['candidate']} with γ={row['gamma']}{batch}: calibrated for our loop "
             f"{row['estimated']:.2f}×, {measured}; {row['verdict']}"
         )
 

@@ -121,7 +121,8 @@ def job(
     there = engine_to_check_in(options, configs[0].verify)
     found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)
     shown = settings_of_engines(found.record, options)
-    checked = in_engine(there, found.record, configs) if there else []
+    interrupted = found.record.get("interrupted")
+    checked = in_engine(there, found.record, configs) if there and not interrupted else []
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }
@@ -133,7 +134,7 @@ def job(
         print_settings(shown)
         print_checked(checked)
     print(f"record: {found.file}", file=aside(form))
-    if found.record.get("interrupted"):
+    if interrupted:
         raise KeyboardInterrupt(
             "interrupted: the ranking is of the rounds before that; the same command measures again"
         )

@@ -5,6 +5,7 @@ To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTA
 same dtype, no cache of prompts, the same threads, room for the same tokens.
 """
 
+import http.client
 import json
 import os
 import shutil
@@ -103,7 +104,7 @@ class Startable:
         try:
             with DIRECT.open(f"{address}{page}", timeout=30) as answer:
                 told = border.parse(answer.read(LARGEST), dict[str, Any]).get(name)
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             told = None
         return f"{self.title} {told}" if isinstance(told, str) and told.isprintable() else self.title
 

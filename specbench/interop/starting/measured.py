@@ -1,18 +1,20 @@
 """The servers that were started, measured: `specbench server start=ENGINE`."""
 
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.analysis.findings.configs import POSITIONS
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.server import ServerConfig, check_server
 from specbench.config.verbs import ChooseConfig
+from specbench.engine.weights.checkpoint import read_config
 from specbench.errors import UserError
+from specbench.experiment.threads import usable_threads
 from specbench.interop.server.measure import Progress, measure
-from specbench.interop.serving.settings import draft_weights, recommended, weights_of
+from specbench.interop.serving.settings import config_of, draft_weights, recommended, weights_of
 from specbench.interop.serving.settings.engines import Recommended, Weights
 from specbench.interop.starting.engines import settings_of
 from specbench.interop.starting.servers import Asked, Servers, started
@@ -20,6 +22,7 @@ from specbench.recorded import to_json
 from specbench.records.store import Result
 
 LONGEST = 4096  # tokens of a prompt with its completion, where the target has more positions
+RULE = "exact"  # Algorithm 1, as `--for` sets it in an engine
 AUTO = "float32"  # weights as most checkpoints of small models are, and the least rounding
 
 
@@ -66,39 +69,41 @@ class Checked:
 
     candidate: str
     gamma: int
+    batch: int
     estimated: float
     found: Result
 
 
 def check_in_engine(
-    engine: str, document: Mapping[str, Any], configs: Sequence[ChooseConfig], count: int, progress: Progress
+    engine: str, document: Mapping[str, Any], config: ChooseConfig, count: int, progress: Progress
 ) -> list[Checked]:
     """Measure the `count` best candidates of a ranking in the engine, each with the settings that `--for` prints.
 
-    `configs` are those that were ranked. Candidates that the engine cannot express are passed over. Raises UserError or
+    `config` is one of those that were ranked, which differ in draft and rule alone. Candidates that the engine cannot
+    express are passed over, and rules but Algorithm 1's, with which no engine is started here. Raises UserError or
     MachineError as `measure_started`.
     """
     document = to_json(document)
-    of_candidate = dict(zip([(one["draft"], one["accept"]) for one in document["alpha_rows"]], configs, strict=True))
     checked = list[Checked]()
     for row in document["rows"]:
         if len(checked) == count:
             break
         try:
-            if row.get("tree") or row.get("vocabulary"):
+            if row.get("tree") or row.get("vocabulary") or row["accept"] != RULE:
                 continue
             settings_of(engine, recommended(document, row))
         except UserError:
             continue
-        config = of_candidate[row["draft"], row["accept"]]
+        options, batch = config_of(document, row)["draft"], row.get("batch", 1)
         asked = ServerConfig(
-            start=engine, target=config.target, draft=config.draft, task=config.task, sampling=config.sampling,
-            gamma=row["gamma"], limit=config.limit or ServerConfig().limit, max_new_tokens=config.max_new_tokens,
+            start=engine, target=config.target, draft=DRAFT_KINDS[options["kind"]](**options), task=config.task,
+            sampling=config.sampling, gamma=row["gamma"], batch=[batch], limit=config.limit or ServerConfig().limit,
+            max_new_tokens=config.max_new_tokens,
             dtype=config.dtype, device=config.device, threads=config.threads, seed=config.seed, results=config.results,
         )  # fmt: skip
         progress.say(f"{row['candidate']} with γ={row['gamma']} in {engine}")
         found, *_ = measure_started(asked, progress)
-        checked.append(Checked(row["candidate"], row["gamma"], row["estimated"]["value"], found))
+        checked.append(Checked(row["candidate"], row["gamma"], batch, row["estimated"]["value"], found))
     return checked
 
 
@@ -108,11 +113,11 @@ def asked_of(config: ServerConfig) -> Asked:
     target, draft = asdict(config.target), asdict(config.draft)
     sampling = config.sampling
     drafting = Recommended(
-        weights_of(target), draft["kind"], draft_weights(draft), draft, config.gamma, "exact", sampling.temperature,
+        weights_of(target), draft["kind"], draft_weights(draft), draft, config.gamma, RULE, sampling.temperature,
         sampling.top_k, sampling.top_p,
     )  # fmt: skip
     dtype = AUTO if config.dtype == "auto" else config.dtype
-    threads = config.threads or os.cpu_count() or 1
+    threads = config.threads or usable_threads().number
     return Asked(
         config.start, drafting.target, drafting, dtype, longest(drafting.target), threads, max(config.batch),
         Path(config.results),
@@ -122,7 +127,8 @@ def asked_of(config: ServerConfig) -> Asked:
 def longest(target: Weights) -> int:
     """Tokens that a server of `target` is to hold: its positions, `LONGEST` at most."""
     try:
-        found = json.loads((Path(target.place) / "config.json").read_text()).get("max_position_embeddings")
-    except (OSError, ValueError):
-        found = None
-    return min(found, LONGEST) if isinstance(found, int) and found > 0 else LONGEST
+        config = read_config(target.place, {"revision": target.revision} if target.revision else {}, "target")
+    except UserError:  # the engine says what is wrong with it
+        config = {}
+    found = next((config[name] for name in POSITIONS if isinstance(config.get(name), int)), 0)
+    return min(found, LONGEST) if found > 0 else LONGEST

@@ -4,8 +4,10 @@ Between us and the command stands `guard`, which ends it with its children when 
 is one line: what ended, the last line that it wrote, and the file.
 """
 
+import http.client
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -112,7 +114,7 @@ class Process:
         try:
             self._guard.wait(guard.PATIENCE + 5)
         except subprocess.TimeoutExpired:
-            self._guard.kill()
+            os.killpg(self._guard.pid, signal.SIGKILL)  # it leads the group of all that it started
             self._guard.wait()
 
 
@@ -120,5 +122,6 @@ def _answers(address: str) -> bool:
     try:
         with DIRECT.open(address, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):  # nobody listens, it is loading (503), or what answers speaks no HTTP
+    # Nobody listens, it is loading (503), or what answers speaks no HTTP.
+    except (OSError, ValueError, http.client.HTTPException):
         return False

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ SPARE = 2**30  # bytes that are left free
 class Serving:
     """A server at work.
 
-    url: up to and with /v1. engine: with its version. flags: the command, in which the shell would start it again.
+    url: up to and with /v1. engine: with its version. flags: the command as for a shell, with PORT for the port, which
+    is another each time: records of equal commands are equal.
     """
 
     url: str
@@ -120,7 +122,7 @@ class Servers:
             process.stop()
             raise
         version = self.startable.version_of(f"http://127.0.0.1:{port}")
-        flags = shlex.join([os.path.basename(call.command[0]), *call.command[1:]])
+        flags = re.sub(rf"\b{port}\b", "PORT", shlex.join([os.path.basename(call.command[0]), *call.command[1:]]))
         return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, flags, log, process)
 
     def _needs(self, drafting: bool) -> float:

@@ -2,15 +2,17 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import MachineError
-from specbench.interop.starting.process import Process, free_port
+from specbench.interop.starting.process import Process, _answers, free_port
 
 # A server that answers 503 until a second has passed, with a child of its own; it prints the child's number.
 SERVER = """
@@ -118,6 +120,20 @@ def test_a_port_that_somebody_else_has_is_no_readiness(log: Path) -> None:
         process.stop()
     finally:
         other.stop()
+
+
+def test_who_speaks_no_http_on_its_port_is_no_readiness() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            connected, _ = other.accept()
+            with connected:
+                connected.sendall(b"SSH-2.0-other\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        assert not _answers(f"http://127.0.0.1:{other.getsockname()[1]}/health")
+        thread.join(10)
 
 
 HOLDER = """

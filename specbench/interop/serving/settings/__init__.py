@@ -78,12 +78,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
 
 def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] = ()) -> Recommended:
     """The candidate and gamma of `row` in plain values."""
-    # One config for each candidate, in the order of the rows of alpha.
-    config = next(
-        config
-        for config, alpha in zip(document["configs"], document["alpha_rows"], strict=True)
-        if (alpha["draft"], alpha["accept"]) == (row["draft"], row["accept"])
-    )
+    config = config_of(document, row)
     draft, sampling = config["draft"], config["sampling"]
     return Recommended(
         target=weights_of(config["target"]),
@@ -99,6 +94,16 @@ def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] 
         schedule=tuple(schedule),
         encoder_decoder=bool(document.get("encoder_decoder")),
     )
+
+
+def config_of(document: Mapping[str, Any], row: Row) -> Mapping[str, Any]:
+    """The config of the candidate of `row`: there is one for each, in the order of the rows of alpha."""
+    found: Mapping[str, Any] = next(
+        config
+        for config, alpha in zip(document["configs"], document["alpha_rows"], strict=True)
+        if (alpha["draft"], alpha["accept"]) == (row["draft"], row["accept"])
+    )
+    return found
 
 
 def parse_schedule(text: str) -> tuple[Span, ...]:

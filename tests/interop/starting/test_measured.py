@@ -1,0 +1,154 @@
+"""What is measured in engines that are started here: the configs, the settings, and the ids of records."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from specbench.cli.other_engines import print_checked
+from specbench.config.model import ModelConfig
+from specbench.config.server import ServerConfig
+from specbench.config.verbs import ChooseConfig
+from specbench.interop.server.measure import Servers as Measured
+from specbench.interop.server.measure import run_id_of
+from specbench.interop.server.timing import Load
+from specbench.interop.serving.settings.engines import Weights
+from specbench.interop.starting import measured
+from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work
+from specbench.methods.lookup.config import LookupConfig
+from specbench.methods.model.config import ModelDraftConfig
+
+TARGET = ModelConfig(name="gpt-mini", shipped="gpt-mini")
+SERVER = """
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"version": "1.2"}).encode())
+    def log_message(self, *said): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+class Silent:
+    """Progress that nobody sees."""
+
+    def say(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def advance(self, done: int, total: int, now: str = "") -> None: ...
+
+
+def started_call(program: str, work: Work, say: object) -> Call:
+    return Call([program, "-c", SERVER, str(work.port), "--drafting" if work.drafting is not None else "--plain"])
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+    """An engine `llama.cpp` that answers and generates nothing; the configs that are measured at it."""
+    engine = Startable(
+        "llama.cpp", "Toy", "SPECBENCH_TOY", "make it", lambda: sys.executable, started_call, ("/version", "version"), 1
+    )
+    monkeypatch.setitem(STARTABLE, "llama.cpp", engine)
+    asked: list[ServerConfig] = []
+
+    def measure(config: ServerConfig, progress: object) -> list[Any]:
+        asked.append(config)
+        return [None]
+
+    monkeypatch.setattr(measured, "measure", measure)
+    return asked
+
+
+def id_of(config: ServerConfig) -> str:
+    class Who:
+        engine, model = "Toy 1.2", "target"
+
+        def named(self) -> str:
+            return self.engine
+
+        identity = property(lambda self: self)
+
+    return run_id_of(config, cast(Measured, Who()), Load())
+
+
+def test_both_servers_are_measured_and_a_second_start_is_the_same_measurement(
+    toy: list[ServerConfig], tmp_path: Path
+) -> None:
+    config = ServerConfig(start="llama.cpp", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
+    for _ in range(2):
+        measured.measure_started(config, Silent())
+    first, second = toy
+    assert first.plain is not None and first.url != first.plain and first.url != second.url
+    assert first.start is None and first.engine == "Toy 1.2" and first.dtype == "float32"
+    assert first.flags is not None and first.flags.endswith("PORT --drafting")
+    assert id_of(first) == id_of(second), "another port is no other measurement"
+
+
+def test_servers_that_do_not_fit_beside_each_other_are_measured_alone(
+    toy: list[ServerConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured.Servers, "side_by_side", lambda self: False)
+    config = ServerConfig(start="llama.cpp", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
+    assert len(measured.measure_started(config, Silent())) == 2
+    drafting, alone = toy
+    assert drafting.plain is None and alone.plain is None and alone.label == "none" and alone.gamma is None
+    assert alone.flags is not None and alone.flags.endswith("--plain")
+
+
+def ranking(*rows: dict[str, Any]) -> dict[str, Any]:
+    """A ranking of a draft model under two rules, and of a lookup."""
+    drafts = [ModelDraftConfig(name="gpt-nano", shipped="gpt-nano"), LookupConfig(match=2)]
+    configs = [asdict(ChooseConfig(target=TARGET, draft=draft)) for draft in (drafts[0], *drafts)]
+    names = [("gpt-nano", "block"), ("gpt-nano", "exact"), ("lookup", "exact")]
+    return {
+        "configs": configs, "alpha_rows": [{"draft": draft, "accept": accept} for draft, accept in names],
+        "rows": [{"candidate": row["draft"], "estimated": {"value": 1.5}, **row} for row in rows],
+    }  # fmt: skip
+
+
+def test_the_best_candidates_are_measured_as_they_were_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[ServerConfig] = []
+    monkeypatch.setattr(measured, "measure_started", lambda config, progress: asked.append(config) or [None])
+    document = ranking(
+        {"draft": "gpt-nano", "accept": "block", "gamma": 5},
+        {"draft": "gpt-nano", "accept": "exact", "gamma": 4, "tree": "sequoia"},
+        {"draft": "lookup", "accept": "exact", "gamma": 3, "batch": 4},
+        {"draft": "gpt-nano", "accept": "exact", "gamma": 2},
+    )
+    # One config of several: memory= may have left out others.
+    config = ChooseConfig(target=TARGET, results=str(tmp_path), max_new_tokens=64)
+    checked = measured.check_in_engine("vllm", document, config, 5, Silent())
+    assert [(one.candidate, one.gamma, one.batch) for one in checked] == [("lookup", 3, 4), ("gpt-nano", 2, 1)]
+    assert [one.batch for one in asked] == [[4], [1]] and asked[0].max_new_tokens == 64
+    assert asked[0].draft == LookupConfig(match=2) and asked[1].draft.label() == "gpt-nano"
+    wanted = measured.asked_of(asked[1])
+    assert wanted.drafting is not None and wanted.drafting.draft is not None
+    assert Path(wanted.drafting.draft.place).name == "gpt-nano" and wanted.sequences == 1
+
+
+def test_threads_and_positions_are_those_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from specbench.experiment.threads import Threads
+
+    monkeypatch.setattr(measured, "usable_threads", lambda: Threads(3, "a quota"))
+    config = ServerConfig(start="vllm", target=TARGET, draft=LookupConfig(), gamma=3)
+    assert measured.asked_of(config).threads == 3
+    (tmp_path / "config.json").write_text('{"n_positions": 1024}')
+    assert measured.longest(Weights(str(tmp_path))) == 1024
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 131072}')
+    assert measured.longest(Weights(str(tmp_path))) == measured.LONGEST
+    (tmp_path / "config.json").write_text("no JSON")
+    assert measured.longest(Weights(str(tmp_path))) == measured.LONGEST
+
+
+def test_a_speedup_of_one_prompt_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "engine": "vLLM 0.32", "candidate": "lookup", "gamma": 3, "batch": 4, "estimated": 1.5, "measured": 1.2,
+        "measured_low": None, "measured_high": None, "off": 0.25, "verdict": "the target's",
+    }  # fmt: skip
+    print_checked([row, row | {"measured": None, "off": None, "batch": 1}])
+    first, second = capsys.readouterr().out.splitlines()
+    assert "lookup with γ=3 at batch=4: calibrated for our loop 1.50×, measured 1.20×, prediction error +25%" in first
+    assert second.endswith("no speedup; the target's")
