@@ -37,7 +37,7 @@ from specbench.tasks import Example
 from specbench.text.vocabulary import Vocabulary
 
 # What is no part of a measurement: where its record lies, and how long it waits.
-NOT_IDENTITY = ("results", "force", "timeout", "token_env", "url", "plain", "batch", "rates", "within")
+NOT_IDENTITY = ("results", "force", "timeout", "token_env", "url", "plain", "batch", "rates")
 LONGER = 0.2  # of its tokens that a text may have more or fewer when it is tokenised anew, before a count is wrong
 FEW = 4  # tokens that it may differ in anyway
 UNKNOWN = -1  # a token whose id the server does not give

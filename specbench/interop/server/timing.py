@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,12 +49,12 @@ def answers(client: Client, requests: Sequence[Request], load: Load, seed: int) 
         found = [_ask(client, one) for one in requests]
         return found, time.perf_counter() - began
     if load.rate is None:
-        with ThreadPoolExecutor(load.batch) as pool:
+        with _threads(load.batch) as pool:
             found = _all([pool.submit(_ask, client, one) for one in requests])
         return found, time.perf_counter() - began
     gaps_s = np.random.default_rng(seed).exponential(1 / load.rate, len(requests))
     due_s = np.cumsum(gaps_s) - gaps_s[0]
-    with ThreadPoolExecutor(min(len(requests), MOST_THREADS)) as pool:
+    with _threads(min(len(requests), MOST_THREADS)) as pool:
         begun = []
         for one, due in zip(requests, due_s, strict=True):
             time.sleep(max(0.0, began + due - time.perf_counter()))
@@ -62,6 +63,17 @@ def answers(client: Client, requests: Sequence[Request], load: Load, seed: int) 
                 break
         found = _all(begun)
     return found, time.perf_counter() - began
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that end with the requests that have begun, also after Ctrl-C: those that wait are dropped."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _ask(client: Client, one: Request) -> Answer:

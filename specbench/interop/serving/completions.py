@@ -28,6 +28,7 @@ from specbench.sampling import Sampling
 
 PREFIXES = ("vllm:", "llamacpp:", "openvino_genai:")  # of servers that count passes
 LARGEST = 64 * 2**20  # bytes of an answer, its headers included
+NOT_THERE = 501  # as llama.cpp's server answers for /metrics where it was started without --metrics
 
 
 class _Request(urllib.request.Request):
@@ -269,7 +270,7 @@ class Completions:
                     raise UserError(f"{self.name}: an answer of {answer.length} bytes; is it the API?")
                 yield answer
         except urllib.error.HTTPError as error:
-            kind = UserError if error.code < 500 else MachineError
+            kind = UserError if error.code < 500 or error.code == NOT_THERE else MachineError
             raise kind(f"{self.name}: the server answers HTTP {error.code}: {_reason(error)}") from error
         except (OSError, http.client.HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error

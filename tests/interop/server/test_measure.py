@@ -89,6 +89,17 @@ def test_at_a_temperature_a_speedup_is_verified_by_the_target_alone(
     assert found["verdict"] == "the target's" and found["proof_tokens"] > 0
 
 
+def test_another_size_of_fault_is_another_verdict(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
+    drafting, plain = servers
+    words = ["server", drafting.url, f"plain={plain.url}", *SMALL, "limit=2", "max_new_tokens=9"]
+    for within in (".1", ".97"):  # at .97 a token of each kind is enough
+        assert main([*words, f"within={within}", f"results={tmp_path}"]) == 0
+    assert {head.summary["verdict"] for head in Catalog(tmp_path).heads} == {
+        "identical, plain passes only",
+        "identical",
+    }
+
+
 def test_too_few_draft_tokens_cover_plain_passes_only(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
     found = measured(servers, tmp_path, "limit=2", "max_new_tokens=9")
     assert found["accepted"] < 29

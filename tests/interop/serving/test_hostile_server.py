@@ -174,3 +174,11 @@ def test_a_key_that_no_header_holds_is_refused_before_it_is_sent(key: str) -> No
     with pytest.raises(UserError, match="^url=.*the server's key has a character") as caught:
         Completions("http://127.0.0.1:1/v1", "m", token=key)
     assert key not in str(caught.value)
+
+
+def test_a_server_without_metrics_has_no_counts() -> None:
+    """llama.cpp's answers 501 where it was started without --metrics."""
+    for status in (b"404 Not Found", b"501 Not Implemented"):
+        answer = b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+        with served(lambda send, answer=answer: send(answer)) as url:
+            assert Completions(url, "m").counts() is None
