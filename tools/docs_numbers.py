@@ -95,6 +95,7 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "learning rate": ("learning_rate", 4, False), "α of the first third": ("alpha_first", 2, False),
     "α of the last third": ("alpha_last", 2, False), "change of score": ("quality_difference", 1, True),
     "total variation": ("total_variation", 3, False),
+    "drafted": ("drafted", 0, False), "accepted": ("accepted", 0, False),
     "passes": ("passes_run", 0, False), "z": ("proof_z", 1, False), "estimated": ("estimated", 2, True),
     "tokens": ("tokens", 0, False), "tokens read": ("tokens_read", 0, False),
     "tokens with the draft": ("tokens_with_draft", 0, False),

@@ -54,7 +54,7 @@ def identify(config: RunConfig) -> str:
             for key in [key for key in draft if key.startswith(ONLINE)]:
                 del draft[key]
         draft.update(HELD.get(draft.get("kind", ""), {}))
-    frozen["content"] = _content(config)
+    frozen["content"] = content_of(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     batch += "" if config.context is None else f"-c{config.context}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
@@ -74,7 +74,7 @@ def _gamma(config: RunConfig) -> str:
     return str(config.gamma) if config.tree.shape == "none" else f"{config.tree.shape}{config.tree.size or ''}"
 
 
-def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
+def content_of(config: RunConfig) -> list[tuple[str, int, int | str]]:
     """Name, size and modification time of each local file: changed weights or rows make a different run.
 
     Files that ship count by their content: an installation sets its own times, and they are small.

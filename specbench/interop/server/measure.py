@@ -15,10 +15,12 @@ from typing import Any, Protocol, cast
 
 from specbench.border import Unreadable
 from specbench.config.model import name_of
+from specbench.config.schema import RunConfig
 from specbench.config.server import ServerConfig, address, check_server
 from specbench.environment import environment
 from specbench.errors import MachineError, UserError
 from specbench.escaping import file_name
+from specbench.experiment.identity import content_of
 from specbench.files import again, json_digest, require_writable
 from specbench.interop.server.asked import Prompts, prompts_of
 from specbench.interop.server.client import Client, Identity
@@ -115,8 +117,12 @@ def connect(config: ServerConfig) -> Servers:
 
 
 def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:
-    """The id of a measurement: equal configs of equal engines have one. Flags, if told, stand for the address."""
+    """The id of a measurement, of its config, its engine and the files that it names.
+
+    Flags, if told, stand for the address.
+    """
     frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
+    frozen["content"] = content_of(RunConfig(target=config.target, draft=config.draft, task=config.task))
     told = [address(config.url), config.plain and address(config.plain)] if config.flags is None else []
     where = {"engine": config.engine or servers.named(), "model": servers.identity.model, "address": told}
     names = f"{servers.identity.model.rpartition('/')[2] or 'model'}-{config.draft_name}-{config.task.name}"

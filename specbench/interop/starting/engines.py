@@ -234,16 +234,21 @@ def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
             "'optimum-intel[openvino]', or name it in SPECBENCH_OPTIMUM"
         )
     say(f"{weights.place}: converting to OpenVINO's form in {precision} ({made})")
-    made.mkdir(parents=True, exist_ok=True)
+    part = made.with_name(f"{made.name}.{os.getpid()}.part")
+    part.mkdir(parents=True, exist_ok=True)
     command = [
         tool, "export", "openvino", "--model", str(folder), "--task", "text-generation-with-past",
-        "--weight-format", precision, str(made),
+        "--weight-format", precision, str(part),
     ]  # fmt: skip
     try:
         subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+        shutil.rmtree(made, ignore_errors=True)  # without a tokenizer: it cannot be served
+        part.replace(made)
     except (OSError, subprocess.CalledProcessError) as error:
         said = (str(getattr(error, "stderr", "") or error).strip().splitlines() or [""])[-1]
         raise UserError(f"start=openvino: {tool} cannot convert {weights.place}: {said[:200]}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return str(made)
 
 

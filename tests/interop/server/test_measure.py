@@ -244,6 +244,17 @@ def test_turns_read_the_answers_without_a_draft_and_rows_have_categories(
         assert all(f"\n{name} " in out for name in names)
 
 
+def test_other_rows_are_another_measurement(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
+    drafting, _ = servers
+    file = tmp_path / "rows.jsonl"
+    words = [drafting.url, "limit=1", "max_new_tokens=9", "warmup=0", "task=lm-mini", f"task.path={file}"]
+    for who in ("dog", "cat"):
+        article = f"the old {who} went over the small green hills to the river and slept"
+        file.write_text(json.dumps({"article": article}) + "\n", encoding="utf-8")
+        assert main(["server", *words, f"results={tmp_path}"]) == 0
+    assert len(Catalog(tmp_path).heads) == 2
+
+
 def test_an_interrupted_measurement_goes_on(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
     drafting, plain = servers
     words = ["server", drafting.url, f"plain={plain.url}", *SMALL, f"results={tmp_path}"]

@@ -101,3 +101,20 @@ def test_each_has_the_settings_that_are_printed_for_it(engine: str, kind: str) -
     assert len(words) == 2 * len(settings) and all(isinstance(word, str) for word in words)
     with pytest.raises(UserError, match=f"start={engine}: .* has no accept=lenient"):
         settings_of(engine, replace(candidate(kind), rule="lenient"))
+
+
+def test_a_conversion_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from specbench.interop.starting import engines
+
+    monkeypatch.setattr(engines, "own_cache", lambda: tmp_path / "cache")
+    tool = tmp_path / "optimum-cli"
+    monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
+    half = '#!/bin/sh\nfor last; do :; done\ntouch "$last/openvino_tokenizer.xml"\n'
+    tool.write_text(half + "echo no room >&2\nexit 1\n")
+    tool.chmod(0o755)
+    with pytest.raises(UserError, match="cannot convert .*gpt-mini: no room"):
+        engines.ir_of(TARGET, "fp32", sys.executable, print)
+    assert not list((tmp_path / "cache" / "engines").iterdir())
+    tool.write_text(half)
+    made = Path(engines.ir_of(TARGET, "fp32", sys.executable, print))
+    assert [one.name for one in made.parent.iterdir()] == [made.name] and (made / "openvino_tokenizer.xml").exists()
