@@ -1,11 +1,15 @@
 """A table of other engines' servers: speedup, acceptance, times and verdict, apart from our own engine's runs."""
 
+from typing import cast
+
 import pandas as pd
 
 from specbench.analysis.columns import milliseconds
 from specbench.formatting import NONE, interval_of, number
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
+from specbench.records.served import ServedSummary
+from specbench.report.served_text import marked
 from specbench.report.table import Table
 
 TAKEN = [
@@ -35,7 +39,6 @@ def _show(row: dict[str, object]) -> dict[str, str]:
         return NONE if pd.isna(value) else format(value, form)
 
     load = f"{row['rate']:g}/s" if pd.notna(row["rate"]) else told("batch")
-    verified = row["verified"] is True or row["lossless"] is False
     times = [None if pd.isna(row[name]) else milliseconds(row[name]) for name in ("ttft_s", "tpot_s")]  # type: ignore[arg-type]
     return {
         "engine": str(row["engine"]), "target": str(row["target"]), "draft": str(row["draft"]),
@@ -43,6 +46,6 @@ def _show(row: dict[str, object]) -> dict[str, str]:
         "T": told("temperature", "g"), "γ": told("gamma", "g"), "load": load, "prompts": told("prompts"),
         "speedup": interval_of(row, "speedup_measured", "speedup"), "α": interval_of(row, "alpha", digits=3),
         "τ": number(row["tokens_per_pass"]), "first, ms": times[0] or NONE, "token, ms": times[1] or NONE,  # type: ignore[arg-type]
-        "verdict": f"{row['verdict']}" if verified else f"{row['verdict']} (not verified)",
+        "verdict": marked(cast(ServedSummary, row)),
         "record": digest(str(row["run_id"])),
     }  # fmt: skip
