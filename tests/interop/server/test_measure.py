@@ -209,6 +209,17 @@ def test_a_text_that_the_target_does_not_write_in_so_many_tokens_is_told(
         (["http://127.0.0.1:9/v1"], "connection refused; start the server"),
         (["http://127.0.0.1:9/v1", "batch=0"], "batch=[0]: must be a list of numbers from 1"),
         (["http://127.0.0.1:9/v1", "token_env=NO_SUCH_NAME"], "there is no such environment variable"),
+        (["start=vllm", "target=gpt-mini", "gamma=3"], "start=vllm: name its draft"),
+        (["start=vllm", "target=gpt-mini", "draft=lookup"], "gamma=N is how many tokens it drafts a pass"),
+        (
+            ["start=vllm", "http://127.0.0.1:9/v1", "target=gpt-mini", "draft=lookup", "gamma=3"],
+            "leave url= and plain= out",
+        ),
+        (
+            ["start=vllm", "target=gpt-mini", "draft=lookup", "draft.match=0", "gamma=3"],
+            "draft.match=0: must be from 1",
+        ),
+        (["start=vllm", "target=gpt-mini", "draft.kind=model", "gamma=3"], "name the draft's weights"),
     ],
 )
 def test_a_slip_is_one_line(words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
