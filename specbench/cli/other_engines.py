@@ -34,8 +34,8 @@ def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
         return command, None
     if engine == "openai":
         raise UserError(
-            "engine=openai: recommend cannot time a server, which drafts as it was started; time two of them from "
-            "Python (specbench.serving.openai, docs/serving.md), or ask for its settings with --for"
+            "engine=openai: recommend cannot time a server, which drafts as it was started; measure two of them with "
+            "specbench server URL plain=URL (docs/server.md), or ask for its settings with --for"
         )
     ours = "eager" if engine == TRANSFORMERS else engine
     overrides = [*command.overrides, f"engine={ours}"]
