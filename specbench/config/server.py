@@ -124,9 +124,6 @@ def check_start(config: ServerConfig) -> None:
     if config.gamma is None:
         raise UserError(f"{key}: gamma=N is how many tokens it drafts a pass; one for each start")
     config.draft.check("draft")
-    draft = config.draft
-    if isinstance(draft, ModelConfig) and not any((draft.path, draft.hub, draft.shipped)):
-        raise UserError(f"{key}: name the draft's weights, draft=NAME or draft.path=FOLDER")
 
 
 def address(url: str) -> str:

@@ -219,7 +219,7 @@ def test_a_text_that_the_target_does_not_write_in_so_many_tokens_is_told(
             ["start=vllm", "target=gpt-mini", "draft=lookup", "draft.match=0", "gamma=3"],
             "draft.match=0: must be from 1",
         ),
-        (["start=vllm", "target=gpt-mini", "draft.kind=model", "gamma=3"], "name the draft's weights"),
+        (["start=vllm", "target.shipped=gpt-mini", "draft.kind=model", "gamma=3"], "draft: names no model"),
     ],
 )
 def test_a_slip_is_one_line(words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
