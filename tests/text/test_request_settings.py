@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,15 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from specbench.algorithm.gamma import Constant
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.config.schema import RunConfig, SamplingConfig
+from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
+from specbench.experiment.build import build_each, resolve
 from specbench.experiment.from_model import settings_of, unapplied
+from specbench.experiment.measure import prompt_record, speculative_of
+from specbench.methods.lookup.config import LookupConfig
 from specbench.records.frame import Records
 from specbench.text.processors import Processors
 from specbench.text.stops import Stops
@@ -138,6 +143,22 @@ def test_completions_are_those_of_generate(draft: str, tmp_path: Path) -> None:
 def test_a_stop_string_alone_leaves_the_rest_to_the_kernels(draft: str, tmp_path: Path) -> None:
     wanted = generated(shipped("models", "gpt-mini"), stop_strings=[" a", "e"])
     assert completions(tmp_path, *draft.split(), "sampling.stop=[' a',e]")[0] == wanted
+
+
+def test_a_completion_that_a_string_ends_after_a_near_tie_is_no_fault(tmp_path: Path) -> None:
+    """Where the target alone took the other token, the record says so, and not that the completion ends too early."""
+    config = RunConfig(
+        target=ModelConfig(name="gpt-mini", shipped="gpt-mini"), draft=LookupConfig(),
+        task=TaskConfig(name="own", path=str(tmp_path / "rows.jsonl"), source_field="prompt"),
+        sampling=SamplingConfig(stop=["e"]), max_new_tokens=24, dtype="float32", device="cpu", engine="eager",
+    )  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n")
+    (parts,) = build_each([resolve(config)], lambda line: None)
+    ours = speculative_of(parts, replace(parts.spec, gamma=Constant(2)), 0)()
+    assert len(ours.tokens) < 24
+    other = replace(ours, tokens=[(ours.tokens[0] + 1) % 40, *ours.tokens[1:], 5])
+    difference = prompt_record(parts, 0, other, ours, None)["difference"]
+    assert difference is not None and difference.position == 0 and not difference.misplaced_end
 
 
 def test_ends_are_ignored(tmp_path: Path) -> None:
