@@ -24,8 +24,9 @@ from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
+from specbench.errors import UserError
 from specbench.experiment.build import build_each, resolve
-from specbench.experiment.from_model import settings_of, unapplied
+from specbench.experiment.from_model import settings_of, unapplied, with_settings_of_model
 from specbench.experiment.measure import prompt_record, speculative_of
 from specbench.methods.lookup.config import LookupConfig
 from specbench.records.frame import Records
@@ -234,3 +235,19 @@ def test_a_run_says_what_it_leaves_out_and_applies_it_when_told(
         target=ModelConfig(path=str(folder)), sampling=SamplingConfig(repetition_penalty=1.3, no_repeat_ngram_size=2)
     )
     assert unapplied(given) is not None and "repetition_penalty" not in (unapplied(given) or "")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"suppress_tokens": [1, "x"]}, {"bad_words_ids": [3]}, {"stop_strings": [3]}, {"repetition_penalty": []}]
+)
+def test_settings_of_another_form_are_one_line(asked: dict[str, object], tmp_path: Path) -> None:
+    """Before anything is loaded, and not where logits are processed."""
+    folder = tmp_path / "odd"
+    shutil.copytree(shipped("models", "gpt-mini"), folder)
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    config = RunConfig(
+        target=ModelConfig(path=str(folder)), draft=LookupConfig(), task=TaskConfig(name="own", path=str(folder)),
+        sampling=SamplingConfig(from_model=True),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"generation_config\.json of odd cannot be applied: it"):
+        with_settings_of_model(config, lambda line: None)
