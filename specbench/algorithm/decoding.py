@@ -300,7 +300,8 @@ def passes_of(
     require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
     step_by_step = Passes(target, session, drafting, verification, text)
-    rule = ALGORITHM_1 if verification.argmax_only else verification.in_c
+    greedy = verification.sampling.temperature == 0  # then the engines compare argmax tokens, whatever the rule
+    rule = ALGORITHM_1 if verification.argmax_only else None if greedy else verification.in_c
     if rule is None or draft.starts_on_target or drafting.sees_runs:
         return step_by_step
     model, own = drafting.chooses or (None, Choice(spec.drafting, size))

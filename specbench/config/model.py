@@ -156,7 +156,8 @@ def check_model(key: str, model: ModelConfig) -> None:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
         kind = getattr(model, "kind", "model")  # a target has none
-        if Path(model.path).exists() and (said := not_a_model(Path(model.path), kind)) is not None:
+        is_named = model.gguf is not None  # then the folder may hold GGUF files alone
+        if not is_named and Path(model.path).exists() and (said := not_a_model(Path(model.path), kind)) is not None:
             raise UserError(f"{key}.path={model.path}: {said}")
         there = Path(model.path).is_dir() or is_gguf(model)
         if model.gguf is not None and there and not (Path(model.path) / model.gguf).is_file():

@@ -6,8 +6,10 @@ says in one line what it leaves out.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+from specbench import border
+from specbench.border import Unreadable
 from specbench.config.checks import check
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig, SamplingConfig
@@ -87,9 +89,12 @@ def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
     given = config.sampling.set_keys()
     taken = {name: value for name, value in _asked(config)[0].items() if name not in given}
     found = replace(config, sampling=replace(config.sampling, from_model=False, **taken))
+    kinds = get_type_hints(SamplingConfig)
     try:
+        for option, value in taken.items():
+            border.check(value, kinds[option])
         check(found)
-    except TypeError as error:
+    except (Unreadable, TypeError) as error:
         name = name_of(config.target)
         raise UserError(f"sampling.from_model: generation_config.json of {name} cannot be applied: {error}") from error
     note(f"sampling.from_model=true: {_words(taken) or 'the target asks for nothing'}")

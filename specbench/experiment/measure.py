@@ -87,9 +87,14 @@ def require_same(parts: Parts, index: int, alone: Trace, ours: Trace) -> None:
 
 def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
     """The difference of two greedy completions of a prompt; None if they are equal, or if rounding explains it."""
-    spec = parts.spec
-    found = difference(parts.target, parts.prompts[index], baseline, ours, spec.max_new_tokens, spec.stops)
+    found = _difference(parts, index, baseline, ours)
     return None if found is None or (found.is_rounding and not parts.invariant) else found
+
+
+def _difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
+    """The difference of two greedy completions of a prompt, which end where those of the run do."""
+    spec = parts.spec
+    return difference(parts.target, parts.prompts[index], baseline, ours, spec.max_new_tokens, spec.stops)
 
 
 def measure_prompt(parts: Parts, index: int) -> PromptRecord:
@@ -149,8 +154,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
         return raw
     lossy = parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
-        found = difference(parts.target, prompt, baseline.tokens, ours.tokens, parts.spec.max_new_tokens)
-        raw["difference"] = found
+        raw["difference"] = _difference(parts, index, baseline.tokens, ours.tokens)
         if raw["difference"] is not None and parts.invariant:  # then nothing rounds in two ways
             raw["difference"] = replace(raw["difference"], is_rounding=False)
     rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}

@@ -73,10 +73,9 @@ static int64_t verify_block(const Chain *of, int64_t *token) {
     int64_t accepted = 0, n = of->n;
     float weight = 1, kept = 1; /* w_i, and that of the accepted beginning */
     for (int64_t i = 1; i <= of->count; i++) {
-        float ratio = of->p[(i - 1) * n + of->drafted[i - 1]] / q_of(of, i - 1), chance;
-        if (ratio != ratio) break; /* not finite */
-        weight = weight * ratio < 1 ? weight * ratio : 1;
-        chance = weight;
+        float grown = weight * (of->p[(i - 1) * n + of->drafted[i - 1]] / q_of(of, i - 1)), chance;
+        if (grown != grown) break; /* not finite, as 0 times infinity */
+        weight = chance = grown < 1 ? grown : 1;
         if (i < of->count && weight < 1) {
             const float *p = of->p + i * n, *q = of->q ? of->q + i * n : 0;
             if (q) for (int64_t x = 0; x < n; x++) {

@@ -88,18 +88,18 @@ FileFacts = list[tuple[str, int, int | str]]  # name, size, and time of modifica
 
 
 def files_of(model: ModelConfig) -> FileFacts:
-    """The facts of each file of a local model, except model cards and training logs.
+    """The facts of each file of a local model, and of the base of an adapter, except model cards and training logs.
 
     Empty for a model of the hub, whose commit names it.
     """
     if model.path is not None:
         facts = files_in(Path(model.path, model.gguf or ""))
-        base = base_of(model, "target")
-        facts += [] if base is model else files_of(base)
     elif model.shipped is not None and model.hub is None:
         facts = files_in(shipped("models", model.shipped), ships=True)
     else:
         facts = []
+    base = base_of(model, "target")
+    facts += [] if base is model else files_of(base)
     return [fact for fact in facts if fact[0] not in ABOUT]
 
 
@@ -330,11 +330,13 @@ def _model(model: M, key: str, note: Say) -> M:
     if base is not model:  # named, and at a commit
         base = _model(base, f"{key}.base", note)
         at = "" if base.revision is None else f"@{base.revision}"
-        model = replace(model, base=place_of(base) if base.path else f"{base.hub}{at}")
+        file = "" if base.gguf is None else f":{base.gguf}"
+        model = replace(model, base=place_of(base) if base.path else f"{base.hub}{at}{file}")
     if model.path is not None or model.hub is None or model.architecture:
         return model
-    in_a_word = model.name is None and "." not in key
-    return replace(model, revision=_commit(model.hub, model.revision, key, "model", in_a_word, note))
+    in_a_word = model.name is None and ("." not in key or key.endswith(".base"))  # a base is always a word
+    file = "" if model.gguf is None else f":{model.gguf}"
+    return replace(model, revision=_commit(model.hub, model.revision, key, "model", in_a_word, note, file))
 
 
 def _task(task: TaskConfig, note: Say) -> TaskConfig:
@@ -343,10 +345,12 @@ def _task(task: TaskConfig, note: Say) -> TaskConfig:
     return replace(task, revision=_commit(task.hub, task.revision, "task", "dataset", False, note))
 
 
-def _commit(hub: str, revision: str | None, key: str, kind: Kind, in_a_word: bool, note: Say) -> str:
+def _commit(
+    hub: str, revision: str | None, key: str, kind: Kind, in_a_word: bool, note: Say, file: str = ""
+) -> str:  # fmt: skip
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     commit = commit_of(hub, revision, key, kind)
-    word = f"{key}={hub}@{commit}" if in_a_word else f"{key}.revision={commit}"
+    word = f"{key}={hub}@{commit}{file}" if in_a_word else f"{key}.revision={commit}"
     note(f"{hub} is at commit {commit[:12]}; to pin it: {word}")
     return commit

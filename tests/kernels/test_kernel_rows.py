@@ -194,6 +194,15 @@ def test_a_token_that_the_target_never_writes_is_rejected_and_not_drawn() -> Non
         assert found.accepted == 0 and found.token in (1, 2)
 
 
+def test_a_block_does_not_recover_from_a_token_that_the_target_never_writes() -> None:
+    """Not by a next token whose q is so small that p / q is infinite, either."""
+    p = torch.tensor([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
+    q = torch.tensor([[0.5, 0.5], [1e-42, 1.0]])
+    for seed in range(20):
+        found = accept_block.on_chain(p, Proposal([0, 0], q), torch.Generator().manual_seed(seed))
+        assert found.accepted == 0 and found.token == 1
+
+
 @pytest.mark.parametrize("drafted", [[1, 2, 3], [1, 10], [-1]])
 def test_memory_past_the_rows_is_not_read(drafted: list[int]) -> None:
     p = standardise(noise(3, 10, 0), Sampling(1.0), 10)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.bench.peers import neighbouring
+from specbench.bench.gguf import neighbouring
 
 TEXT = "the old dog runs and the small cats run over an old tree"
 

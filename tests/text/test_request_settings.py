@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,16 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from specbench.algorithm.gamma import Constant
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.config.schema import RunConfig, SamplingConfig
-from specbench.experiment.from_model import settings_of, unapplied
+from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
+from specbench.errors import UserError
+from specbench.experiment.build import build_each, resolve
+from specbench.experiment.from_model import settings_of, unapplied, with_settings_of_model
+from specbench.experiment.measure import prompt_record, speculative_of
+from specbench.methods.lookup.config import LookupConfig
 from specbench.records.frame import Records
 from specbench.text.processors import Processors
 from specbench.text.stops import Stops
@@ -140,6 +146,22 @@ def test_a_stop_string_alone_leaves_the_rest_to_the_kernels(draft: str, tmp_path
     assert completions(tmp_path, *draft.split(), "sampling.stop=[' a',e]")[0] == wanted
 
 
+def test_a_completion_that_a_string_ends_after_a_near_tie_is_no_fault(tmp_path: Path) -> None:
+    """Where the target alone took the other token, the record says so, and not that the completion ends too early."""
+    config = RunConfig(
+        target=ModelConfig(name="gpt-mini", shipped="gpt-mini"), draft=LookupConfig(),
+        task=TaskConfig(name="own", path=str(tmp_path / "rows.jsonl"), source_field="prompt"),
+        sampling=SamplingConfig(stop=["e"]), max_new_tokens=24, dtype="float32", device="cpu", engine="eager",
+    )  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n")
+    (parts,) = build_each([resolve(config)], lambda line: None)
+    ours = speculative_of(parts, replace(parts.spec, gamma=Constant(2)), 0)()
+    assert len(ours.tokens) < 24
+    other = replace(ours, tokens=[(ours.tokens[0] + 1) % 40, *ours.tokens[1:], 5])
+    difference = prompt_record(parts, 0, other, ours, None)["difference"]
+    assert difference is not None and difference.position == 0 and not difference.misplaced_end
+
+
 def test_ends_are_ignored(tmp_path: Path) -> None:
     """A copy of the target whose every 'the' ends a text; with ignore_eos it goes on as `generate` without an end."""
     folder = tmp_path / "ending"
@@ -213,3 +235,19 @@ def test_a_run_says_what_it_leaves_out_and_applies_it_when_told(
         target=ModelConfig(path=str(folder)), sampling=SamplingConfig(repetition_penalty=1.3, no_repeat_ngram_size=2)
     )
     assert unapplied(given) is not None and "repetition_penalty" not in (unapplied(given) or "")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"suppress_tokens": [1, "x"]}, {"bad_words_ids": [3]}, {"stop_strings": [3]}, {"repetition_penalty": []}]
+)
+def test_settings_of_another_form_are_one_line(asked: dict[str, object], tmp_path: Path) -> None:
+    """Before anything is loaded, and not where logits are processed."""
+    folder = tmp_path / "odd"
+    shutil.copytree(shipped("models", "gpt-mini"), folder)
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    config = RunConfig(
+        target=ModelConfig(path=str(folder)), draft=LookupConfig(), task=TaskConfig(name="own", path=str(folder)),
+        sampling=SamplingConfig(from_model=True),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"generation_config\.json of odd cannot be applied: it"):
+        with_settings_of_model(config, lambda line: None)

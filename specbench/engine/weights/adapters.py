@@ -15,6 +15,7 @@ from specbench.engine.weights.pretrained import peft_config_in
 from specbench.errors import UserError, first_line
 
 NAMED_BASE = "base_model_name_or_path"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that there is; a .bin holds tensors alone
 
 
 def adapter_of(model: ModelConfig, key: str) -> str | None:
@@ -23,13 +24,18 @@ def adapter_of(model: ModelConfig, key: str) -> str | None:
     A repository is asked only where `base` says that it holds an adapter.
     """
     if model.path is not None:
-        return model.path if model.base is not None or adapter_in(Path(model.path)) is not None else None
+        folder = Path(model.path)
+        if model.base is None and adapter_in(folder) is None:
+            return None
+        # Of a folder that lacks one of them peft would ask the hub, by the folder's name.
+        if not (folder / ADAPTER).is_file() or not any((folder / name).is_file() for name in WEIGHTS):
+            raise UserError(f"{key}.path={model.path}: holds no adapter of peft ({ADAPTER} and {WEIGHTS[0]})")
+        return model.path
     if model.hub is None or model.base is None:
         return None
     pinned = {"revision": model.revision}
     config = find_file(model.hub, ADAPTER, pinned, key)
-    names = ("adapter_model.safetensors", "adapter_model.bin")
-    if config is None or not any(find_file(model.hub, name, pinned, key) for name in names):
+    if config is None or not any(find_file(model.hub, name, pinned, key) for name in WEIGHTS):
         raise UserError(f"{key}.base={model.base}: {model.hub} holds no adapter of peft ({ADAPTER} and its weights)")
     return str(config.parent)
 
@@ -83,6 +89,7 @@ def merged(network: Any, folder: str, key: str) -> Any:
     from peft import PeftModel
     from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
 
+    fault = f"{key}: the adapter in {folder} does not fit its base"
     try:
         config = peft_config_in(folder)
         adapted = PeftModel(network, config)
@@ -90,10 +97,12 @@ def merged(network: Any, folder: str, key: str) -> Any:
         absent = [name for name in loaded.missing_keys if "lora_" in name]
         without_place = [name for name in loaded.unexpected_keys if name not in absent]
     except Exception as error:  # peft raises ValueError, RuntimeError, KeyError, TypeError, SafetensorError, ...
-        raise UserError(f"{key}: the adapter in {folder} does not fit its base: {first_line(error, 300)}") from error
-    fault = f"{key}: the adapter in {folder} does not fit its base"
+        raise UserError(f"{fault}: {first_line(error, 300)}") from error
     if without_place:
         raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
     if absent:
         raise UserError(f"{fault}: {len(absent)} tensors are missing: {absent[0]}")
-    return adapted.merge_and_unload(safe_merge=True)
+    try:
+        return adapted.merge_and_unload(safe_merge=True)
+    except Exception as error:  # ValueError where the sum is not finite; adapters of other kinds cannot be merged
+        raise UserError(f"{fault}: {first_line(error, 300)}") from error

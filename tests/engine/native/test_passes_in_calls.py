@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from specbench.algorithm import decoding
-from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.block import BlockConfig
-from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_exact
 from specbench.algorithm.acceptance.rules.lenient import LenientConfig
 from specbench.algorithm.acceptance.rules.match import MatchConfig
 from specbench.algorithm.acceptance.rules.onehot import OneHotConfig
@@ -151,6 +151,28 @@ def test_passes_by_every_rule_are_single_passes(
             assert did(found[0]) == did(found[1]), (type(draft), gamma, seed)
             accepted |= {one.accepted for one in found[0].passes}
     assert len(accepted) > 1, "no variety"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 4.0])
+def test_acceptance_at_random_is_at_random_at_every_temperature(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at T = 0, where the kernels compare argmax tokens. Such texts have no end."""
+    target, model = models("gpt2", frozenset())
+    sampling = Sampling(temperature)
+    for draft, alpha in itertools.product((ModelDraft(model, 40), Guessing(with_q=False)), (0.0, 0.6, 1.0)):
+        spec = DecodingSpec(sampling, 40, Verification(AcceptByChance(alpha), sampling), Constant(3))
+        found = []
+        for in_calls in (True, False):
+            with monkeypatch.context() as patched:
+                if not in_calls:
+                    patched.setattr(NativeModel, "passes", lambda *_: None)
+                    patched.setattr(rows, "is_available", lambda: False)
+                generator = torch.Generator().manual_seed(2)
+                found.append(decoding.speculative(target, draft, start("gpt2"), spec, generator))
+        assert did(found[0]) == did(found[1]), (type(draft), alpha)
+        shares = {one.accepted / one.drafted for one in found[0].passes[:-1]}
+        assert shares == {alpha} or alpha == 0.6
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -101,6 +101,30 @@ def test_what_cannot_be_merged_is_one_line(
     assert said in error and "Traceback" not in error, error
 
 
+def test_a_folder_without_its_weights_asks_no_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor one that is no adapter, though `base` says so: peft would look for a repository of the folder's name."""
+    asked: list[str] = []
+    monkeypatch.setattr("peft.utils.save_and_load.file_exists", lambda repo_id, **_: asked.append(repo_id))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    made = adapter(tmp_path / "a", 5)
+    (made / "adapter_model.safetensors").unlink()
+    (tmp_path / "b").mkdir()
+    for words in ([f"target={made}"], [f"target={tmp_path / 'b'}", f"target.base={BASE}"]):
+        assert main(["run", *words, "draft=lookup", "task=lm-mini", "limit=1", f"results={tmp_path}/r"]) == 2
+        error = capsys.readouterr().err
+        assert "holds no adapter of peft (adapter_config.json and adapter_model.safetensors)" in error, error
+    assert not asked
+
+
+def test_weights_that_are_not_finite_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = adapter(tmp_path / "a", 6, size=float("inf"))
+    assert main(["run", f"target={made}", "draft=lookup", "task=lm-mini", "limit=1", f"results={tmp_path}/r"]) == 2
+    error = capsys.readouterr().err
+    assert "does not fit its base: NaN" in error and "Traceback" not in error, error
+
+
 def test_without_peft_one_line_names_it(adapters: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.engine.weights.adapters.find_spec", lambda name: None)
     config = ModelConfig(path=str(adapters[0]))

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from specbench.cli import main
-from specbench.config.model import ModelConfig
+from specbench.config.model import ModelConfig, check_model
 from specbench.config.places import place_in
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_model
@@ -168,3 +168,13 @@ def test_without_the_package_one_line_names_it(folder: Path, monkeypatch: pytest
     monkeypatch.setattr("specbench.engine.weights.gguf_files.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"GGUF files are read by the package gguf: pip install"):
         load_tokenizer(ModelConfig(path=str(folder / "Q4_0.gguf")), "target")
+
+
+def test_a_file_of_a_folder_is_named_by_a_key_of_its_own(tmp_path: Path) -> None:
+    """Also where the folder holds GGUF files alone, of which one has to be named."""
+    (tmp_path / "a.gguf").write_bytes(b"")
+    check_model("target", ModelConfig(path=str(tmp_path), gguf="a.gguf"))
+    with pytest.raises(UserError, match="holds GGUF files; give one of them"):
+        check_model("target", ModelConfig(path=str(tmp_path)))
+    with pytest.raises(UserError, match=r"target\.gguf=b\.gguf: there is no such file in"):
+        check_model("target", ModelConfig(path=str(tmp_path), gguf="b.gguf"))
