@@ -11,20 +11,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = r"(?:tokens|ms|µs|seconds|steps|passes|bits|bytes|[KMGT]?B|nats|joules|requests|transfers|\d s|scored)"
 OVER = r"(?:second|minute|hour|token|pass|step|prompt|request|weight|row|line|completion|proposal|layer|head|position)"
-THING = r"(?:line|row|file|page|column|field|figure|folder|tree|record)"
+THING = r"(?:line|row|file|page|column|field|figure|folder)"
+ABSENT = r"(?:possible|allowed|available|needed|necessary|missing|unset)"
+PRONOUN = r"(?:it|they|that|this|these|those|there|none|either|neither|one|both|nothing)"
+VERB = r"(?:is|are|was|were|has|have|had|does|do|did|costs?|differs?|fits?|says?)"
+BY_ITSELF = "".join(f"(?<!{before} )" for before in ("target", "measured", "measure it", "time it", "fail", "run"))
 TICS = {
-    "'per', not 'a'": rf"\b{UNIT} an? (?:draft |drafted |output )?{OVER}\b(?! emits)|(?<![<>=≤≥] )\b\d+ an? (?:second|minute|hour|token)\b"
-    rf"|\b(?:a|one) {THING} an? (?:{OVER}|{THING}|choice|question|run|job)\b",
-    "'one X each', not 'a X each'": r"\ban? \w+ each(?=\s*(?:[.,;:)|]|$|from\b))",
-    "'also' before the verb, not a final 'too'": r",? too(?=\s*[.,;:)\]|])|\bRead, too",
-    "'only X', not 'X alone'": r"(?<!target )(?<!measured )(?<!measure it )(?<!time it )(?<!fail )(?<!run )(?<!decoded )\balone\b",
-    "the noun, not 'that of'": r"\b(?:that|those)\s+of\b",
-    "'if' or 'when', not 'where'": r"\bwhere (?:it|they|that|this|these|those|there|none|either|neither|one|both|nothing) "
-    r"(?:is|are|was|were|has|have|had|does|do|did|costs?|differs?|fits?|says?)\b"
-    r"|\bwhere (?:possible|allowed|available|needed|necessary|missing|unset)\b",
-    "subject first": r"(?:^|[.;:|] )(?:Left out|Not (?:measured|covered|counted|protected|read|supported)(?: yet)?) ?(?:is|are|:)",
-    "'at most' or 'maximum'": r"\bthe most (?:that|which|tokens|memory|nodes|bytes)\b",
-}  # fmt: skip
+    "'per', not 'a'": (
+        rf"\b{UNIT} an? (?:draft |drafted |output )?{OVER}\b(?! emits)",
+        r"(?<![<>=≤≥] )\b\d+ an? (?:second|minute|hour|token)\b",
+        rf"\b(?:a|one) {THING} an? (?:{OVER}|{THING}|choice|question|run|job)\b",
+    ),
+    "'one X each', not 'a X each'": (r"\ban? \w+ each(?=\s*(?:[.,;:)|]|$|from\b))",),
+    "'also' before the verb, not a final 'too'": (r",? too(?=\s*[.,;:)\]|])", r"\bRead, too"),
+    "'only X', not 'X alone'": (rf"{BY_ITSELF}\balone\b",),
+    "the noun, not 'that of'": (r"\b(?:that|those)\s+of\b",),
+    "'if' or 'when', not 'where'": (rf"\bwhere {PRONOUN} {VERB}\b", rf"\bwhere {ABSENT}\b"),
+    "subject first": (r"(?:^|[.;:|] )(?:Left out|Not (?:measured|covered|counted|read)(?: yet)?) ?(?:is|are|:)",),
+    "'at most' or 'maximum'": (r"\bthe most (?:that|which|tokens|memory|nodes|bytes)\b",),
+}
 NO_PROSE = (
     r"<!-- from: [^\n]*-->\n+(?:```.*?^```|(?:\|[^\n]*\n?)+)",  # written from records
     r"^```.*?^```",
@@ -38,8 +43,8 @@ def tics(text: str) -> Iterator[tuple[int, str, str]]:
     """Line, words and rule of each tic of a page."""
     for pattern in NO_PROSE:
         text = re.sub(pattern, lambda found: re.sub(r"[^\n\])]", "·", found[0]), text, flags=re.DOTALL | re.MULTILINE)
-    for rule, pattern in TICS.items():
-        for found in re.finditer(pattern, text, flags=re.MULTILINE):
+    for rule, patterns in TICS.items():
+        for found in re.finditer("|".join(patterns), text, flags=re.MULTILINE):
             yield text[: found.start()].count("\n") + 1, " ".join(found[0].split()), rule
 
 
