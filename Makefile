@@ -110,6 +110,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python tools/docs_numbers.py --check
 	$(BIN)/python tools/drawn.py --check
+	$(BIN)/python tools/tics.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

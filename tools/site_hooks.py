@@ -20,11 +20,11 @@ VALUE = re.compile(r"[-+−]?\d[\d.,]*%?×? \[[-+−]?\d[^\]<]*\]")
 MOVED = {
     "api": "reference/#api", "artifact": "paper/#check-our-claims", "batches": "gamma/#batches",
     "beams": "gamma/#beam-search", "beyond": "results/", "disturbed": "method/#contention", "eagle": "heads/#eagle",
-    "errors": "reference/#errors", "explain": "run/#why-is-it-not-faster", "extending": "reference/#extending",
+    "explain": "run/#why-is-it-not-faster",
     "medusa": "heads/#medusa-and-hydra", "numerics": "engines/#numerics", "online": "heads/#learning-while-serving",
-    "profile": "reference/#profiles", "prompts": "method/#how-many-prompts", "proof": "method/#proof-of-losslessness",
+    "profile": "reference/#profiles", "prompts": "method/#how-many-prompts", "proof": "method/#losslessness-check",
     "public-models": "results/", "python": "reference/#python", "rules": "acceptance-rules/#rules-of-engines",
-    "sweeps": "reference/#sweeps", "vocabularies": "models/#vocabularies",
+    "vocabularies": "models/#vocabularies",
 }  # fmt: skip
 
 

@@ -161,7 +161,7 @@ A sweep runs each combination of values, given with commas: specbench sweep gamm
 """
 PICKED = tuple(group for group in GROUPS if group != "recipe")
 LAUNCHERS = {
-    "hydra/launcher=NAME": "where a sweep runs: joblib | submitit_local | submitit_slurm | ray (docs/reference.md)"
+    "hydra/launcher=NAME": "where a sweep runs: joblib | submitit_local | submitit_slurm | ray (docs/sweeps.md)"
 }
 
 

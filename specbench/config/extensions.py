@@ -1,4 +1,4 @@
-"""Drafts, rules, tasks and targets of other packages, found by entry points (docs/reference.md#extending).
+"""Drafts, rules, tasks and targets of other packages, found by entry points (docs/extending.md).
 
 An entry point's name is the name to pick. Names are read from the metadata of installed packages; the object of an
 entry point is imported when it is needed.

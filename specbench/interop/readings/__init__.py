@@ -41,7 +41,7 @@ _TENSORRT = "https://github.com/NVIDIA/TensorRT-LLM/blob/main"
 # The first that fits is taken, so that the narrower come first.
 FORMATS = (
     Format(
-        "specbench", "specbench", "a record of specbench run", "docs/reference.md#sweeps", "0.1",
+        "specbench", "specbench", "a record of specbench run", "docs/run.md", "0.1",
         lambda file: file.holds_all("run_id", "speculative"), passes.read,
     ),
     Format(

@@ -1,0 +1,51 @@
+"""Turns of phrase that `make check` counts in README and docs: tools/tics.py."""
+
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import tics
+
+
+def test_readme_and_docs_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (tics.main(), capsys.readouterr().out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("It emits three tokens a pass.", "tokens a pass"),
+        ("8 a second arrive.", "8 a second"),
+        ("It prints a line a prompt.", "a line a prompt"),
+        ("There are γ heads, a step each.", "a step each"),
+        ("Trees do so, too.", ", too"),
+        ("It has a path ([there, too](x.md)).", ", too"),
+        ("It compares α alone.", "alone"),
+        ("The margin is that of the argmax.", "that of"),
+        ("The logits equal those\nof the module.", "those of"),
+        ("It is used where it is missing.", "where it is"),
+        ("Nothing else. Left out is the first step.", ". Left out is"),
+        ("It copies the most tokens that match.", "the most tokens"),
+    ],
+)
+def test_each_is_named_with_its_line(sentence: str, words: str) -> None:
+    found = [(line, said) for line, said, _ in tics.tics(f"# Title\n\n{sentence}\n")]
+    assert found == [(3, words)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Time per token of the target alone.",
+        "How many tokens a pass emits depends on α; too many are rejected.",
+        "`tokens a second` is its name on the screen.",
+        "```\n3.71 tokens a pass, too\n```",
+        "<!-- from: results/x.csv -->\n| a |\n| --- |\n| the target over α alone: that of 2 |\n\nText.",
+        "A page in a place where readers look.",
+    ],
+)
+def test_code_records_and_plain_sentences_are_left(text: str) -> None:
+    assert list(tics.tics(text)) == []

@@ -1,0 +1,61 @@
+"""Turns of phrase that make a sentence of README or docs be read twice: `make check` fails with file and line.
+
+Only what a pattern can tell. Code, link addresses, comments and what `tools/docs_numbers.py` writes are not read.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UNIT = r"(?:tokens|ms|µs|seconds|steps|passes|bits|bytes|[KMGT]?B|nats|joules|requests|transfers|\d s|scored)"
+OVER = r"(?:second|minute|hour|token|pass|step|prompt|request|weight|row|line|completion|proposal|layer|head|position)"
+THING = r"(?:line|row|file|page|column|field|figure|folder)"
+ABSENT = r"(?:possible|allowed|available|needed|necessary|missing|unset)"
+PRONOUN = r"(?:it|they|that|this|these|those|there|none|either|neither|one|both|nothing)"
+VERB = r"(?:is|are|was|were|has|have|had|does|do|did|costs?|differs?|fits?|says?)"
+BY_ITSELF = "".join(f"(?<!{before} )" for before in ("target", "measured", "measure it", "time it", "fail", "run"))
+TICS = {
+    "'per', not 'a'": (
+        rf"\b{UNIT} an? (?:draft |drafted |output )?{OVER}\b(?! emits)",
+        r"(?<![<>=≤≥] )\b\d+ an? (?:second|minute|hour|token)\b",
+        rf"\b(?:a|one) {THING} an? (?:{OVER}|{THING}|choice|question|run|job)\b",
+    ),
+    "'one X each', not 'a X each'": (r"\ban? \w+ each(?=\s*(?:[.,;:)|]|$|from\b))",),
+    "'also' before the verb, not a final 'too'": (r",? too(?=\s*[.,;:)\]|])", r"\bRead, too"),
+    "'only X', not 'X alone'": (rf"{BY_ITSELF}\balone\b",),
+    "the noun, not 'that of'": (r"\b(?:that|those)\s+of\b",),
+    "'if' or 'when', not 'where'": (rf"\bwhere {PRONOUN} {VERB}\b", rf"\bwhere {ABSENT}\b"),
+    "subject first": (r"(?:^|[.;:|] )(?:Left out|Not (?:measured|covered|counted|read)(?: yet)?) ?(?:is|are|:)",),
+    "'at most' or 'maximum'": (r"\bthe most (?:that|which|tokens|memory|nodes|bytes)\b",),
+}
+NO_PROSE = (
+    r"<!-- from: [^\n]*-->\n+(?:```.*?^```|(?:\|[^\n]*\n?)+)",  # written from records
+    r"^```.*?^```",
+    r"<!--.*?-->",
+    r"`[^`\n]*`",
+    r"\]\([^)\s]*\)",
+)
+
+
+def tics(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, words and rule of each tic of a page."""
+    for pattern in NO_PROSE:
+        text = re.sub(pattern, lambda found: re.sub(r"[^\n\])]", "·", found[0]), text, flags=re.DOTALL | re.MULTILINE)
+    for rule, patterns in TICS.items():
+        for found in re.finditer("|".join(patterns), text, flags=re.MULTILINE):
+            yield text[: found.start()].count("\n") + 1, " ".join(found[0].split()), rule
+
+
+def main() -> int:
+    """Name the tics of README and docs; exit code 1 if there are any."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [(page, *one) for page in pages for one in sorted(tics(page.read_text(encoding="utf-8")))]
+    for page, line, words, rule in found:
+        print(f"{page.relative_to(ROOT)}:{line}: {words!r}: {rule}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
