@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from specbench.analysis.columns import COLUMNS, MORE
 from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
@@ -21,6 +19,11 @@ from specbench.records.served import SERVED
 
 EVERY = COLUMNS | MORE
 DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a cell of a table has no value: None, or NaN, which equals nothing."""
+    return value is None or value != value
 
 
 def view(name: str, *shown: str | Column) -> tuple[Column, ...]:
@@ -145,12 +148,12 @@ def _lossless(row: Row) -> str:
 def _quality(row: Row) -> str:
     """'BLEU 28.5 (-1.5 [-3.0, +0.1])'; without a difference for two samples of one distribution."""
     metric, ours = row["quality_metric"], row["quality_speculative"]
-    if metric is None or pd.isna(metric):
+    if _is_missing(metric):
         return NONE
     score = f"{METRICS[metric]} {number(ours, 1)}"
     equal = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
     less, low, high = (row[key] for key in DIFFERENCE)
-    return score if equal or pd.isna(low) else f"{score} ({interval(less, low, high, 1, '+')})"
+    return score if equal or _is_missing(low) else f"{score} ({interval(less, low, high, 1, '+')})"
 
 
 WRONG = "not lossless"

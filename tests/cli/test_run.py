@@ -123,10 +123,10 @@ def test_results_in_every_format(run, tmp_path: Path, capfd: Capture) -> None:  
     run()
     assert main(["results", "--results", str(tmp_path), "--format", "csv"]) == 0
     (row,) = csv.DictReader(io.StringIO(capfd.readouterr().out))
-    assert tuple(row)[: len(COLUMNS)] == COLUMNS
+    assert tuple(row)[: len(COLUMNS)] == tuple(COLUMNS)
     assert main(["results", "--results", str(tmp_path), "--format", "json"]) == 0
     (entry,) = json.loads(capfd.readouterr().out)
-    assert tuple(entry)[: len(COLUMNS)] == COLUMNS
+    assert tuple(entry)[: len(COLUMNS)] == tuple(COLUMNS)
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert "t5-draft" in capfd.readouterr().out
     assert main(["results", "--results", str(tmp_path / "empty")]) == 0
