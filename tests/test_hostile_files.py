@@ -281,7 +281,7 @@ AGREEMENT = asdict(
         {"block": Chances([0.5], [1.0])}, Ranks({"fixed": [0.5]}, {"fixed": [[0.5]]}, {"exact": [0.5]}, 1, [Ranks()]),
     )
 )  # fmt: skip
-KEPT = {"index": 0, "seconds": 1.0, "agreement": AGREEMENT}
+SCORED = {"index": 0, "seconds": 1.0, "agreement": AGREEMENT}
 HEADER = {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 GOLDEN = {"_metadata": {"a": 1}, "model": {"thinking": {"1": 1.5, "3": 2.5}}}
 READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[[random.Random], str]]] = {
@@ -298,7 +298,7 @@ READERS: dict[str, tuple[Callable[[bytes, Path, random.Random], None], Callable[
     "answer": (of_answer, one(ANSWER)),
     "choice": (of_choice, one(CHOICE)),
     "checkpoint": (of_checkpoint, one(CHECKPOINT)),
-    "agreements": (of_agreements, lines(KEPT, KEPT)),
+    "agreements": (of_agreements, lines(SCORED, SCORED)),
     "header": (of_header, one(HEADER)),
     "golden": (of_golden, one(GOLDEN)),
     "probe": (of_probe, one({"dtype": "float32", "bfloat16_ms": 1.0, "float32_ms": 2.0})),
@@ -342,10 +342,10 @@ def test_right_files_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert len(read_outputs(tmp_path / "c.jsonl", VOCABULARY, frozenset({1}), 64, None, "t").rows) == len(PROMPTS)
     of_choice(json.dumps(CHOICE).encode(), tmp_path, draw)
     of_checkpoint(json.dumps(CHECKPOINT).encode(), tmp_path, draw)
-    (tmp_path / "u.jsonl").write_text(json.dumps(KEPT) + "\n" + json.dumps(KEPT | {"seconds": "1"}) + "\n")
+    (tmp_path / "u.jsonl").write_text(json.dumps(SCORED) + "\n" + json.dumps(SCORED | {"seconds": "1"}) + "\n")
     kept = KeptAgreements(["d"], {"d": tmp_path / "u.jsonl"})
     assert asdict(kept.found["d"][0]) == AGREEMENT and kept.seconds == 1.0
-    assert (tmp_path / "u.jsonl").read_text() == json.dumps(KEPT) + "\n"
+    assert (tmp_path / "u.jsonl").read_text() == json.dumps(SCORED) + "\n"
     header = json.dumps(HEADER).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert parameters(ModelConfig(path=str(tmp_path))) == 6

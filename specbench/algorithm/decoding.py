@@ -113,9 +113,7 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     of_prompt = counted.to(PROMPTS.now())
     text = Text(prompt, spec.max_new_tokens, target.eos_ids, spec.stops)
     choice = Choice(spec.sampling, target.vocabulary_size)
-    plan = PassPlan(0, text.end, choice, choice)
-    # A call of several steps would not stop at a string.
-    in_calls = None if spec.stops is not None else target.passes(session, None, plan, text.tokens)
+    in_calls = target.passes(session, None, PassPlan(0, text.end, choice, choice), text.tokens)
     start_s = target.now() - began
     counting = Counting(target.experts)
     marks = [(yield READY)]
@@ -124,6 +122,8 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
             for done in in_calls.run(len(text.tokens), generator):
                 text.add(done.emitted)
                 marks.append(done.over_at)
+                if text.is_over:
+                    break  # a string ended it, of which the call knows nothing
         else:
             counting.begin()
             logits_LV = yield Read(session, text.tokens[session.length :])
@@ -158,9 +158,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     log.begin((yield READY))
     while not text.is_over:
         for done in (yield from passes.next(text.tokens, min(gamma.next(), text.room - 1), generator)):
-            text.add(done.emitted)
+            text.add(emitted := text.up_to_end(done.emitted))
             gamma.learn(len(done.drafted), len(done.path))
-            log.passes.append(done)
+            log.passes.append(done._replace(emitted=emitted))
+            if text.is_over:
+                break  # passes of a call go on after a string that ends the text
     return replace(log.trace(text), passes_run=passes.where)
 
 
@@ -295,7 +297,7 @@ def passes_of(
     """What runs the passes over `text`: the engine of the target as far as it can.
 
     It can by the rules that it has and with drafts that need nothing of the target's runs, and it drafts as well with
-    one model at a constant gamma, where no string stops a text.
+    one model at a constant gamma.
     """
     require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
@@ -306,7 +308,7 @@ def passes_of(
         return step_by_step
     model, own = drafting.chooses or (None, Choice(spec.drafting, size))
     plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON, rule)
-    drafts = model is not None and isinstance(gamma, Constant) and spec.stops is None
+    drafts = model is not None and isinstance(gamma, Constant)
     if drafts and (calls := target.passes(session, model, plan, text.tokens)) is not None:
         return WholeInCalls(step_by_step, calls)
     calls = target.passes(session, None, plan, text.tokens)

@@ -6,7 +6,6 @@ is not copied, since nobody else could repeat it; of a relative path the copy ha
 """
 
 import json
-import lzma
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from specbench.border import Unreadable
 from specbench.environment import CHANGES
+from specbench.errors import MachineError
 from specbench.files import write_atomically
 from specbench.recorded import from_json, to_json
 from specbench.records import store
@@ -33,8 +33,6 @@ DERIVED = ("prompts", "shown", "explanation")  # of a record: they follow from w
 STEPS = (
     "steps_s", "passes_s", "draft_s", "verify_s", "accept_s", "draft_run_s", "verify_run_s", "loop_s",
 )  # fmt: skip
-# Text compresses best with 16 contexts of the byte before it and without alignment.
-FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**22, "lc": 4, "lp": 0, "pb": 0}]
 
 
 class Copy(NamedTuple):
@@ -167,7 +165,15 @@ def write_copy(file: Path, copy: Copy) -> None:
 
 
 def _packed(text: str) -> bytes:
-    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=FILTERS)
+    """`text` by xz. Raises MachineError where this Python has none."""
+    try:
+        import lzma
+    except ImportError as error:
+        raise MachineError("this Python was built without lzma, by which kept records are compressed") from error
+    # Text compresses best with 16 contexts of the byte before it and without alignment.
+    preset = 9 | lzma.PRESET_EXTREME
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 2**22, "lc": 4, "lp": 0, "pb": 0}]
+    return lzma.compress(text.encode(), check=lzma.CHECK_CRC32, filters=filters)
 
 
 def _shortened(value: Any, key: str = "") -> Any:

@@ -28,8 +28,10 @@ from specbench.errors import UserError
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.from_model import settings_of, unapplied, with_settings_of_model
 from specbench.experiment.measure import prompt_record, speculative_of
+from specbench.kernels import is_available
 from specbench.methods.lookup.config import LookupConfig
 from specbench.records.frame import Records
+from specbench.records.passes_run import IN_C
 from specbench.text.processors import Processors
 from specbench.text.stops import Stops
 from specbench.text.tokenizer import load_tokenizer
@@ -115,6 +117,16 @@ def completions(tmp_path: Path, *words: str, target: str = "gpt-mini") -> tuple[
     prompts = Records(results).whole(run["run_id"])["prompts"]
     assert [one["baseline"].tokens for one in prompts] == [one["speculative"].tokens for one in prompts]
     return [one["speculative"].tokens for one in prompts], run
+
+
+@pytest.mark.skipif(not is_available(), reason="no C compiler")
+def test_stop_strings_end_passes_that_run_in_one_call(tmp_path: Path) -> None:
+    """With the draft and of the target alone: the same completions as step by step."""
+    words = ["sampling.stop=[' and',' th']", "draft=gpt-nano", "gamma=4"]
+    in_calls, run = completions(tmp_path, *words, "engine=native")
+    step_by_step, _ = completions(tmp_path, *words, "engine=eager")
+    assert run["passes_run"] == IN_C
+    assert in_calls == step_by_step and min(map(len, in_calls)) < 24
 
 
 ALL = ["sampling.no_repeat_ngram_size=3", "sampling.suppress_tokens=[17,30]", "sampling.stop=[' and',' th']",
