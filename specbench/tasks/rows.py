@@ -205,7 +205,8 @@ TEXT_IDS = ("prompt",)  # fields that may hold them in place of text
 def prompt_ids_of(row: Row) -> list[int] | None:
     """The prompt as token ids, as servers log it; None where the row has none.
 
-    A list of messages or turns in a field that may hold text is a conversation. Raises UserError for a list of anything else.
+    A list of messages or turns in a field that may hold text is a conversation. Raises UserError for a list of anything
+    else.
     """
     name = next((name for name in (*PROMPT_IDS, *TEXT_IDS) if isinstance(row.fields.get(name), list)), None)
     if name is None or (name in TEXT_IDS and all(isinstance(one, dict | str) for one in row.fields[name])):
