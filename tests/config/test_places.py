@@ -1,6 +1,7 @@
 """What is given as a model or as prompts is read, or named for what it is; free text needs no second quotes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,9 @@ def test_help_lists_no_key_that_is_refused(verb: str, capfd: Capture) -> None:
     from specbench.cli import main
 
     assert main([*verb.split(), "--help"]) == 0
-    (also,) = capfd.readouterr().out.split("as in `specbench run --help`: ")[1:]
+    printed = capfd.readouterr().out
+    (also,) = printed.split("as in `specbench run --help`: ")[1:]
     named = {name.strip() for name in also.split("\n\n")[0].replace("\n", " ").split(",")}
+    named |= set(re.findall(r"^  ([a-z_.]+)=", printed, re.MULTILINE))  # those that it explains itself
     assert {"target", "draft", "limit"} <= named and not named & refused(verb)
     assert "simulate" not in named
