@@ -67,7 +67,14 @@ def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig
     print_rows(form, [{**document, **_counts(found)}], lambda: draw(found), document=document)
     for reason, rows in found.left_out.items():
         print(f"{rows} rows left out: {reason}", file=aside(form))
-    return found.certificate.exit_code
+    return _exit_code(found)
+
+
+def _exit_code(found: Certified) -> int:
+    """That of the certificate; of wrong completions also if only the ends with a draft are wrong."""
+    from specbench.analysis.proof.certificate import EXIT_CODES
+
+    return EXIT_CODES["not the target's"] if found.verdict.is_faulty else found.certificate.exit_code
 
 
 def as_document(found: Certified) -> dict[str, object]:
@@ -76,7 +83,7 @@ def as_document(found: Certified) -> dict[str, object]:
     return {
         "verdict": certificate.verdict,
         "kind": found.verdict.kind,
-        "exit_code": certificate.exit_code,
+        "exit_code": _exit_code(found),
         "reason": certificate.reason,
         "not_covered": certificate.not_covered,
         "evidence": list(found.verdict.evidence),
@@ -111,8 +118,10 @@ def draw(found: Certified) -> None:
 
     console = terminal()
     certificate = found.certificate
-    kind = "" if found.verdict.kind is None else f", {found.verdict.kind}"
-    console.print(f"[bold]{certificate.verdict}{kind}[/bold]: {escape(found.verdict.evidence[0])}", markup=True)
+    names = [certificate.verdict, *([found.verdict.kind] if found.verdict.kind else [])]
+    if found.verdict.is_faulty and certificate.verdict == "the target's":
+        names = names[1:]  # the tokens are, the ends are not
+    console.print(f"[bold]{', '.join(names)}[/bold]: {escape(found.verdict.evidence[0])}", markup=True)
     for sentence in found.verdict.evidence[1:]:
         console.print(sentence)
     for finding in found.findings:

@@ -7,7 +7,7 @@ Three kinds, each with its evidence:
     an 8-bit cache. Completions of both servers may then differ only where one of them took the other side of a near
     tie. At T > 0: tokens stand outside top-k or top-p that logits moved by `CLOSE` let in, and all tests pass.
 `a fault of speculation`
-    The completions without a draft pass, in enough tokens, and those with a draft do not.
+    The completions without a draft pass, in enough tokens, those with a draft do not, and both differ from each other.
 `another distribution`
     Neither passes: another temperature, top-p, a penalty, other weights.
 
@@ -32,6 +32,9 @@ DISTRIBUTION: Kind = "another distribution"
 SPECULATION: Kind = "a fault of speculation"
 CLOSE = 0.05  # logits below the best: as far as conversions of weights, other kernels and 8-bit caches move a token
 FEW = 0.02  # of the tokens: more is no rounding
+STATISTICS = ("proof_z", "proof_z2", "proof_z_order")  # standard normal if the tokens were drawn from p
+CHANCE, FAR = 0.01, 2.58  # of a difference between the sides where there is none; the z that goes with it, two-sided
+SAME_PROMPTS = 0.9  # of the tokens with a draft: the least without one if both answered the same prompts
 WEAKER = 1.5  # times the power with a draft: the most that the power without one may be, to say that those pass
 
 
@@ -217,7 +220,10 @@ def _kind(drafted: Side, plain: Side | None, agreement: Agreement | None, eviden
     if plain.fails:
         return DISTRIBUTION
     if plain.passes or _as_powerful(plain.certificate, drafted.certificate):
-        return SPECULATION
+        if _differ(drafted, plain):
+            return SPECULATION
+        evidence.append("both sides do not differ from each other enough to say that speculation is at fault")
+        return None
     evidence.append("the completions without a draft are too few to tell whose fault it is")
     return None
 
@@ -229,6 +235,44 @@ def _near(side: Side) -> str:
         f"{tokens} not the best of {side.certificate.tokens:,}, at most {side.farthest:.2g} logits below it, as "
         "converted weights, another dtype or an 8-bit cache do"
     )
+
+
+def _differ(drafted: Side, plain: Side) -> bool:
+    """Whether the fault with a draft is more than the completions without one show, but for a chance below `CHANCE`.
+
+    At T = 0 a server repeats itself: of the same prompts each token before the fault is the same on both sides. At
+    T > 0 each statistic is compared per token, and the tokens outside the target's support as shares.
+    """
+    ours, theirs = drafted.certificate, plain.certificate
+    if ours.tests is None or theirs.tests is None:
+        if theirs.tokens >= SAME_PROMPTS * ours.tokens:
+            return True
+        return _more(len(drafted.departures), ours.tokens, len(plain.departures), theirs.tokens)
+    if _more(ours.tests.get("proof_outside") or 0, ours.tokens, theirs.tests.get("proof_outside") or 0, theirs.tokens):
+        return True
+    spread = math.sqrt(1 / ours.tokens + 1 / theirs.tokens)
+    pairs = [(ours.tests.get(name), theirs.tests.get(name)) for name in STATISTICS]
+    return any(
+        abs(one / math.sqrt(ours.tokens) - other / math.sqrt(theirs.tokens)) > FAR * spread
+        for one, other in pairs
+        if isinstance(one, float) and isinstance(other, float)
+    )
+
+
+def _more(faults: int, tokens: int, other_faults: int, other_tokens: int) -> bool:
+    """Whether one share of faults is above another, by the binomial test of which side each fault fell on."""
+    if not faults or not other_tokens:
+        return False
+    total, share = faults + other_faults, tokens / (tokens + other_tokens)
+    ways = math.lgamma(total + 1)
+    chances = (
+        math.exp(
+            ways - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+            + k * math.log(share) + (total - k) * math.log1p(-share)
+        )
+        for k in range(faults, total + 1)
+    )  # fmt: skip
+    return sum(chances) < CHANCE
 
 
 def _as_powerful(plain: Certificate, drafted: Certificate) -> bool:

@@ -15,8 +15,10 @@ def greedy(*margins: float, tokens: int = 1000) -> Side:
     return Side(greedy_certificate(tokens, [False] * len(made), 0.1), made)
 
 
-def sampled(name: Verdict, power: float = 0.05, needed: int | None = None, close: bool = False) -> Side:
-    tests: dict[str, float] = {}
+def sampled(
+    name: Verdict, power: float = 0.05, needed: int | None = None, close: bool = False, z: float | None = None
+) -> Side:
+    tests = {"proof_z": (-6.0 if name == WRONG else 0.5) if z is None else z}
     return Side(Certificate(name, "as tested", 2000, power, needed, tests), within_close=close)  # type: ignore[arg-type]
 
 
@@ -41,6 +43,9 @@ RIGHT, BROKEN, NEAR = greedy(), greedy(3.0), greedy(0.0007)
         (sampled(WRONG), sampled("cannot tell", 0.06, 5000), "a fault of speculation"),
         (sampled(WRONG), sampled("cannot tell", 0.2, 50000), None),
         (sampled(WRONG), sampled(WRONG), "another distribution"),
+        (sampled(WRONG, z=-4.1), sampled("the target's", z=-3.6), None),
+        (greedy(3.0), greedy(tokens=30), None),
+        (greedy(*[3.0] * 20), greedy(tokens=400), "a fault of speculation"),
         (sampled(WRONG, close=True), None, "other rounding"),
     ],
 )
