@@ -209,9 +209,11 @@ def prompt_ids_of(row: Row) -> list[int] | None:
     else.
     """
     name = next((name for name in (*PROMPT_IDS, *TEXT_IDS) if isinstance(row.fields.get(name), list)), None)
-    if name is None or (name in TEXT_IDS and all(isinstance(one, dict | str) for one in row.fields[name])):
+    if name is None:
         return None
-    return token_ids(row, name)
+    values = row.fields[name]
+    is_conversation = name in TEXT_IDS and isinstance(values, list) and all(isinstance(v, dict | str) for v in values)
+    return None if is_conversation else token_ids(row, name)
 
 
 def token_ids(row: Row, name: str) -> list[int]:
