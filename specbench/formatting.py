@@ -144,7 +144,7 @@ class Column:
         return row.get(self.name) if self.value is None else self.value(row)
 
     def text(self, row: Any) -> str:
-        """Its cell in a table, or its text on the screen."""
+        """The cell in a table, or the text on the screen."""
         if callable(self.format):
             return str(self.format(row))
         value = self.of(row)

@@ -30,7 +30,7 @@ class Differs(Exception):
 
 
 def fault_of(kernels: ctypes.PyDLL) -> str | None:
-    """Which kernel returns what plain loops do not, in words; None where all are right."""
+    """The kernel that returns what plain loops do not, in words; None if all are right."""
     for name, check in CHECKS.items():
         try:
             check(kernels, Random(7))

@@ -102,7 +102,7 @@ def _both(plain: float | None, drafted: float | None) -> str:
 
 
 def losses(s: ServedSummary) -> list[Row]:
-    """From γ + 1 to the speedup in factors: what rejections cost, and what a pass costs in steps without a draft."""
+    """The factors from γ + 1 to the speedup: what rejections cost, and what a pass costs in steps without a draft."""
     tokens, speedup, gamma = s["tokens_per_pass"], s["speedup_measured"], s["gamma"]
     found: list[Row] = []
     if tokens is not None and gamma is not None:

@@ -15,7 +15,8 @@ HEADERS = {
     "string.h": "void *memcpy(void *, const void *, size_t); void *memset(void *, int, size_t);",
     "stdlib.h": "void *malloc(size_t); void free(void *);",
     "math.h": "#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf(\"\")\n"
-    "float erff(float), tanhf(float), powf(float, float), sqrtf(float), expf(float);",
+    "float erff(float), tanhf(float), powf(float, float), sqrtf(float), expf(float), logf(float);\n"
+    "double exp(double);",
     "sched.h": "int sched_yield(void);",
     "time.h": "struct timespec { long tv_sec, tv_nsec; }; enum { CLOCK_MONOTONIC = 6 };\n"
     "int clock_gettime(int, struct timespec *);",

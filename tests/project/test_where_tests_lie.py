@@ -8,7 +8,8 @@ from tests.support.paths import ROOT
 TESTS = ROOT / "tests"
 FILES = sorted(TESTS.rglob("test_*.py"))
 COSTLY = {"network", "load_tokenizer", "load_network", "load_model", "with_engine", "autoregressive", "speculative"}
-OTHERS = {"project", "support"}  # the repository itself: docs, workflows, tools; what several test files use
+# The repository itself: docs, workflows, tools; what several test files use; tests on real engines.
+OTHERS = {"project", "support", "engines"}
 
 
 def imported(text: str) -> list[str]:

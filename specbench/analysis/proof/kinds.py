@@ -50,7 +50,7 @@ class DraftTokens:
         return self.drafted - self.accepted
 
     def too_few(self, within: float) -> list[str]:
-        """Of accepted and rejected: those of which there are too few to show a fault in a share `within` of them."""
+        """The names of what is too rare, accepted or rejected, to show a fault in a share `within` of it."""
         kinds = (("accepted", self.accepted), ("rejected", self.rejected))
         return [name for name, number in kinds if number < enough(within)]
 

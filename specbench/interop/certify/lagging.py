@@ -50,7 +50,7 @@ def is_lagging(nats: float) -> bool:
 
 
 def lagging_choices(setup: Setup, rows: Sequence[Output]) -> str:
-    """Of greedy completions: that lagging penalties explain each departure, in words; '' where they do not."""
+    """That lagging penalties explain each departure of greedy completions, in words; '' if they do not."""
     if not _has_penalties(setup):
         return ""
     departures = explained = 0

@@ -32,7 +32,7 @@ class Asked:
     messages: Sequence[Message] = ()
 
     def body(self) -> dict[str, object]:
-        """Its field of a request."""
+        """The field of a request that holds the prompt."""
         if self.messages:
             return {"messages": [dict(one) for one in self.messages]}
         return {"prompt": list(self.ids) if self.ids is not None else self.text}

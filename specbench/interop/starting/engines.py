@@ -198,7 +198,7 @@ PRECISIONS = {"float32": ("f32", "fp32"), "float16": ("f16", "fp16"), "bfloat16"
 
 
 def openvino(program: str, work: Work, say: Say) -> Call:
-    """Its Python pipeline behind our small server, on folders that `optimum-cli` has converted."""
+    """OpenVINO's Python pipeline behind our small server, on folders that `optimum-cli` has converted."""
     precision, weights = PRECISIONS[work.dtype]
     drafting, folder = work.drafting, _folder(work.target)
     settings = settings_of("openvino", drafting)
