@@ -137,8 +137,9 @@ def test_who_speaks_no_http_on_its_port_is_no_readiness() -> None:
 
 
 HOLDER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 from specbench.interop.starting.process import Process
 process = Process("engine", [sys.executable, "-c", {server!r}, {port!r}, "0"], Path({log!r}))
 print("started", flush=True)
