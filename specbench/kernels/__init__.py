@@ -38,7 +38,7 @@ SUFFIX = ".dylib" if IS_APPLE else ".so"
 TUNED = ("-march=native", "-mcpu=native")  # compilers for Arm may have only the second
 QUIET = ("-Wno-psabi",)  # vectors wider than this processor has are passed between functions of ours only
 COMPILERS = ("cc", "gcc", "clang")
-PATIENCE_S = 120
+PATIENCE_S = 600
 
 
 class NotCompiled(RuntimeError):
