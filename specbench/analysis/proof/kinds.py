@@ -65,6 +65,7 @@ class Side:
     certificate: Certificate
     departures: Sequence[Departure] = ()
     within_close: bool = False  # at T > 0: tokens outside the support are all that fails, and lie `CLOSE` to it
+    lags: bool = False  # at T > 0: its tokens are likelier with penalties that lag by a block
 
     @property
     def passes(self) -> bool:
@@ -248,6 +249,8 @@ def _differ(drafted: Side, plain: Side) -> bool:
         if theirs.tokens >= SAME_PROMPTS * ours.tokens:
             return True
         return _more(len(drafted.departures), ours.tokens, len(plain.departures), theirs.tokens)
+    if drafted.lags and not plain.lags:
+        return True
     if _more(ours.tests.get("proof_outside") or 0, ours.tokens, theirs.tests.get("proof_outside") or 0, theirs.tokens):
         return True
     spread = math.sqrt(1 / ours.tokens + 1 / theirs.tokens)

@@ -40,12 +40,13 @@ def sampled(setup: Setup, found: Outputs) -> Side:
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
     certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
-    if is_lagging(nats := lagging_nats(setup, rows)):
+    if lags := is_lagging(nats := lagging_nats(setup, rows)):
         certificate = with_fault(certificate, f"tokens are likelier by {nats:.0f} nats with lagging penalties, {SAID}")
     from_text = any(row.text is not None for row in rows)
     if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
         certificate = sampled_certificate(proof, setup.config.within, retokenised)
-    return Side(with_copies(certificate, found.left_out[COPIES], len(rows)), within_close=_is_close(setup, rows, proof))
+    certificate = with_copies(certificate, found.left_out[COPIES], len(rows))
+    return Side(certificate, within_close=_is_close(setup, rows, proof), lags=lags)
 
 
 def _last_log(setup: Setup, row: Output) -> float:
