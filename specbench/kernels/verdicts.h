@@ -48,24 +48,27 @@ static int passes_test(const Rule *rule, const Chain *of, int64_t g) {
     }
 }
 
+/* What is left of weight_p p where draft token g is rejected, less weight_q q, in `room`; returns its mass. */
+static double residual(const Chain *of, int64_t g, float weight_p, float weight_q) {
+    int64_t n = of->n;
+    const float *p = of->p + g * n, *q = of->q ? of->q + g * n : 0;
+    for (int64_t i = 0; i < n; i++) {
+        float mass = weight_p * p[i], excess = q ? mass - weight_q * q[i] : mass;
+        of->room[i] = excess > 0 ? excess : 0;
+    }
+    if (!q) {
+        float *drafted = of->room + of->drafted[g], excess = *drafted - weight_q;
+        *drafted = excess > 0 ? excess : 0;
+    }
+    return sum_of(of->room, n);
+}
+
 /* The token that follows `accepted` tokens, of which the last but that were rejected: from the residual of
    weight_p p - weight_q q, or from p. */
-static int64_t recovered(const Chain *of, int64_t accepted, float weight_p, float weight_q, const double *uniform) {
-    int64_t n = of->n;
-    const float *p = of->p + accepted * n, *law = p;
-    if (accepted < of->count) {
-        const float *q = of->q ? of->q + accepted * n : 0;
-        for (int64_t i = 0; i < n; i++) {
-            float mass = weight_p * p[i], excess = q ? mass - weight_q * q[i] : mass;
-            of->room[i] = excess > 0 ? excess : 0;
-        }
-        if (!q) {
-            float excess = of->room[of->drafted[accepted]] - weight_q;
-            of->room[of->drafted[accepted]] = excess > 0 ? excess : 0;
-        }
-        if (sum_of(of->room, n) > of->least) law = of->room;
-    }
-    return drawn_from(law, n, *uniform);
+static int64_t recovered(const Chain *of, int64_t accepted, float weight_p, float weight_q) {
+    const float *law = of->p + accepted * of->n;
+    if (accepted < of->count && residual(of, accepted, weight_p, weight_q) > of->least) law = of->room;
+    return drawn_from(law, of->n, *of->nexts);
 }
 
 /* Block verification: the longest beginning that passes, and the token after it. */
@@ -77,20 +80,12 @@ static int64_t verify_block(const Chain *of, int64_t *token) {
         if (grown != grown) break; /* not finite, as 0 times infinity */
         weight = chance = grown < 1 ? grown : 1;
         if (i < of->count && weight < 1) {
-            const float *p = of->p + i * n, *q = of->q ? of->q + i * n : 0;
-            if (q) for (int64_t x = 0; x < n; x++) {
-                float excess = weight * p[x] - q[x];
-                of->room[x] = excess > 0 ? excess : 0;
-            } else {
-                for (int64_t x = 0; x < n; x++) of->room[x] = weight * p[x];
-                of->room[of->drafted[i]] = 0;
-            }
-            float rest = (float)sum_of(of->room, n);
+            float rest = (float)residual(of, i, weight, 1);
             chance = rest / (rest + 1 - weight);
         }
         if (of->trials[i - 1] < chance) accepted = i, kept = weight;
     }
-    *token = recovered(of, accepted, kept, 1, of->nexts);
+    *token = recovered(of, accepted, kept, 1);
     return accepted;
 }
 
@@ -108,6 +103,6 @@ int64_t verify(const Rule *rule, const Chain *of, int64_t *token) {
     const float *p = of->p + accepted * n;
     if (rule->kind == NEAR_BEST) *token = likeliest_of(p, 0, 0, n);
     else if (rule->kind == TYPICAL) *token = drawn_from(p, n, *of->nexts);
-    else *token = recovered(of, accepted, 1, rule->kind == LENIENT ? (float)rule->lenience : 1, of->nexts);
+    else *token = recovered(of, accepted, 1, rule->kind == LENIENT ? (float)rule->lenience : 1);
     return accepted;
 }
