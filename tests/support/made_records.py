@@ -21,29 +21,9 @@ from specbench.records.prediction import DraftingPlan
 EOS = 1
 
 
-def make(
-    results: Path,
-    *,
-    target: str = "t5-mini",
-    draft: str = "t5-nano",
-    task: str = "ende-mini",
-    temperature: float = 0.0,
-    gamma: int = 3,
-    alpha: float = 0.7,
-    c: float = 0.2,
-    prompts: int = 20,
-    seed: int = 0,
-    falls: bool = False,
-    again: int = 0,
-    config: Mapping[str, Any] = MappingProxyType({}),
-    **summary: Any,
-) -> str:
-    """Write a record and return its id. `again` tells runs of one config apart. `config` replaces keys of the config,
-    `summary` what the summary says."""
-    made = record(
-        target=target, draft=draft, task=task, temperature=temperature, gamma=gamma, alpha=alpha, c=c, prompts=prompts,
-        seed=seed, falls=falls, again=again, config=config, **summary,
-    )  # fmt: skip
+def make(results: Path, **options: Any) -> str:
+    """Write the record of these options of `record` and return its id."""
+    made = record(**options)
     store.write(results, made)
     return str(made["run_id"])
 
@@ -69,7 +49,7 @@ def record(
     config: Mapping[str, Any] = MappingProxyType({}),
     **summary: Any,
 ) -> Any:
-    """The record that `make` writes."""
+    """A record. `again` tells runs of one config apart; `config` and `summary` replace what those of the record say."""
     draw = np.random.default_rng([seed + 1000 * again, gamma, int(10 * temperature)])
     rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
     settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64}

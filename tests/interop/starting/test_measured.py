@@ -19,18 +19,9 @@ from specbench.interop.starting import measured
 from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.config import ModelDraftConfig
+from tests.support.version_server import SERVER
 
 TARGET = ModelConfig(name="gpt-mini", shipped="gpt-mini")
-SERVER = """
-import http.server, json, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"version": "1.2"}).encode())
-    def log_message(self, *said): pass
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
 
 
 class Silent:

@@ -13,18 +13,9 @@ from specbench.interop.serving.settings.engines import Recommended, Weights
 from specbench.interop.starting import servers as starting
 from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work, as_flags, settings_of
 from specbench.interop.starting.servers import Asked, Servers, started
+from tests.support.version_server import SERVER
 
 TARGET, DRAFT = (Weights(str(shipped("models", name))) for name in ("gpt-mini", "gpt-nano"))
-SERVER = """
-import http.server, json, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"version": "1.2"}).encode())
-    def log_message(self, *said): pass
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
 
 
 def call(program: str, work: Work, say: object) -> Call:
