@@ -9,7 +9,11 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
+from specbench.records.frame import Records
+from specbench.report.explorer import page
+
 ROOT = Path(__file__).resolve().parent.parent
+FEWEST_PROMPTS = 20  # of a record in a table, a figure and the explorer
 OUTSIDE = re.compile(r"\]\(\.\./(results/[^)#]+)")
 COMMENT = re.compile(r"(?m)^<!--.*-->\n+|<!--.*?-->")
 FORMULA = re.compile(r"(?m)^```math\n((?s:.*?))\n```$")
@@ -38,10 +42,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the tables and figures of `results/` that a page links to."""
+    """Add the tables and figures of `results/` that a page links to, and the explorer of the kept records."""
     linked = {link for page in Path(config["docs_dir"]).glob("*.md") for link in OUTSIDE.findall(page.read_text())}
     for link in sorted(linked):
         files.append(File.generated(config, f"files/{link}", content=(ROOT / link).read_bytes()))
+    files.append(File.generated(config, "explorer.html", content=page(Records(ROOT / "results", FEWEST_PROMPTS))))
     return files
 
 

@@ -114,7 +114,11 @@ def figures(argv: list[str]) -> int:
 
 def report(argv: list[str]) -> int:
     """Run `specbench report` with the words `argv`."""
-    parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
+    parser = options(
+        "report",
+        "All tables and figures as one self-contained HTML page, and beside it FILE-explorer.html, where you change a "
+        "record's numbers and see what they do to the speedup. No model is loaded.",
+    )
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
     parser.add_argument(
@@ -128,6 +132,7 @@ def report(argv: list[str]) -> int:
         raise UserError(f"--results {arguments.results}: there is no such folder; 'specbench run' makes records in one")
     from specbench.records.catalog import kept_folder
     from specbench.records.frame import Records
+    from specbench.report import explorer
     from specbench.report.console import counted
     from specbench.report.page import STEPS, write
 
@@ -141,7 +146,10 @@ def report(argv: list[str]) -> int:
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
         print(f"{with_noun(len(copies), 'record')} in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
+    beside = file.with_name(f"{file.stem}-explorer.html")
     with counted(STEPS, "tables and figures") as step:
         write(records, file, step)
+    explorer.write(records, beside)
     print(file)
+    print(beside)
     return 0

@@ -19,7 +19,7 @@ MACHINE = ["hardware", "dtype", "engine", "simulated"]
 CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; one stands for them (`_newest`)
 EXPECTED = [
     *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting", "own_weights",
-    "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
+    "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "target_step_s", "c_hat",
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",

@@ -174,7 +174,8 @@ def test_copies_and_exports_hold_names_of_files_and_no_paths(
         out, err = capsys.readouterr()
         assert "acme" not in out + err and str(tmp_path) not in out
     assert main(["report", "--results", str(tmp_path), "--min-prompts", "1"]) == 0
-    assert "acme" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for written in ("report.html", "report-explorer.html"):
+        assert "acme" not in (tmp_path / written).read_text(encoding="utf-8")
 
 
 def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
