@@ -186,4 +186,4 @@ def test_the_picture_follows_a_change_to_dark(written: Path, browser: Any) -> No
             "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         )
         ground = {"light": "#ffffff", "dark": "#0d1117"}[scheme]
-        wait.until(lambda page: page.execute_script(drawn) == ground)
+        wait.until(lambda page, ground=ground: page.execute_script(drawn) == ground)

@@ -45,7 +45,7 @@ def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Record
     assert svg(empty)
 
 
-@pytest.mark.parametrize("name", [name for name in FROM_RECORDS if name not in ("trees", "batches", "online")])
+@pytest.mark.parametrize("name", [name for name in FROM_RECORDS if name not in ("trees", "batches", "online", "lossy")])
 def test_points_name_their_records(name: str, drawn: dict[str, Drawn], records: Records) -> None:
     figure = drawn[name]
     assert figure.run_ids
@@ -81,7 +81,7 @@ def test_files(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {f.name for f in tmp_path.iterdir()} == {f"figure2.{end}" for end in (*FORMATS, "csv")}
     assert capsys.readouterr().out.count("figure2") == 4
     points = pd.read_csv(tmp_path / "figure2.csv")
-    assert len(points) == 12
+    assert len(points) == 9
     measured = points.dropna(subset=["tokens_low"])
     assert measured["tokens_low"].le(measured["tokens_per_pass"]).all()
 
@@ -216,3 +216,52 @@ def test_save_names_the_option_where_it_cannot_write(drawn: dict[str, Drawn], tm
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match="cannot be written"):
         save(drawn["figure2"], tmp_path / "file", ["png"])
+
+
+def test_predictions_says_how_far_it_is_off(tmp_path: Path) -> None:
+    for gamma in (1, 3, 5):
+        make(
+            tmp_path,
+            gamma=gamma,
+            summary_speedup_predicted=2.0,
+            summary_speedup_calibrated=1.2,
+            summary_speedup_measured=1.0,
+        )
+    (drawn,) = build(("predictions",), Records(tmp_path))
+    assert len(drawn.points) == 3 and list(drawn.points["speedup_measured"]) == [1.0] * 3
+    assert "predicted, Theorem 3.8: 3 records in Python: 100% off in the median" in drawn.alt
+    assert "calibrated, with v and the loop: 3 records in Python: 20% off in the median" in drawn.alt
+
+
+def test_v_stands_beside_its_roofline(tmp_path: Path) -> None:
+    """Weights are read once a pass, and products grow with the tokens: at n = 8 here the products are the longer."""
+    for gamma in (3, 7):
+        make(
+            tmp_path, gamma=gamma, summary_drafted_per_pass=float(gamma), summary_verify_cost=1.5 + gamma,
+            summary_reading_ms=1.0, summary_multiplying_ms=0.25,
+        )  # fmt: skip
+    (drawn,) = build(("verify",), Records(tmp_path))
+    assert dict(zip(drawn.points["n"], drawn.points["roofline"], strict=True)) == {4: 1.0, 8: 2.0}
+    assert list(drawn.points["verify_cost"]) == [4.5, 8.5]
+
+
+@pytest.mark.parametrize(
+    ("loop", "begins"), [("in C", [0.0, 0.05, 0.1]), ("in Python", [0.05, 0.1]), (None, [0.05, 0.1])]
+)
+def test_a_lossy_line_begins_at_algorithm_1_of_the_same_loop(
+    loop: str | None, begins: list[float], tmp_path: Path
+) -> None:
+    said = {} if loop is None else {"passes_run": loop}
+    make(tmp_path, summary_speedup_measured=1.1, **said)
+    for number, loss in enumerate((0.05, 0.1)):
+        made = {"accept": f"lenient l=0.{number}", "lossy": True, "total_variation": loss, "passes_run": "in C"}
+        make(
+            tmp_path,
+            again=number + 1,
+            summary_speedup_measured=1.2,
+            summary_speedup_low=1.1,
+            summary_speedup_high=1.3,
+            **made,
+        )
+    (drawn,) = build(("lossy",), Records(tmp_path))
+    assert list(drawn.points["total_variation"]) == begins

@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
@@ -13,7 +14,7 @@ from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import RECORDS, Drawn
 from specbench.report.paper import fill, fill_twin
-from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
+from specbench.report.style import FAINT, GRID, INK, LETTERS, MARKERS, PAPER, panels, spread
 from specbench.report.tables.notes import named, of_proof
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
@@ -83,6 +84,16 @@ def below(axes: Axes, marks: Sequence[Artist]) -> None:
     axes.legend(
         handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15),
         ncols=2 if 2 * widest <= WIDEST else 1, handletextpad=0.2, borderpad=0, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def under_all(figure: Figure, of: Sequence[Axes]) -> None:
+    """The names of the marks of the panels `of`, each once, under all panels."""
+    marks = {str(mark.get_label()): mark for axes in of for mark in axes.get_legend_handles_labels()[0]}
+    widest = max(map(len, marks), default=1)
+    figure.legend(
+        handles=list(marks.values()), fontsize=7.5, loc="outside lower left", handletextpad=0.3, columnspacing=1.2,
+        ncols=max(1, int(figure.get_figwidth() * LETTERS) // (widest + 6)),
     )  # fmt: skip
 
 

@@ -1,11 +1,9 @@
 """Figures 2, 3 and 4: Equation 1 and Theorems 3.8 and 3.11 over alpha, the best gamma, and our records."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
@@ -13,14 +11,13 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import (
     SIDE_BY_SIDE,
     TICKS,
-    below,
     captions,
     error_bars,
     pair_lines,
     pair_name,
     placed,
 )
-from specbench.report.measured import FAMILIES, TRAINED, neural, outside, points, with_families
+from specbench.report.measured import neural, outside, points
 from specbench.report.paper import paper
 from specbench.report.style import (
     FAINT,
@@ -29,21 +26,16 @@ from specbench.report.style import (
     MARKERS,
     PAPER,
     SERIES,
-    WIDE,
     at_end,
     panels,
-    with_intervals,
 )
-from specbench.report.tables.beyond import comparable, fastest
-
-ALL = "All drafts under Algorithm 1 at their fastest constant γ"
 
 
 def figure2(records: Records) -> Drawn:
     """Draw Equation 1 over alpha for each gamma, with the tokens per pass of our records."""
     spec = paper()["figure2"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
+    figure, (axes,) = panels(width=5.2, height=4.9)
     alphas = np.linspace(low, high, 161)
     for gamma in spec["gamma"]:
         endless = math.isinf(gamma)
@@ -61,66 +53,20 @@ def figure2(records: Records) -> Drawn:
     axes.set_yticks(range(0, 11, 2))
     axes.set_xticks(TICKS)
     pair_lines(axes, measured)
-    whole = np.linspace(0, 0.98, 161)
-    for gamma in spec["gamma"][:-1]:
-        right.plot(whole, [theory.expected_tokens(a, int(gamma)) for a in whole], color=GAMMA_COLOURS[int(gamma)])
-    others = _all_drafts(right, records, "tokens_per_pass", "tokens_per_pass_predicted", "tokens per target pass")
     notes = [
         "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; the last pass of a "
         "completion may be cut short, so short completions lie below the curve",
-        f"Right: {ALL}. Dash: predicted, with the acceptance at each position and the ends of completions",
     ]
     notes += _rest(measured, records, (low, high), "figure2")
     title = "Figure 2. Expected tokens per target pass (τ)"
-    return Drawn("figure2", title, figure, _both(measured, others), notes)
-
-
-def _all_drafts(axes: Axes, records: Records, value: str, predicted: str, label: str) -> pd.DataFrame:
-    """Draw `value` of every draft over its α from 0 to 1, with a dash at what was predicted for it, a mark a family."""
-    frame = fastest(comparable(records))
-    frame = frame[(frame["accept"] == "exact") & (frame["policy"] == "")].dropna(subset=["alpha", value])
-    frame = with_families(frame.assign(best_calibrated=_best_calibrated(frame, records)), records)
-    axes.set(xlim=(0, 1), xlabel=r"$\alpha$", ylabel=label)
-    low, high = (value.removesuffix("_measured") + end for end in ("_low", "_high"))
-    for number, family in enumerate([*FAMILIES, TRAINED]):
-        of = frame[frame["family"] == family]
-        if of.empty:
-            continue
-        style: dict[str, Any] = {"color": SERIES[number % len(SERIES)], "markersize": 4, "zorder": 5, "label": family}
-        if low in of and of[low].notna().all():
-            with_intervals(
-                axes, of["alpha"], of[value], of[low], of[high], fmt=MARKERS[number], elinewidth=0.7, **style
-            )
-        else:
-            axes.plot(of["alpha"], of[value], MARKERS[number], **style)
-        axes.plot(of["alpha"], of[predicted], "_", color=INK, markersize=7, zorder=6)
-    if not frame.empty:
-        below(axes, axes.get_legend_handles_labels()[0])
-    kept = [*PAIR, "gamma", *MACHINE, "alpha", "c", "verify_cost", "tokens_per_pass", "speedup_measured", "run_id"]
-    return frame[list(dict.fromkeys([*kept, predicted, "family"]))]
-
-
-def _best_calibrated(frame: pd.DataFrame, records: Records) -> list[float]:
-    """The γ that was run with the highest calibrated speedup, for the pair of each record."""
-    runs = records.chains[records.chains["gamma"].notna() & records.chains["speedup_calibrated"].notna()]
-    best = runs.sort_values("speedup_calibrated").drop_duplicates([*PAIR, "accept"], keep="last")
-    of_pair = {
-        tuple(row[key] for key in PAIR): row["gamma"] for row in best.to_dict("records") if row["accept"] == "exact"
-    }
-    return [of_pair.get(tuple(row[key] for key in PAIR), math.nan) for row in frame.to_dict("records")]
-
-
-def _both(paper_axes: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The points of both panels."""
-    first = paper_axes.drop(columns="place").assign(panel="the paper's axes")
-    return pd.concat([first, others.assign(panel="all drafts")], ignore_index=True) if len(others) else first
+    return Drawn("figure2", title, figure, measured.drop(columns="place"), notes)
 
 
 def figure4(records: Records) -> Drawn:
     """Draw speedup (solid) and operations (dotted) over alpha of a draft that costs nothing, with our records."""
     spec = paper()["figure4"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
+    figure, (axes,) = panels(width=5.2, height=4.9)
     alphas = np.linspace(low, high, 161)
     for gamma in spec["gamma"]:
         colour = GAMMA_COLOURS[gamma]
@@ -139,22 +85,13 @@ def figure4(records: Records) -> Drawn:
     at_end(axes, 0.9, 7.4, "speedup", INK)
     at_end(axes, 0.9, 1.3, "operations", INK)
     pair_lines(axes, measured)
-    whole = np.linspace(0, 0.98, 161)
-    for gamma in spec["gamma"]:
-        values = [theory.walltime_improvement(a, gamma, spec["c"]) for a in whole]
-        right.plot(whole, values, color=GAMMA_COLOURS[gamma], linewidth=0.8)
-    others = _all_drafts(right, records, "speedup_measured", "speedup_calibrated", "measured speedup")
-    right.set_ylim(0, max(2.0, 1.15 * others["speedup_measured"].max()) if len(others) else 2)
-    right.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
     notes = [
-        f"Right: {ALL}. Thin curves: the same theorem at c = 0. Dash: calibrated, Theorem 3.8 with the measured c, v "
-        "and overhead",
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
         "Filled points: measured speedup, which includes the cost of the draft and therefore lies below the curve. "
         "Hollow points: operations counted in the run",
     ]
     notes += _rest(measured, records, (low, high), "figure4")
-    return Drawn("figure4", "Figure 4. Speedup and operations", figure, _both(measured, others), notes)
+    return Drawn("figure4", "Figure 4. Speedup and operations", figure, measured.drop(columns="place"), notes)
 
 
 def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
@@ -168,7 +105,7 @@ def figure3(records: Records) -> Drawn:
     """Draw the gamma that maximises Theorem 3.8, beside the fastest of ours."""
     spec = paper()["figure3"]
     low, high = spec["alpha"]
-    figure, (axes, right) = panels(2, width=WIDE, height=4.9)
+    figure, (axes,) = panels(width=5.2, height=4.9)
     alphas = np.linspace(low, high, 401)
     for c, colour in zip(spec["c"], SERIES, strict=False):
         values = [theory.optimal_gamma(float(a), c) for a in alphas]
@@ -188,21 +125,14 @@ def figure3(records: Records) -> Drawn:
     axes.set(xlim=(low, high), ylim=(0, 25), xlabel=r"$\alpha$", ylabel=r"optimal $\gamma$")
     axes.set_xticks(TICKS)
     pair_lines(axes, best)
-    whole = np.linspace(0, 0.98, 401)
-    for c, colour in zip(spec["c"], SERIES, strict=False):
-        curve = [theory.optimal_gamma(float(a), c) for a in whole]
-        right.plot(whole, curve, color=colour, drawstyle="steps-mid", linewidth=0.8)
-    others = _all_drafts(right, records, "gamma", "best_calibrated", r"fastest $\gamma$")
-    right.set_ylim(0, 12)
     notes = [
         "Curves: the γ that maximises Theorem 3.8",
-        f"Right: {ALL}. Dash: the γ that was fastest by the calibrated speedup",
         "Points: the fastest γ that was run; the bar covers every γ whose speedup does not differ significantly. "
         "Dashed: the theory at that pair's own c",
         *([SIDE_BY_SIDE] if (best["place"] != best.get("alpha", best["place"])).any() else []),
         *captions(best, "figure3"),
     ]
-    return Drawn("figure3", "Figure 3. The best γ", figure, _both(best, others), notes)
+    return Drawn("figure3", "Figure 3. The best γ", figure, best.drop(columns="place"), notes)
 
 
 def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:

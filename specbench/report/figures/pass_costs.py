@@ -5,22 +5,19 @@ import pandas as pd
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample, short
 from specbench.records.schema import Row, RunRecord
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
+from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name, under_all
 from specbench.report.measured import passes_of
 from specbench.report.style import (
     BLUE,
     FAINT,
     GOLD,
     INK,
-    MARKERS,
     PAPER,
-    SERIES,
     SLATE,
     VERMILLION,
-    at_end,
     log2_axis,
     panels,
-    spread,
+    with_intervals,
 )
 
 COST_TITLE = "Where the time of a pass goes"
@@ -124,46 +121,48 @@ AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def verify(records: Records) -> Drawn:
-    """Draw v(n), the cost of verifying n tokens in one pass: of runs, and of `tree.size=auto`, which measures it."""
+    """Draw v(n), the cost of verifying n tokens in one pass, of the runs of each target, beside its roofline."""
     frame = measured(pd.concat([records.chains, records.trees], ignore_index=True))
-    frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
-    frame = frame[~frame["draft"].isin(READ_MORE)]
-    points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
-    if points.empty:
+    frame = frame[frame["verify_cost"].notna() & ~frame["draft"].isin(READ_MORE)]
+    if frame.empty:
         return nothing_yet("verify", VERIFY_TITLE)
-    figure, (axes,) = panels(width=5.4, height=3.6)
-    top = 1.08 * max(2.0, points["v"].max())
-    ends, right = [], 0.0
-    for number, ((target, hardware, dtype), group) in enumerate(points.groupby(WHO, sort=False)):
-        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-        runs, curve = group[group["of"] == "run"], group[group["of"] == "probe"]
-        medians = (curve if len(curve) else runs).groupby("n")["v"].median()
-        axes.plot(runs["n"], runs["v"], marker, color=colour, markersize=3, alpha=0.45, zorder=3)
-        axes.plot(
-            medians.index, medians, color=colour, linewidth=1.4, linestyle="-" if len(curve) else "",
-            marker=marker if len(curve) else "", markersize=4,
+    # Of the mean pass, which near the end of a completion drafts fewer than γ.
+    frame = frame.assign(n=frame["drafted_per_pass"].astype(float).round().astype(int) + 1)
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "reading_ms", "multiplying_ms"])))
+    most = int(frame["n"].max())
+    groups = list(frame.groupby(WHO, sort=False))
+    figure, axes = panels(len(groups), width=0.6 + 3.2 * len(groups), height=3.3)
+    points = []
+    for panel, (who, group) in zip(axes, groups, strict=True):
+        at_n = group.groupby("n")["verify_cost"].quantile([0.25, 0.5, 0.75]).unstack()
+        floor = _roofline(group, range(1, most + 1))
+        with_intervals(
+            panel, at_n.index, at_n[0.5], at_n[0.25], at_n[0.75], fmt="o", color=BLUE, markersize=4, elinewidth=0.9,
+            label="runs: median and quartiles",
         )  # fmt: skip
-        right = max(right, float(medians.index[-1]))
-        ends.append((float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour))
-    for (_, name, colour), place in zip(ends, spread([y for y, *_ in ends], 0.06 * top), strict=True):
-        at_end(axes, right, place, name, colour, dx=9)
-    axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
-    log2_axis(axes, [n for n in AXES if n <= points["n"].max()])
-    axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
+        if floor is not None:
+            panel.plot(floor.index, floor, color=VERMILLION, linewidth=1.2, label="roofline")
+        panel.axhline(1, color=FAINT, linewidth=0.7, zorder=1, label="Theorem 3.8: v = 1")
+        log2_axis(panel, [n for n in AXES if n <= most])
+        panel.set(ylim=(0, None), xlabel="tokens verified in a pass, n")
+        panel.set_title(f"{who[0]} ({short(str(who[1]))}, {who[2]})")
+        points.append(group.assign(roofline=None if floor is None else group["n"].map(floor)))
+    axes[0].set_ylabel("v(n), target steps")
+    under_all(figure, axes[:1])
     notes = [
-        "Line with marks: trees of n nodes verified at one context length, medians (tree.size=auto). Faint marks: "
-        "the mean pass of a run, over n tokens on average. A step costs 1",
+        "Points: v of the runs whose mean pass verifies n tokens. Roofline: the larger of the time to read the weights "
+        "once and the time of the products of n tokens, over that of one; no pass can be cheaper. What is above it is "
+        "attention, the kernels' own cost and, where passes run in Python, the loop's share of the call",
         *captions(frame, "gamma"),
     ]
-    return Drawn("verify", VERIFY_TITLE, figure, points, notes)
+    values = pd.concat(points)[[*WHO, "draft", "temperature", "gamma", "n", "verify_cost", "roofline", "run_id"]]
+    return Drawn("verify", VERIFY_TITLE, figure, values, notes)
 
 
-def _points(records: Records, row: Row) -> list[Row]:
-    who = {key: row[key] for key in (*WHO, "run_id")}
-    tree, found = row["tree"], list[Row]()
-    if pd.notna(tree) and "auto" in str(tree):
-        curve = records.whole(row["run_id"])["gamma"].verify or {}
-        found = [who | {"of": "probe", "n": int(size), "v": cost} for size, cost in curve.items()]
-    if pd.notna(row["verify_cost"]):  # of the mean pass, which near the end of a completion drafts fewer than γ
-        found.append(who | {"of": "run", "n": round(row["drafted_per_pass"]) + 1, "v": row["verify_cost"]})
-    return found
+def _roofline(group: pd.DataFrame, sizes: range) -> "pd.Series[float] | None":
+    """v(n) of a model that is bound by its weights' bytes and by its products alone; None where they are not known."""
+    least = group[["reading_ms", "multiplying_ms"]].dropna().astype(float).median()
+    if least.isna().any():
+        return None
+    reading, multiplying = least
+    return pd.Series({n: max(reading, n * multiplying) / max(reading, multiplying) for n in sizes})
