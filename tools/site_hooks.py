@@ -22,11 +22,11 @@ CODE = re.compile(r"(<pre.*?</pre>|<code.*?</code>|<svg.*?</svg>)", re.DOTALL)
 VALUE = re.compile(r"[-+−]?\d[\d.,]*%?×? \[[-+−]?\d[^\]<]*\]")
 # Former pages, and where their text is now: the site forwards links to them.
 MOVED = {
-    "api": "reference/#api", "artifact": "paper/#check-our-claims", "batches": "gamma/#batches",
-    "beams": "gamma/#beam-search", "beyond": "results/", "disturbed": "method/#contention", "eagle": "heads/#eagle",
+    "api": "reference/#api", "artifact": "paper/#check-our-claims",
+    "beyond": "results/", "disturbed": "method/#contention", "eagle": "heads/#eagle",
     "explain": "run/#why-is-it-not-faster",
-    "medusa": "heads/#medusa-and-hydra", "numerics": "engines/#numerics", "online": "heads/#learning-while-serving",
-    "profile": "reference/#profiles", "prompts": "method/#how-many-prompts", "proof": "method/#losslessness-check",
+    "medusa": "heads/#medusa-and-hydra", "numerics": "engines/#numerics",
+    "profile": "reference/#profiles", "prompts": "method/#how-many-prompts", "proof": "losslessness/",
     "public-models": "results/", "python": "reference/#python", "rules": "acceptance-rules/#rules-of-engines",
     "vocabularies": "models/#vocabularies",
 }  # fmt: skip

@@ -66,3 +66,23 @@ def test_a_page_has_one_name() -> None:
             continue
         assert (ROOT / "docs" / page).read_text(encoding="utf-8").startswith(f"# {title}\n")
         assert page == "index.md" or f"[{title}]({page})" in index
+
+
+NAMED_PAGE = re.compile(r"(?<!/)\b(docs/[\w-]+\.md)(?:#([^\s`'\"),;:]+))?")
+NAMING = [*(ROOT / "specbench").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml"), *(ROOT / "experiments").rglob("*.yaml")]
+
+
+def test_a_page_that_code_names_exists() -> None:
+    """Error lines, help strings, notes and comments: a reader follows them."""
+    wrong = []
+    for file in NAMING:
+        for page, anchor in NAMED_PAGE.findall(file.read_text(encoding="utf-8")):
+            anchor = anchor.rstrip(".")
+            if not (ROOT / page).exists() or (anchor and anchor not in anchors(ROOT / page)):
+                wrong.append((str(file.relative_to(ROOT)), f"{page}#{anchor}"))
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES[3:], ids=lambda page: page.name)
+def test_a_page_has_at_most_250_lines(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 250
