@@ -12,7 +12,7 @@ class WindowKeys:
     """How far back a draft attends."""
 
     window: int | None = key(
-        None, "the newest tokens that the draft attends to; unset: all, with draft=window 512 (docs/drafts.md)"
+        None, "the newest tokens that the draft attends to; unset: all, with draft=window 512 (docs/drafts.md#window)"
     )
     sinks: int = key(SINKS, "tokens at the beginning of the text that a draft with a window attends to as well")
 

@@ -1,7 +1,7 @@
 """Runs whose numbers need a remark: completions that nothing proves to be the target's own, and completions that loop.
 
 Unproved are records made before records held a proof, and runs too small for their proof to find a fault
-(docs/method.md).
+(docs/losslessness.md).
 """
 
 import math
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from specbench.records.schema import Row
 
-WEAKEST = 0.1  # total variation a token: docs/method.md says why; `certify within=` has the same default
-UNPROVED = "untested: sampled before records held a test; only two greedy completions were compared (docs/method.md)"
-TOO_SMALL = f"underpowered: the tests would have missed a fault of {WEAKEST} total variation per token (docs/method.md)"
+WEAKEST = 0.1  # total variation a token: docs/losslessness.md says why; `certify within=` has the same default
+UNPROVED = "untested: sampled before records held a test; only two greedy completions were compared (docs/losslessness.md)"
+TOO_SMALL = f"underpowered: the tests would have missed a fault of {WEAKEST} total variation per token (docs/losslessness.md)"
 
 
 def is_unproved(row: Row) -> bool:

@@ -26,7 +26,7 @@ def loop_of(prompts: Sequence[PromptRecord]) -> Loop:
 
 
 def passes_run(row: Row, config: Mapping[str, Any]) -> str:
-    """Where the passes of a record ran (docs/engines.md#captured-steps): as it says, or guessed if it is older."""
+    """Where a record's passes ran (docs/internals.md#how-a-step-is-captured): as it says, or guessed if it is older."""
     said = row.get("passes_run")
     return said if isinstance(said, str) else _guess(row, config)
 

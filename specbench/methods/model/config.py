@@ -34,7 +34,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     )
     online: bool = key(
         False,
-        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/heads.md)",
+        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/online.md)",
     )
     online_every: int = key(4, "online: prompts between updates")
     online_steps: int = key(4, "online: optimiser steps per update, each over all tokens since the last update")
