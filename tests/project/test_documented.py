@@ -162,7 +162,7 @@ def run(command: commands.Command, usable: Usable, monkeypatch: pytest.MonkeyPat
             return check(recipe).output
 
         monkeypatch.setattr("specbench.train.recipe.train", prepared)
-    elif verb in ("certify", "server"):  # their texts and servers are made in tests of their own
+    elif verb in ("certify", "server", "fetch"):  # their texts, servers and hubs are made in tests of their own
         words += ["--cfg", "job"]
     elif verb in MEASURING and not {"--help", "--cfg"} & set(words):
         here = (full or command in FIRST or verb == "run") and not needs_more(words, usable)
