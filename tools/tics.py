@@ -1,8 +1,11 @@
-"""Turns of phrase that make a sentence of README or docs be read twice: `make check` fails with file and line.
+"""Turns of phrase that make a sentence be read twice: `make check` fails with file and line.
 
-Only what a pattern can tell. Code, link addresses, comments and what `tools/docs_numbers.py` writes are not read.
+Only what a pattern can tell. It reads the repository's pages, each string of `specbench/` that is no docstring (help,
+error lines, the screen, descriptions of recorded fields), and `conf/` and `experiments/` with their comments. In pages,
+code, link addresses, comments and what `tools/docs_numbers.py` writes are not read.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -48,12 +51,48 @@ def tics(text: str) -> Iterator[tuple[int, str, str]]:
             yield text[: found.start()].count("\n") + 1, " ".join(found[0].split()), rule
 
 
+def strings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string with a space in it that is no docstring; an f-string's expressions are an X."""
+    tree = ast.parse(source)
+    passed: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and body and isinstance(body[0], ast.Expr):
+            passed.add(body[0].value)
+        if isinstance(node, ast.JoinedStr):
+            passed.update(node.values)
+    for node in ast.walk(tree):
+        text = None
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in passed:
+            text = node.value
+        if text is not None and " " in text:
+            yield node.lineno, text
+
+
+def tics_of(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, words and rule of each tic of a page, of a file of choices, or of the strings of a module."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        yield from tics(text)
+        return
+    for line, string in strings(text):
+        yield from ((line, words, rule) for _, words, rule in tics(string))
+
+
+def files() -> list[Path]:
+    """What is read, in a fixed order."""
+    patterns = ("*.md", "docs/*.md", "experiments/*.md", "results/README.md", "results/figures/README.md")
+    patterns += ("specbench/**/*.py", "conf/**/*.yaml", "experiments/*.yaml")
+    return sorted(file for pattern in patterns for file in ROOT.glob(pattern))
+
+
 def main() -> int:
-    """Name the tics of README and docs; exit code 1 if there are any."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    found = [(page, *one) for page in pages for one in sorted(tics(page.read_text(encoding="utf-8")))]
-    for page, line, words, rule in found:
-        print(f"{page.relative_to(ROOT)}:{line}: {words!r}: {rule}")
+    """Name the tics of all files; exit code 1 if there are any."""
+    found = [(file, *one) for file in files() for one in sorted(tics_of(file))]
+    for file, line, words, rule in found:
+        print(f"{file.relative_to(ROOT)}:{line}: {words!r}: {rule}")
     return int(bool(found))
 
 

@@ -77,21 +77,21 @@ class DraftSession(ABC):
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         """The continuations of `tokens`, the root of a new tree of at most `levels` levels."""
-        raise NotImplementedError(f"{type(self).__name__} proposes chains alone")
+        raise NotImplementedError(f"{type(self).__name__} proposes only chains")
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         """The continuations of each of L more nodes of the tree.
 
         Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
         """
-        raise NotImplementedError(f"{type(self).__name__} proposes chains alone")
+        raise NotImplementedError(f"{type(self).__name__} proposes only chains")
 
     def select(self, path: Sequence[int]) -> None:
         """Accept the nodes of `path` into the sequence, and drop the rest of the tree. `rollback` follows.
 
         Of a draft that proposes whole trees `path` are indices into its last proposal.
         """
-        raise NotImplementedError(f"{type(self).__name__} proposes chains alone")
+        raise NotImplementedError(f"{type(self).__name__} proposes only chains")
 
     # Of drafts that use the target's runs.
 

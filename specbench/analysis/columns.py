@@ -106,11 +106,11 @@ def _first_token(s: Summary) -> str:
 
 
 def _prefill(s: Summary) -> str:
-    said = f"prompt tokens a second, the target; {s['prompt_tokens']:.0f} a prompt"
+    said = f"prompt tokens per second, the target; {s['prompt_tokens']:.0f} a prompt"
     said += f"; the draft {own_rate:,.0f}" if (own_rate := s.get("draft_prompt_tokens_per_s")) else ""
     if copied := s["prompt_tokens_copied"]:
         total = copied + s["prompt_tokens_read"]
-        said += f"; {copied:,} of {total:,} were copied, alone and speculatively (reuse)"
+        said += f"; {copied:,} of {total:,} were copied, with and without the draft (reuse)"
     return said
 
 
@@ -130,7 +130,7 @@ def _memory(s: Summary) -> str:
         for name, count in s["memory_parts"].items()
         if name.startswith("draft") and count
     )
-    said = f"{size(s['memory_baseline_bytes'])} alone, {size(s['memory_bytes'])} with the draft"
+    said = f"{size(s['memory_baseline_bytes'])} without the draft, {size(s['memory_bytes'])} with it"
     return said + (f" ({of_draft})" if of_draft else "")
 
 
@@ -233,9 +233,9 @@ COLUMNS = by_name(
     Column("disturbed", "contended", format=""),
     Column("disturbed_by", format=""),
     Column("batch", "batch", format=""),
-    Column("tokens_per_second_baseline", "tokens/s alone", ".0f"),
+    Column("tokens_per_second_baseline", "tokens/s, target alone", ".0f"),
     Column(
-        "tokens_per_second", "tokens a second",
+        "tokens_per_second", "tokens per second",
         lambda s: f"{s['tokens_per_second_baseline']:.0f} / {number(s.get('tokens_per_second'), 0)}",
         note=_throughput, when=_has("tokens_per_second_baseline"),
     ),
@@ -246,11 +246,11 @@ COLUMNS = by_name(
         "memory_ratio", "memory", lambda s: more_memory(s["memory_ratio"]), note=_memory, when=_has("memory_ratio")
     ),
     Column(
-        "joules_per_token", "joules a token",
+        "joules_per_token", "joules per token",
         lambda s: f"{s['joules_per_token_baseline']:.3g} / {s['joules_per_token']:.3g}", note=_joules,
         when=lambda s: s.get("joules_per_token") is not None and bool(s.get("joules_per_token_baseline")),
     ),
-    Column("joules_per_token_baseline", "joules a token alone", ".3g"),
+    Column("joules_per_token_baseline", "joules per token, target alone", ".3g"),
     Column("processing", "processing", format=""),
     Column("looping", "loops", ".0%"),
     Column("speedup_without_loops", "without loops", ends="speedup_without_loops"),

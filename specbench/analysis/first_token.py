@@ -1,4 +1,4 @@
-"""Reading prompts: time to first token, prompt tokens a second, and the speedup of whole requests that theory predicts.
+"""Reading prompts: time to first token, prompt tokens per second, and the predicted speedup of whole requests.
 
 With S_p and S_q seconds to read a prompt by the target and the draft, t seconds a step of the target alone, n tokens of
 a completion and s the speedup of decoding, the speedup end to end is (S_p + n t) / (S_p + S_q + n t / s): a longer

@@ -89,7 +89,7 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
             ours, theirs = first.get(key), record["summary"].get(key)
             if ours != theirs:
                 both = f"{key} {theirs}, and {records[0]['run_id']} has {ours}"
-                raise UserError(f"{record['run_id']}: has {both}; the runs of a profile differ in task or gamma alone")
+                raise UserError(f"{record['run_id']}: has {both}; the runs of a profile differ only in task or gamma")
     tasks = dict.fromkeys(record["summary"]["task"] for record in records)
     parts = [_task([record for record in records if record["summary"]["task"] == task]) for task in tasks]
     return _profile(first, any(record["summary"].get("simulated") for record in records), parts)

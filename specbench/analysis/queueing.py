@@ -6,7 +6,7 @@ had in that pass. What a turn costs is measured in real batches under load (`tur
 each of its passes is recorded. So nothing is assumed of queues or acceptance, and with exact costs the simulation is
 exact.
 
-Times are seconds, rates are requests a second. Plain numbers; random numbers come from seeds.
+Times are seconds, rates are requests per second. Plain numbers; random numbers come from seeds.
 """
 
 import random

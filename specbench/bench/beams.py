@@ -86,7 +86,7 @@ def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamR
 def beam_table(rows: Sequence[BeamRow]) -> str:
     """The rows as a Markdown table."""
     header = (
-        "u", "γ", "target passes a prompt", "beam steps a pass", "scored a pass", "passes saved", "identical",
+        "u", "γ", "target passes per prompt", "beam steps per pass", "scored per pass", "passes saved", "identical",
         "s a prompt",
     )  # fmt: skip
     cells = [

@@ -230,7 +230,7 @@ def _inside_a_pass(setup: Bench) -> list[BenchRow]:
             rows.append(BenchRow("e", f"a pass, γ={gamma}", unit="", note=note))
             continue
         c, v = parts.drafting / gamma / step, parts.verifying / step
-        note = f"{parts.whole / step:.2f} target steps; models alone: c = {c:.3f}, v = {v:.3f}"
+        note = f"{parts.whole / step:.2f} target steps; only the models: c = {c:.3f}, v = {v:.3f}"
         more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}
         rows.append(BenchRow("e", f"a pass, γ={gamma}", 1000 * parts.whole, note=note, more=more))
         shares = {

@@ -83,7 +83,7 @@ class PromptLookup:
     def decode(
         self, prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int, gamma: int
     ) -> tuple[float, list[int]]:
-        """Seconds and tokens of one greedy completion with `gamma` drafted tokens a pass, prefill included."""
+        """Seconds and tokens of one greedy completion with `gamma` drafted tokens per pass, prefill included."""
         self._draft.num_pred_tokens = gamma
         written = list[int]()
         began = time.perf_counter()

@@ -28,11 +28,11 @@ from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 
 TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens, whose bound on alpha is shown
-ROUTERS = 3  # pairs of drafts whose tokens a pass are bounded, and shown
+ROUTERS = 3  # pairs of drafts whose tokens per pass are bounded, and shown
 
 
 def of_routers(scored: Scored) -> list[RouterBound]:
-    """The bounds on a router of each pair of drafts, highest alpha first; of the first few the tokens a pass, too."""
+    """The bounds on a router of each pair of drafts, highest alpha first; of the first few the tokens per pass, too."""
     routed = {one.draft for one in scored.candidates if isinstance(one.config.draft, RouterConfig)}
     drafts = [name for name in scored.agreement if name not in routed]
     found = list[RouterBound]()

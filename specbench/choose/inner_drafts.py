@@ -70,7 +70,7 @@ def _cascade_lengths(name: str, chains: Sequence[Prediction], length: int, inner
         f"model would draft at {found} inner tokens; "
     )
     if best.calibrated <= 1:
-        return f"{about}no inner draft helps: draft with the middle model alone"
+        return f"{about}no inner draft helps: draft with only the middle model"
     if length not in speedups:
         return f"{about}give draft.inner_gamma={best.gamma}"
     # c of the cascade was measured at its own inner length.

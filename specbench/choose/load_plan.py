@@ -152,7 +152,7 @@ class Plan:
         return found
 
     def schedule(self, candidate: str) -> list[LoadSpan]:
-        """The gamma of `candidate` with the most tokens a second by number of rows; 0 where none is as fast as none."""
+        """The gamma of `candidate` with most tokens per second by number of rows; 0 if none is as fast as none."""
         keys, held = [(ALONE, 0), *(key for key in self.costs if key[0] == candidate)], self.held()
         found = list[LoadSpan]()
         for rows in range(1, self.rows + 1):

@@ -175,7 +175,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}{of_trees}")
         batches = sorted(set(scored.config.batches))
         if batches != [1] and (trees or engines is not None):
-            raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
+            raise UserError("batch: trees and other engines are ranked only for batch=1; leave batch= out")
         waited: float | None = None
         if engines is None:
             rounds_at = timed_at(batches, scored, trees, progress)
@@ -302,8 +302,8 @@ def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> l
 def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
     """A sentence about each candidate whose c, and so whose place in the ranking, is not that of quantised weights."""
     return [
-        f"{one.name}: its rounded weights are read at full size, so its c and its speedups are not those of "
-        f"{part.bits}-bit kernels; its α is (docs/drafts.md#quantised)"
+        f"{one.name}: its rounded weights are read at full size, so its c and its speedups are not what "
+        f"{part.bits}-bit kernels would give; its α is (docs/drafts.md#quantised)"
         for one in candidates
         for part in one.config.draft.levels()
         if isinstance(part, QuantisedConfig) and cost_is_simulated(part, one.parts.engine)

@@ -84,7 +84,7 @@ def _in_turn(table: Predictions) -> list[str]:
         return []
     return [
         f"a horizontal cascade of {lengths[0]} tokens of {first_name}, then {lengths[1]} of {second_name}, would give "
-        f"{value:.2f}× by theory; each draft alone at most {alone:.2f}×: draft=cascade "
+        f"{value:.2f}× by theory; each draft by itself at most {alone:.2f}×: draft=cascade "
         f"draft.horizontal=[{first_name},{second_name}] draft.lengths=[{lengths[0]}] gamma={sum(lengths)}"
     ]
 
@@ -122,7 +122,7 @@ def _headline(table: Predictions) -> str:
     """The first sentence: whether the best candidate is faster, and whether the data can show it."""
     best, prompts = table.ranked[0], len(table.tokens_P)
     value, low, high = best.estimated.value, best.estimated.low, best.estimated.high
-    cost = f"{best.tokens_per_pass:.2f} tokens a pass for {best.steps_per_pass:.2f} target steps"
+    cost = f"{best.tokens_per_pass:.2f} tokens per pass for {best.steps_per_pass:.2f} target steps"
     if value < 1:
         if best.alpha.value <= best.cost.c:
             cost = f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
@@ -169,7 +169,7 @@ def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     if times.low is None or times.low <= 1:
         by += " (not significant)"
     return (
-        f"{label(best)} beats {label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
+        f"{label(best)} beats {label(other)} by {by}: {best.tokens_per_pass:.2f} tokens per pass for "
         f"{best.steps_per_pass:.2f} target steps against {other.tokens_per_pass:.2f} for {other.steps_per_pass:.2f}; "
         + (", ".join(_differences(best, other)) or "α, c, verifying and accepting are alike")
     )
@@ -271,7 +271,7 @@ def _paper(table: Predictions) -> list[str]:
     if (theirs.draft, theirs.gamma) == (best.draft, best.gamma):
         return []
     return [
-        f"Theorem 3.8 alone would pick {label(theirs)} ({theirs.predicted:.2f}× predicted, "
+        f"By Theorem 3.8 one would pick {label(theirs)} ({theirs.predicted:.2f}× predicted, "
         f"{theirs.estimated.value:.2f}× calibrated): it assumes that verifying "
         f"{theirs.nodes or theirs.gamma + 1} positions costs 1 step; here it costs {theirs.cost.verify_cost:.2f}, and "
         f"accepting {theirs.cost.overhead:.2f}"

@@ -146,21 +146,21 @@ def _really(server: Server, plan: "Plan", key: Key, rate: float, nodes: Sequence
 def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: Plan) -> list[str]:
     """What to set, in sentences."""
     lines = [
-        f"load 1: the {plan.capacity:.3g} requests a second that the target alone serves when its batch of {plan.rows} "
-        "is always full"
+        f"load 1: the {plan.capacity:.3g} requests per second that the target alone serves with a full batch of "
+        f"{plan.rows}"
     ]
     drafting = [row["load"] for row in best if row["candidate"] != ALONE]
     if not drafting:
         lines.append("a draft pays at no load here")
     elif drafting != [row["load"] for row in best[: len(drafting)]]:
-        lines.append(f"a draft pays at these loads alone: {', '.join(f'{load:.2f}' for load in drafting)}")
+        lines.append(f"a draft pays only at these loads: {', '.join(f'{load:.2f}' for load in drafting)}")
     elif len(drafting) == len(best):
         lines.append("a draft pays up to the highest load here")
     else:
         lines.append(f"a draft pays up to load {drafting[-1]:.2f}, and not above")
     for name, spans in schedules.items():
         said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
-        lines.append(f"{name}, γ with the most tokens a second by requests that decode at a time: {said}")
+        lines.append(f"{name}, γ that emits most tokens per second, by requests that decode at a time: {said}")
     return lines
 
 

@@ -174,7 +174,7 @@ def job(form: str, config: BenchConfig) -> None:
 BEAM_ABOUT = """
 Speculative beam search (A.4 of the paper): the draft searches gamma steps ahead with u beams, the target scores all of
 their hypotheses in one run, and a step is accepted while the target's own beams are among the draft's. Shows how many
-target runs this saves, and whether the beams equal those of transformers' beam search.
+target runs this saves, and whether the beams equal the beams of transformers' search.
 Writes results/beam/beam-NAME.json and .md.
 """
 

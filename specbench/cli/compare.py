@@ -27,7 +27,7 @@ MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
 Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
 LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
     ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
-    ("faster", "tokens a second A / B", 1.0, "×", "as decoded, on that machine and day"),
+    ("faster", "tokens per second A / B", 1.0, "×", "as decoded, on that machine and day"),
     ("alpha", "α of A − α of B", 0.0, "", "along the target's completions"),
     ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
 )
@@ -137,6 +137,6 @@ def _draw(ids: list[str], runs: list[tuple[str, str]], paired: Paired, others: D
     console.print(table)
     console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
     for name, (left, right) in others.items():
-        console.print(f"they differ in {name} too: {left} and {right}")
+        console.print(f"they also differ in {name}: {left} and {right}")
     if paired.prompts < FEW_PROMPTS:
         console.print(f"{with_noun(paired.prompts, 'prompt')} only: the intervals are rough")

@@ -23,7 +23,7 @@ def tables(argv: list[str]) -> int:
         nargs="*",
         metavar="NAME",
         help="runs (yours, whatever they are of), servers (of other engines), table1 ... table5, beyond, gap, levers, "
-        "trees, strata (default all; runs and servers alone in a folder with records of yours only)",
+        "trees, strata (default all; only runs and servers in a folder with records of yours only)",
     )
     parser.add_argument(
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
@@ -48,7 +48,7 @@ def tables(argv: list[str]) -> int:
     records = Records(arguments.results, arguments.min_prompts)
     folder = arguments.output and drawing_folder(records, Path(arguments.output), to_stderr)
     if arguments.score and arguments.names:
-        raise UserError(f"--score: is of all tables, not of {', '.join(arguments.names)} alone")
+        raise UserError(f"--score: is of all tables, not only of {', '.join(arguments.names)}")
     if arguments.score:
         scored = cells(records)
         shown = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]

@@ -52,14 +52,14 @@ def main(argv: list[str]) -> int:
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")
     parser.add_argument(
-        "--for-speedup", type=float, metavar="X", help="also print which α, c or v alone would give this speedup"
+        "--for-speedup", type=float, metavar="X", help="also print which α, c or v would by itself give this speedup"
     )
-    parser.add_argument("--picture", metavar="FILE", help="draw the waterfall too: .svg, .pdf or .png")
+    parser.add_argument("--picture", metavar="FILE", help="also draw the waterfall: .svg, .pdf or .png")
     parser.add_argument("--within", type=share, metavar="SHARE", help=WITHIN)
     arguments = parser.read(argv)
     if arguments.within is not None:
         if arguments.for_speedup is not None or arguments.picture is not None:
-            raise UserError("--for-speedup, --picture: explain a speedup; --within counts prompts: give it alone")
+            raise UserError("--for-speedup, --picture: explain a speedup; --within counts prompts: give it by itself")
         sample_size(arguments.results, arguments.run, arguments.within, arguments.format)
         return 0
     if arguments.for_speedup is not None and not 0 < arguments.for_speedup < inf:
@@ -134,7 +134,7 @@ def _draw(
 
     console = wide_console()
     console.print(headline(record["summary"], record["environment"]["threads"]), markup=True)
-    table = plain_table(("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"), left=("step",))
+    table = plain_table(("step", "factor", "95%", "speedup", "ms per token", "95%", "without it"), left=("step",))
     table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.3f}", "", "")
     for step in found.steps:
         if step.step == "start":

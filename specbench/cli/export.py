@@ -91,7 +91,7 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
         return profile_of_runs([catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))])
     document = documents[0]
     if len(names) > 1:
-        raise UserError(f"{names[0]}: a profile is of runs, or of one document of specbench alpha alone")
+        raise UserError(f"{names[0]}: a profile is of runs, or of only one document of specbench alpha")
     scored = [
         (row, texts)
         for row, texts in betas(document)

@@ -50,7 +50,7 @@ def job(form: str, only_sizes: bool, config: RunConfig) -> int:
     from specbench.loading.model_loader import pinned
 
     if not hub.hub_is_reachable():
-        raise MachineError("fetch: the model hub cannot be reached; call it where there is a network")
+        raise MachineError("fetch: the model hub cannot be reached; call it on a machine with a network")
     config = pinned(config, to_stderr)
     found = [(one, hub.files_to_fetch(*_place(one), one.key, one.model.gguf)) for one in wanted(config)]
     rows: list[dict[str, object]] = [

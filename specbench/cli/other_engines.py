@@ -140,7 +140,7 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
     print_rows(form, shown, lambda: print_settings(shown))
 
 
-GOODPUT = "highest goodput over the target's alone, simulated"
+GOODPUT = "highest goodput over the target's own, simulated"
 
 
 def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[EngineSettings]:
@@ -162,7 +162,7 @@ def settings_under_load(record: Mapping[str, Any], engines: list[str]) -> list[E
 def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each candidate that pays at some load, as in a ranking, with its schedule."""
     goodput: dict[str, float] = {}
-    # More tokens a second at some number of rows are not more requests served in time.
+    # More tokens per second at some number of rows are not more requests served in time.
     pays = {row["candidate"] for row in record["best"]}
     for row in record["rows"]:
         goodput[row["candidate"]] = max(goodput.get(row["candidate"], 0.0), row["goodput"])

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gamma", type=int, metavar="N", help="draft tokens in each pass, if the file does not say")
     parser.add_argument("--c", type=float, metavar="X", help="draft step over target step: gives the best γ by theory")
     parser.add_argument(
-        "--v", type=float, metavar="X", help="cost of verifying a pass of the file's γ over that of a step (default 1)"
+        "--v", type=float, metavar="X", help="cost of verifying a pass of the file's γ, in steps (default 1)"
     )
     parser.add_argument("--format", default="table", choices=FORMATS, help="default table")
     arguments = parser.read(argv)
@@ -88,9 +88,9 @@ def _check(gamma: int | None, c: float | None, v: float | None) -> None:
     if c is not None and not 0 <= c < float("inf"):
         raise UserError(f"--c {c:g}: must be at least 0, a draft step's time over a target step's")
     if v is not None and not 0 < v < float("inf"):
-        raise UserError(f"--v {v:g}: must be above 0, the time to verify a pass over that of a step")
+        raise UserError(f"--v {v:g}: must be above 0, the time to verify a pass, in steps")
     if v is not None and c is None:
-        raise UserError(f"--v {v:g}: is for the best γ, which needs --c too")
+        raise UserError(f"--v {v:g}: is for the best γ, which also needs --c")
 
 
 def _differences(sources: Sequence[Source]) -> list[dict[str, object]]:

@@ -47,7 +47,7 @@ OPTIONS = LISTS | {
     **DRY_RUN,
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
-    "those of whole calls of generate(), and verify= runs them",
+    "for whole calls of generate(), and verify= runs them",
     "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}; with verify=N start the "
     "engine (vllm, llama.cpp, openvino) and measure the N best there",
     "--from FILE": "with --for: read a saved one (results/recommend/ID.json or load/ID.json), without loading models",

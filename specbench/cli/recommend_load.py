@@ -17,14 +17,14 @@ from specbench.files import require_writable
 LOAD_ABOUT = """
 Simulate a server under load: requests arrive at random, wait for a place in our continuous batching, and decode with
 each draft and gamma, and without. Costs of starts, joins and passes are timed in real batches; the simulation says
-goodput (requests a second within what is promised), p50, p95 and p99 of both times, the best gamma at each load, and
+goodput (requests per second within what is promised), p50, p95 and p99 of both times, the best gamma at each load, and
 the number of requests at a time from which no draft pays. Writes results/load/ID.json.
 """
 LOAD_OPTIONS = {
     "batch=1,2,4,8": "(default) batch sizes at which costs are timed; the largest is the server's",
     "verify=N": "serve N of the loads for real, without a draft and with the best, and print the simulation's errors",
     "--picture FILE": "draw goodput against load: .svg, .pdf or .png",
-    "--for ENGINE[,ENGINE]": "print settings with gamma by batch size for another engine, where it has such a schedule",
+    "--for ENGINE[,ENGINE]": "print settings with gamma by batch size for another engine that has such a schedule",
 }
 
 

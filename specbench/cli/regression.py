@@ -167,7 +167,7 @@ def _remarks(found: "Comparison") -> list[str]:
     counts = (
         (len(found.unknown), "records of which the baseline has no line: --write adds them"),
         (len(found.same), "records that the baseline was made of"),
-        (len(found.untimed), "records whose α and tokens per pass alone are compared: no times on this hardware"),
+        (len(found.untimed), "records of which only α and tokens per pass are compared: no times on this hardware"),
         (found.missing, "lines of the baseline without a record"),
         (found.elsewhere, "lines of the baseline of another kind of device"),
     )

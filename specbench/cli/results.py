@@ -215,4 +215,4 @@ def table(rows: list[Row]) -> None:
     for remark in (*remarks_on_proof(done), *remarks_on_loops(done)):
         print(remark)
     if any(row.get("lossy") for row in rows):
-        print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
+        print("lossy: the rule changes the distribution of completions, and its speedup belongs to other completions")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #
 # `specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory is that of the weights in
 # the run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its
-# seconds a prompt, times the prompts. Nothing is loaded.
+# seconds per prompt, times the prompts. Nothing is loaded.
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tree", type=int, metavar="N", help="for a run of trees: draw the tree of pass N (default: a typical pass)"
     )
-    parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
+    parser.add_argument("--picture", metavar="FILE", help="also write it as a figure: .svg, .pdf or .png")
     arguments = parser.read(argv)
     picture = picture_file(arguments.picture)
     from specbench.records.catalog import Catalog

@@ -40,7 +40,7 @@ COMMON = (
     "threads", "batch", "accept", "tree", "runs", "seed", "results", "experiment",
 )  # fmt: skip
 REST = "without draft= and accept=, --help lists all other options"
-OTHERS = "all others; those of one draft or one rule: draft=NAME --help, accept=NAME --help"
+OTHERS = "all others; of one draft or one rule: draft=NAME --help, accept=NAME --help"
 # The keys of a run, by what they describe: each key, or the part of the config that it is in.
 PARTS = {
     "model": ("target", "dtype", "device", "engine", "numerics", "threads"),

@@ -202,7 +202,7 @@ class SimulateConfig:
 
 MEASURES = ("run", "sweep")  # the verbs that read `runs` and `until`
 PREDICTS = ("recommend", "recommend --validate")  # the verbs that read `resamples`
-DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda where there is one"
+DEVICE = "cpu | cuda | cuda:N | mps | auto: cuda if there is one"
 THREADS = "CPU threads; unset: the physical cores that this process may use"
 DEVICES = Allowed(re.compile(r"auto|cpu|cuda(:\d+)?|mps").fullmatch, "auto | cpu | cuda | cuda:N | mps")
 
@@ -237,7 +237,7 @@ class RunConfig:
         "commas in run, sweep, alpha and recommend; unset: prompts as they are (docs/tasks.md)",
         CONTEXT,
     )
-    max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))
+    max_new_tokens: int = key(128, "maximum number of new tokens per prompt", at_least(1))
     limit: int | None = key(None, "number of prompts; unset: all of the task", at_least(1, ", or null for all"))
     until: str | None = key(
         None,
@@ -263,22 +263,22 @@ class RunConfig:
     device: str = key("auto", DEVICE, DEVICES)
     engine: str = key(
         "auto",
-        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, native on a CPU (static where there "
+        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, native on a CPU (static if there "
         "is no C compiler)",
         one_of(("auto", "eager", "static", "native", "cudagraph", "compile")),
     )
     numerics: str = key(
         "auto",
         "the target's kernels: invariant (logits bitwise the same however many positions are read at once) | fast | "
-        "auto: invariant where that costs nothing (engine=native), else fast",
+        "auto: invariant if that costs nothing (engine=native), else fast",
         one_of(("auto", "invariant", "fast")),
     )
     threads: int | None = key(None, THREADS, at_least(1, ", or null"))
     warmup: int = key(2, "prompts decoded before timing starts", at_least(0))
     reuse: bool = key(
         True,
-        "read what prompts of the task begin with alike (a system prompt, examples, earlier turns) once, alone and "
-        "speculatively, and copy its cache; false: read every prompt as a whole",
+        "read what prompts of the task begin with alike (a system prompt, examples, earlier turns) once, with and "
+        "without the draft, and copy its cache; false: read every prompt as a whole",
     )
     resamples: int = key(2000, "resamples of prompts and rounds, for intervals of predictions", at_least(100), PREDICTS)
     results: str = key("results", "the folder of the records")

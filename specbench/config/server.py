@@ -50,10 +50,10 @@ class ServerConfig:
         list_between(1, MAX_BATCH),
     )  # fmt: skip
     rates: list[float] = fresh(
-        list, "requests a second that arrive whether or not earlier ones are done (Poisson), each measured",
+        list, "requests per second that arrive whether or not earlier ones are done (Poisson), each measured",
         Allowed(lambda rates: all(0 < one < math.inf for one in rates), "a list of numbers above 0"),
     )  # fmt: skip
-    max_new_tokens: int = key(128, "the most tokens generated for a prompt", at_least(1))
+    max_new_tokens: int = key(128, "maximum number of new tokens per prompt", at_least(1))
     limit: int | None = key(20, "prompts; null: all of the task", at_least(1, ", or null for all"))
     warmup: int = key(2, "requests to each server before timing starts", at_least(0))
     send: str = key(
@@ -63,7 +63,7 @@ class ServerConfig:
         one_of(SENT),
     )
     stream: bool = key(True, "read tokens as they come, for the time to the first; false: whole answers")
-    label: str | None = key(None, "the draft's name in tables, as ngram; unset: that of draft=, or server")
+    label: str | None = key(None, "the draft's name in tables, as ngram; unset: the name of draft=, or server")
     engine: str | None = key(None, "engine and version for the record; unset: as the server says")
     flags: str | None = key(
         None, "what it was started with, for the record; the address is then no part of the run's id"

@@ -45,8 +45,8 @@ class TreeConfig:
         ),
     )  # fmt: skip
     size: int | str | None = key(
-        None, "the most tokens that the target reads in a pass; sequoia, dynamic: needed; sequoia: auto, with the "
-        "depth up to tree.depth the fastest on this machine, from v(n) and c of a probe",
+        None, "maximum number of tokens that the target reads in a pass; sequoia, dynamic: needed; sequoia: auto, with "
+        "the depth up to tree.depth the fastest on this machine, from v(n) and c of a probe",
     )  # fmt: skip
     depth: int | None = key(None, "sequoia, dynamic: the most levels", between(1, MAX_GAMMA))
     children: str = key(

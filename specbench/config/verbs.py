@@ -104,16 +104,16 @@ class LoadConfig(ChooseConfig):
 
     requests: int = key(200, "requests at each load", at_least(20))
     rates: list[float] = fresh(
-        list, "requests a second; unset: .3 to 1.2 of what the target alone serves",
+        list, "requests per second; unset: .3 to 1.2 of what the target alone serves",
         Allowed(lambda rates: all(0 < one < math.inf for one in rates), "a list of numbers above 0"),
     )  # fmt: skip
     arrivals: str | None = key(
-        None, "a file of recorded arrivals, seconds, a line each; rates= stretches them; unset: Poisson", EXISTS
+        None, "a file of recorded arrivals in seconds, one per line; rates= stretches them; unset: Poisson", EXISTS
     )
     ttft: float | None = key(
         None, "ms to the first token that are promised; unset: 20 steps of the target alone with a full batch", POSITIVE
     )
-    tpot: float | None = key(None, "ms a token after the first that are promised; unset: 2 such steps", POSITIVE)
+    tpot: float | None = key(None, "ms per token after the first that are promised; unset: 2 such steps", POSITIVE)
 
 
 def check_load(config: LoadConfig) -> None:
@@ -203,7 +203,7 @@ class BenchConfig(RunConfig):
         Allowed(lambda rate: rate > 0, "above 0 (GB/s)"),
     )
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step", at_least(0, " (us)"))
-    peers: list[str] = fresh(list, "other engines on the same weights: ctranslate2, llama.cpp (its prompt lookup, too)")
+    peers: list[str] = fresh(list, "other engines on the same weights: ctranslate2, llama.cpp (also its prompt lookup)")
 
 
 def check_bench(config: BenchConfig) -> None:
@@ -254,7 +254,7 @@ class BeamConfig:
         "true: stop once `width` hypotheses are finished | false, never: the heuristics of generate",
         Allowed(lambda early: early in (True, False, "never"), "true | false | never"),
     )
-    max_new_tokens: int = key(128, "the most tokens generated for a prompt")
+    max_new_tokens: int = key(128, "maximum number of new tokens per prompt")
     limit: int | None = key(8, "prompts")
     dtype: str = key("float32", "as in specbench run; in bfloat16 near ties may fall either way")
     device: str = key("auto", DEVICE)

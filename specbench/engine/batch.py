@@ -57,7 +57,7 @@ class Batch(Model):
         """
         own = cast(BatchableModel, model)
         if not own.reads_at_once and own.window is not None:
-            raise UserError(f"batch={rows}: a draft with a window is batched by engine=native alone; use batch=1")
+            raise UserError(f"batch={rows}: a draft with a window is batched only by engine=native; use batch=1")
         return (BatchOfSessions if own.reads_at_once else Batch)(own, rows)
 
     @torch.inference_mode()

@@ -124,7 +124,7 @@ class Session(ABC):
         It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
         reads further. Only one may exist at a time.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no layers that read ahead alone")
+        raise NotImplementedError(f"{type(self).__name__} has no layers that read ahead by themselves")
 
 
 Now = Callable[[], float]

@@ -95,7 +95,7 @@ def machine_of(device: torch.device) -> Machine:
 
 
 def memory_speed(table: Path) -> int | None:
-    """Mega-transfers a second of the slowest memory module in a table of SMBIOS, which on most systems root reads.
+    """Mega-transfers per second of the slowest memory module in a table of SMBIOS, which on most systems root reads.
 
     DMTF DSP0134, section 7.18: a structure is a type, its length, a handle and fields, then strings up to two zeros.
     """

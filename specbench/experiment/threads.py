@@ -30,7 +30,7 @@ def usable_threads(root: Path = ROOT, allowed: set[int] | None = None) -> Thread
     found = [Threads(len(allowed), "processors that this process may use"), Threads(cores, "physical cores")]
     if (quota := cpu_quota(root)) is not None:
         found.append(Threads(max(1, ceil(quota)), f"a quota of {quota:g} processors (cgroup)"))
-    return min([*found, Threads(MOST, "the most that pay")], key=lambda one: one.number)
+    return min([*found, Threads(MOST, "more do not pay")], key=lambda one: one.number)
 
 
 def use_default_threads(wanted: int | None) -> None:
@@ -90,7 +90,7 @@ def _allowed() -> set[int]:
 def _cores(cpus: Path, allowed: set[int]) -> int:
     """The physical cores among these processors; where the system does not tell, each is one."""
     siblings = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
-    return len({shared or f"alone {number}" for number, shared in siblings.items()})
+    return len({shared or f"core {number}" for number, shared in siblings.items()})
 
 
 def _text(file: Path) -> str:

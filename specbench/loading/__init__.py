@@ -67,7 +67,7 @@ class VocabularyChoice:
         assert self.translation is not None
         overlap = self.translation.overlap
         return (
-            f"draft {draft}: its vocabulary differs from that of {target}; they share {overlap.shared:,} tokens, "
+            f"draft {draft}: its vocabulary differs from {target}'s; they share {overlap.shared:,} tokens, "
             f"{overlap.of_target:.0%} of the target's and {overlap.of_draft:.0%} of the draft's: "
             f"{self.how} ({self.reason})"
         )
@@ -87,7 +87,7 @@ def choose_vocabulary(
         require_same_vocabulary(target, own, name_of(run.target), name_of(draft), key)
     translation = Translation(target, own, key)
     if not translation.shared:
-        raise UserError(f"{key}={name_of(draft)}: its vocabulary shares no token with that of {name_of(run.target)}")
+        raise UserError(f"{key}={name_of(draft)}: its vocabulary shares no token with {name_of(run.target)}'s")
     if wanted != "auto":
         return VocabularyChoice(wanted, f"{key}.vocabulary={wanted}", translation)
     if run.tree.shape != "none" or draft.confidence is not None or key != "draft":

@@ -213,7 +213,7 @@ class ModelLoader:
         elif model.report.fell_back is not None:
             say(
                 f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
-                f"slower: c, v and the speedup are those of an eager model ({model.report.fell_back})"
+                f"slower: c, v and the speedup are an eager model's ({model.report.fell_back})"
             )
         if model.report.not_invariant is not None and request.numerics == "invariant":
             say(f"{request.key}: numerics={request.numerics} is fast instead: {model.report.not_invariant}")

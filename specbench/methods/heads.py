@@ -230,7 +230,7 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its {self.drafting} draft {self.most} tokens a pass at most, not gamma={gamma}")
+            say(f"{key}: its {self.drafting} draft {self.most} tokens per pass at most, not gamma={gamma}")
         return self.build_draft(target)
 
     def build_draft(self, target: EagerModel) -> Draft:

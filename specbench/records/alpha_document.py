@@ -94,7 +94,7 @@ class RouterBound(TypedDict):
     ]
     gamma: NotRequired[int]
     tokens_per_pass: NotRequired[Annotated[float, "with gamma tokens of the better draft of each pass, in hindsight"]]
-    alone: NotRequired[Annotated[list[float], "tokens a pass of each draft alone, counted alike"]]
+    alone: NotRequired[Annotated[list[float], "tokens per pass of each draft by itself, counted alike"]]
 
 
 class ScoredAhead(TypedDict):

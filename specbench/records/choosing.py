@@ -27,7 +27,7 @@ class MemoryOfCandidate(TypedDict, total=False):
     """Memory that a candidate needs with its target, counted as in a run; absent in older records."""
 
     memory_bytes: int
-    memory_ratio: Annotated[float, "over what the target needs alone"]
+    memory_ratio: Annotated[float, "over what the target needs by itself"]
 
 
 class WithPrompts(TypedDict, total=False):
@@ -136,9 +136,9 @@ class RecommendDocument(Choosing):
 class ServiceRecord(TypedDict):
     """What a server did at one load."""
 
-    goodput: Annotated[float, "requests a second within the promise, over the time until the last completion"]
+    goodput: Annotated[float, "requests per second within the promise, over the time until the last completion"]
     kept: Annotated[float, "share of the requests within the promise"]
-    throughput: Annotated[float, "requests a second"]
+    throughput: Annotated[float, "requests per second"]
     tokens_per_second: float
     ttft_s: Annotated[dict[str, float], "p50, p95, p99 of the time to first token, the wait included"]
     tpot_s: Annotated[dict[str, float], "p50, p95, p99 of the time per output token after the first"]
@@ -149,7 +149,7 @@ class AtLoad(TypedDict):
 
     candidate: Annotated[str, "'none': the target alone"]
     gamma: int
-    rate: Annotated[float, "requests a second that arrive"]
+    rate: Annotated[float, "requests per second that arrive"]
     load: Annotated[float, "rate over what the target alone serves when requests always wait"]
 
 
@@ -168,7 +168,7 @@ class TurnCostRow(TypedDict):
     tokens_per_pass: float
     turns: Annotated[int, "turns that were timed"]
     join_s: Annotated[float, "seconds to start a request"]
-    token_s: Annotated[float, "seconds a token of its prompt"]
+    token_s: Annotated[float, "seconds per token of its prompt"]
     pass_s: Annotated[dict[str, float], "seconds of a pass, by rows"]
     first_s: Annotated[float, "seconds more for each row that has just joined"]
     start_at: NotRequired[Annotated[dict[str, float], "a factor of `join_s` and `token_s`, by rows at work"]]
@@ -178,7 +178,7 @@ class TurnCostRow(TypedDict):
 
 
 class LoadSpan(TypedDict):
-    """Batch sizes, from `first` to `last` (null: and above), and the gamma with the most tokens a second there."""
+    """Batch sizes, from `first` to `last` (null: and above), and the gamma with the most tokens per second there."""
 
     first: int
     last: int | None

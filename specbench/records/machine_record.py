@@ -42,7 +42,7 @@ class MachineRecord(TypedDict):
     caches: Annotated[dict[str, int], "bytes of each cache of the first core, by level: L1d, L1i, L2, L3"]
     vectors: Annotated[list[str], "the widest vector and matrix instructions: avx2, avx512f, amx_bf16, sve, ..."]
     memory_bytes: int | None
-    memory_mts: Annotated[int | None, "mega-transfers a second of its memory, as configured"]
+    memory_mts: Annotated[int | None, "mega-transfers per second of its memory, as configured"]
     governor: Annotated[str | None, "the policy that sets the processor's frequency"]
     least_mhz: float | None
     most_mhz: float | None

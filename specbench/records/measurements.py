@@ -32,7 +32,7 @@ class Measurement(TypedDict):
     """The line of a record."""
 
     id: Annotated[str, "digest of the config and the machine: records that agree in it measure the same"]
-    config: Annotated[str, "digest of the config alone"]
+    config: Annotated[str, "digest of only the config"]
     run_id: str
     commit: Annotated[str | None, "12 digits, and '+changes' where the tree differed from it"]
     created: Annotated[str, "ISO 8601, UTC"]

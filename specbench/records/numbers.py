@@ -110,26 +110,22 @@ class Counted(TypedDict):
     accepted_per_drafted: float | None
     tokens_per_pass: float
     distinct_prompts: NotRequired[Annotated[int, "different ones, where some are equal: those count in intervals"]]
-    c: Annotated[float | None, "seconds of drafting a token over those of a target step (Theorem 3.8), means"]
+    c: Annotated[float | None, "time of drafting a token, in target steps (Theorem 3.8), means"]
     c_low: NotRequired[Annotated[float | None, "95% interval of c over prompts"]]
     c_high: NotRequired[float | None]
-    c_step: NotRequired[
-        Annotated[float, "mean seconds of a draft step that drafts a whole proposal, over those of a target step"]
-    ]
-    verify_cost: Annotated[
-        float | None, "v: mean seconds of verifying in a pass over those of a step; older records: of full passes"
-    ]
+    c_step: NotRequired[Annotated[float, "mean time of a draft step that drafts a whole proposal, in target steps"]]
+    verify_cost: Annotated[float | None, "v: mean time of verifying in a pass, in steps; older records: of full passes"]
     verify_cost_low: NotRequired[Annotated[float | None, "95% interval of v over prompts"]]
     verify_cost_high: NotRequired[float | None]
     experts_read: NotRequired[
-        Annotated[float, "of a target with experts: those that the mean full pass reads over those of a step"]
+        Annotated[float, "of a target with experts: how many times a step's experts the mean full pass reads"]
     ]
-    overhead: Annotated[float, "mean seconds of accepting in a pass over those of a target step"]
+    overhead: Annotated[float, "mean time of accepting in a pass, in target steps"]
     target_step_s: Annotated[float, "seconds, mean"]
     drafting_per_pass: NotRequired[Steps]
     checking_per_pass: NotRequired[Steps]
     accepting_per_pass: NotRequired[Steps]
-    c_hat: Annotated[float, "arithmetic operations of a drafted token over those of a target step"]
+    c_hat: Annotated[float, "arithmetic operations of a drafted token, in target steps"]
     operations: NotRequired[Annotated[float, "arithmetic operations of a token, in target steps"]]
     drafted_per_pass: float
     identical: Annotated[float | None, "share of completions equal to the target's, at T = 0"]
@@ -189,8 +185,8 @@ class Throughput(TypedDict, total=False):
     occupancy_baseline: Annotated[float, "rows of the mean step of the target alone"]
     tokens_per_second: Annotated[float | None, "of speculative decoding, all rows together"]
     tokens_per_second_baseline: Annotated[float, "of the target alone, all rows together"]
-    latency_s: Annotated[float | None, "seconds a token of one row, speculative decoding"]
-    latency_s_baseline: Annotated[float, "seconds a token of one row, the target alone"]
+    latency_s: Annotated[float | None, "seconds per token of one row, speculative decoding"]
+    latency_s_baseline: Annotated[float, "seconds per token of one row, the target alone"]
 
 
 class OfPrompts(TypedDict, total=False):
@@ -198,8 +194,8 @@ class OfPrompts(TypedDict, total=False):
 
     ttft_s_baseline: Annotated[float, "seconds to the first token: prompt and first step of the target alone, mean"]
     ttft_s: Annotated[float | None, "the same of speculative decoding: prompt by target and draft, and the first pass"]
-    tpot_s_baseline: Annotated[float | None, "seconds a token after the first of a row, the target alone"]
-    tpot_s: Annotated[float | None, "seconds a token after the first pass of a row, speculative decoding"]
+    tpot_s_baseline: Annotated[float | None, "seconds per token after the first of a row, the target alone"]
+    tpot_s: Annotated[float | None, "seconds per token after the first pass of a row, speculative decoding"]
     target_start_s: Annotated[float, "seconds in which the target reads a prompt, mean"]
     draft_start_s: Annotated[float | None, "seconds in which the draft starts with a prompt, mean; null: not recorded"]
     prompt_tokens: Annotated[float, "tokens of a prompt that are read before decoding: all but the last, mean"]
@@ -224,9 +220,9 @@ class Memory(TypedDict, total=False):
     memory_bytes: Annotated[int, "target and draft"]
     memory_baseline_bytes: Annotated[int, "the target alone"]
     memory_ratio: Annotated[float, "the first over the second"]
-    memory_source: Annotated[str, "tensors: counted from tensors; allocator: the most that CUDA's allocator had given"]
+    memory_source: Annotated[str, "tensors: counted from tensors; allocator: at most what CUDA's allocator had given"]
     memory_parts: Annotated[dict[str, int], "bytes of weights and caches of either, and of draft_tables"]
-    memory_peak_bytes: Annotated[int | None, "the most that the process, or CUDA's allocator, held during a decoding"]
+    memory_peak_bytes: Annotated[int | None, "peak of the process, or of CUDA's allocator, during a decoding"]
 
 
 class Energy(TypedDict, total=False):
@@ -234,7 +230,7 @@ class Energy(TypedDict, total=False):
 
     joules_per_token: Annotated[float | None, "speculative decoding"]
     joules_per_token_baseline: Annotated[float | None, "the target alone"]
-    joules_missing: Annotated[str | None, "why there is no energy; null where there is"]
+    joules_missing: Annotated[str | None, "why there is no energy; null if there is"]
 
 
 class UnderLenience(TypedDict, total=False):
@@ -333,7 +329,7 @@ class Limits(TypedDict, total=False):
 
     reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
-    expert_share: NotRequired[Annotated[float, "of a step's weights: those of the experts of one token"]]
+    expert_share: NotRequired[Annotated[float, "share of a step's weights in the experts of one token"]]
     recurrent_layers: NotRequired[
         Annotated[int, "layers of the target with a recurrent state, which read the tokens of a pass one after another"]
     ]

@@ -56,7 +56,7 @@ class DraftingPlan:
     gamma: Annotated[int | None, "the constant number; null where it changes from pass to pass"]
     most: Annotated[
         int | None,
-        "the most tokens of a pass where the draft ends proposals by its confidence; or the most levels of its trees",
+        "maximum number of tokens of a pass if the draft ends proposals by its confidence; or of levels of its trees",
         OMITTED,
     ] = None
     alpha: Annotated[float | None, "of an adaptive policy: the initial estimate", OMITTED] = None

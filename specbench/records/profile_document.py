@@ -32,7 +32,7 @@ class RankShare(Share):
     """The share of visits to a node with children in which the child of this rank was accepted."""
 
     rank: Annotated[int, "from 1: the draft's likeliest child"]
-    children: Annotated[str | None, "how the children were chosen (tree.children); null for those of a run"]
+    children: Annotated[str | None, "how the children were chosen (tree.children); null for the children of a run"]
 
 
 class RangeShare(Share):
@@ -79,7 +79,7 @@ class TaskProfile(TypedDict):
         list[RangeShare], "by context length: the tokens of the prompt and of the completion before the token"
     ]
     gamma_by_context: list[GammaRange]
-    missing: Annotated[list[str], "what the records do not hold, a sentence each"]
+    missing: Annotated[list[str], "what the records do not hold, one sentence each"]
 
 
 class Profile(TypedDict):

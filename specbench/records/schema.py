@@ -93,7 +93,7 @@ class PromptRecord(TypedDict):
             "with task.each_turn",
         ]
     ]
-    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent where nothing is known"]]
+    states: NotRequired[Annotated[list[StateRecord], "of the machine before and after; absent if nothing is known"]]
     used: NotRequired[Annotated[dict[str, UsedRecord], "by decoding: baseline, speculative"]]
     served: NotRequired[Annotated[ServedPrompt, "of servers: what the two requests showed"]]
 

@@ -54,7 +54,7 @@ class Answer:
     finish: Annotated[str | None, "why it ended"]
     first_tokens: Annotated[int, "tokens that came first, together"] = 1
     arrivals: Annotated[list[float], "seconds at which text came"] = field(default_factory=list)
-    counts: Annotated[DraftCounts | None, "of several prompts at once those of all, at the first of them"] = None
+    counts: Annotated[DraftCounts | None, "of several prompts at once the counts of all, at the first of them"] = None
     counted_by: Annotated[str | None, "where the counts come from"] = None
     late_s: Annotated[float, "seconds that the request was sent after it was due, with rates="] = 0.0
 
@@ -77,11 +77,11 @@ class ServedSummary(Names):
     gamma_requested: int | str
     accept: str
     batch: Annotated[int, "requests at once"]
-    rate: Annotated[float | None, "requests a second; null: the next is sent when one is done"]
+    rate: Annotated[float | None, "requests per second; null: the next is sent when one is done"]
     prompts: int
-    tokens: Annotated[int, "of the server without a draft; of the other where there is none"]
+    tokens: Annotated[int, "of the server without a draft; of the other if there is none"]
     passes: int | None
-    alpha: Annotated[float | None, "acceptance probability by the server's counts (Eq. 1); null where it has none"]
+    alpha: Annotated[float | None, "acceptance probability by the server's counts (Eq. 1); null if it has none"]
     alpha_low: Probability | None
     alpha_high: Probability | None
     alpha_method: Annotated[str | None, "how α follows from the counts"]

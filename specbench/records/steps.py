@@ -30,4 +30,4 @@ class Explanation:
     measured: Interval
     end_to_end: Interval
     levers: Annotated[list[StepName], "the steps that cost speed, the largest loss first"]
-    missing: Annotated[list[str], "what the record does not hold, a sentence each"]
+    missing: Annotated[list[str], "what the record does not hold, one sentence each"]

@@ -76,8 +76,8 @@ def _of_router(bound: RouterBound, rows: list[AlphaRow], temperature: float) -> 
     alone = ", ".join(number(alphas[name], 3) for name in bound["drafts"])
     tokens = ", ".join(map(number, bound["alone"]))
     return (
-        f"a router of {' and '.join(bound['drafts'])} has at most α {number(bound['alpha'], 3)} ({alone} alone) and at "
-        f"γ={bound['gamma']} {number(bound['tokens_per_pass'])} tokens a pass ({tokens}): the better draft in hindsight"
+        f"a router of {' and '.join(bound['drafts'])} has at most α {number(bound['alpha'], 3)} ({alone} without it) "
+        f"and at γ={bound['gamma']} {number(bound['tokens_per_pass'])} tokens per pass ({tokens}), in hindsight"
     )
 
 

@@ -20,7 +20,7 @@ NAMES: dict[StepName, str] = {
     "rest": "unexplained",
     "start": "encoder and prefill",
 }
-QUANTITIES = {"tokens_per_pass": "tokens a pass", "alpha": "α", "c": "c", "verify_cost": "v"}
+QUANTITIES = {"tokens_per_pass": "tokens per pass", "alpha": "α", "c": "c", "verify_cost": "v"}
 LITTLE = 0.002  # a share that is not worth a word
 DIGITS = {"tokens_per_pass": 2, "alpha": 3, "c": 3, "verify_cost": 2}
 
@@ -63,10 +63,10 @@ def largest(found: Waterfall) -> str | None:
     cost, would = float(found.levels.costs.get(step.step, 0.0)), f"would give {step.alone:.2f}× instead of {now:.2f}×"
     said: dict[StepName, str] = {
         "rejections": f"rejections; a draft that is always accepted {would}",
-        "drafting": f"drafting, {cost:.2f} target steps a pass; a free draft {would}",
-        "verification": f"verification, {cost:.2f} target steps a pass; v = 1 {would}",
+        "drafting": f"drafting, {cost:.2f} target steps per pass; a free draft {would}",
+        "verification": f"verification, {cost:.2f} target steps per pass; v = 1 {would}",
         "ends": f"ends of completions; completions without an end {would}",
-        "overhead": f"accepting, {cost:.2f} target steps a pass; accepting in no time {would}",
+        "overhead": f"accepting, {cost:.2f} target steps per pass; accepting in no time {would}",
     }
     return said.get(step.step, f"{name(step.step, found)}; a run without it {would}")
 
@@ -93,10 +93,10 @@ def _needed(row: Need) -> str:
     called, digits = QUANTITIES[row.quantity], DIGITS[row.quantity]
     now = f"{called} is {row.now:.{digits}f}"
     if row.why:
-        return f"by {called} alone: unknown, since {row.why}"
+        return f"with only {called} changed: unknown, since {row.why}"
     if row.needed is None:
-        return f"by {called} alone: not possible, {row.limit:g} gives {row.most:.2f} ({now})"
-    return f"by {called} alone: {row.needed:.{digits}f} ({now})"
+        return f"with only {called} changed: not possible, {row.limit:g} gives {row.most:.2f} ({now})"
+    return f"with only {called} changed: {row.needed:.{digits}f} ({now})"
 
 
 def _before(found: Waterfall) -> dict[StepName, float]:
@@ -109,7 +109,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
     """What a step costs, why, and the speedup without it."""
     totals, levels = found.sample.totals, found.levels
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
-    fewer, alone = f"{step.speedup:.2f} tokens a pass instead of {before:.2f}", f"would give {step.alone:.2f}×"
+    fewer, alone = f"{step.speedup:.2f} tokens per pass instead of {before:.2f}", f"would give {step.alone:.2f}×"
     cost, step_ms = float(levels.costs.get(step.step, 0.0)), float(levels.step_ms)  # in target steps
     if step.step == "rejections":
         alpha = float(totals["beta"] / totals["scored_tokens"])
@@ -127,16 +127,17 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
         return f"acceptances are correlated: {fewer}; independent acceptances {alone}"
     if step.step == "drafting":
         return (
-            f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms, "
+            f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} target steps per pass ({cost * step_ms:.2f} ms, "
             f"c = {cost * passes / drafted:.3f}); a free draft {alone}"
         )
     if step.step == "verification":
         return (
-            f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} target steps a pass instead of 1 "
+            f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} target steps per pass instead of 1 "
             f"({(cost - 1) * step_ms:.2f} ms more); v = 1 {alone}"
         )
     if step.step == "overhead":
-        return f"accepting takes {cost:.2f} target steps a pass ({cost * step_ms:.2f} ms); accepting in no time {alone}"
+        took = f"{cost:.2f} target steps per pass ({cost * step_ms:.2f} ms)"
+        return f"accepting takes {took}; accepting in no time {alone}"
     holds = "; ".join(_unexplained(found))
     said = f"unexplained: {step.speedup:.2f}× instead of {before:.2f}×; a run without it {alone}"
     return f"{said}; it holds {holds}" if holds else said

@@ -43,8 +43,8 @@ def draw(record: LoadDocument) -> None:
         markup=True,
     )
     console.print(
-        f"promised: first token within {1000 * promise['ttft_s']:.3g} ms, {1000 * promise['tpot_s']:.3g} ms a token "
-        "after it; goodput: requests a second that keep both. Simulated from measured costs"
+        f"promised: first token within {1000 * promise['ttft_s']:.3g} ms, {1000 * promise['tpot_s']:.3g} ms per token "
+        "after it; goodput: requests per second that keep both. Simulated from measured costs"
     )
     if (signs := record["disturbed_by"]) is not None:
         console.print(f"CONTENDED: {signs}, so the costs are unreliable; repeat it when nothing else runs")

@@ -72,7 +72,7 @@ def require_shown(record: RunRecord, prompt: PromptRecord) -> None:
     """Raises UserError where a kept record has not all draft tokens of this prompt."""
     if "shown" in record and record["prompts"][record["shown"]] is not prompt:
         raise UserError(
-            f"{record['run_id']}: a kept record has the draft tokens of one prompt alone, "
+            f"{record['run_id']}: a kept record has the draft tokens of only one prompt, "
             f"--prompt {record['shown'] + 1}; to see others, run its config again"
         )
 

@@ -143,8 +143,8 @@ def markdown(record: ValidateDocument) -> str:
         f"{record['engine']}, {record['hardware']}. {with_noun(record['prompts'], 'prompt')}, "
         f"{record['tokens']} tokens, "
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
-        "timed passes. 95% intervals are over prompts, and those of calibrated speedups and errors over the rounds, "
-        "too.",
+        "timed passes. 95% intervals are over prompts, for calibrated speedups and errors also over the "
+        "rounds.",
     ]
     if (signs := record.get("disturbed_by")) is not None:
         lines.append(f"**CONTENDED**: {signs}. Speedups and errors are unreliable; measure again.")

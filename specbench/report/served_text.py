@@ -38,7 +38,7 @@ def headline(s: ServedSummary) -> str:
     """What was measured, as markup of rich."""
     gamma = "" if s["gamma"] is None else f", γ={s['gamma']}"
     load = (
-        f", {s['rate']:g} requests a second"
+        f", {s['rate']:g} requests per second"
         if s["rate"] is not None
         else f", {with_noun(s['batch'], 'request')} at once"
     )
@@ -66,7 +66,7 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
         ("  90% below", _both(s["ttft_p90_s_baseline"], s["ttft_p90_s"]), f"ms, {both}"),
         ("time per output token", _both(s["tpot_s_baseline"], s["tpot_s"]), f"ms, {both}"),
         (
-            "tokens a second",
+            "tokens per second",
             f"{number(s['tokens_per_second_baseline'], 0)} / {number(s['tokens_per_second'], 0)}",
             f"of the server, {both}",
         ),
@@ -106,7 +106,7 @@ def losses(s: ServedSummary) -> list[Row]:
     tokens, speedup, gamma = s["tokens_per_pass"], s["speedup_measured"], s["gamma"]
     found: list[Row] = []
     if tokens is not None and gamma is not None:
-        line = f"rejections: of γ + 1 = {gamma + 1} tokens a pass writes {tokens:.2f}"
+        line = f"rejections: a pass writes {tokens:.2f} of γ + 1 = {gamma + 1} tokens"
         found.append({"step": "rejections", "factor": tokens / (gamma + 1), "line": line})
     if tokens is not None and speedup is not None:
         cost = tokens / speedup

@@ -209,7 +209,7 @@ def require_same_vocabulary(
     pairs = target.tokens.items() ^ draft.tokens.items()
     token, _ = min(pairs, key=lambda pair: (pair[1], pair[0]))
     raise UserError(
-        f"{key}={draft_name}: its vocabulary is not that of target={target_name} "
+        f"{key}={draft_name}: its vocabulary is not target={target_name}'s "
         f"({len(draft.tokens)} and {len(target.tokens)} tokens; the first difference is {token!r}, "
         f"{draft.tokens.get(token, 'absent')} and {target.tokens.get(token, 'absent')}): "
         f"{key}.vocabulary=same needs one vocabulary; pick a draft of the target's family, or a model by itself with "

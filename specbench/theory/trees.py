@@ -1,4 +1,4 @@
-"""Shapes of token trees as plain numbers: nodes and expected tokens a pass.
+"""Shapes of token trees as plain numbers: nodes and expected tokens per pass.
 
 A tree's shape: the parent of each node, level by level, siblings by rank.
 

@@ -184,7 +184,7 @@ def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str,
     either = target_tokens.keys() | draft_tokens.keys()
     differing = sorted(token for token in either if target_tokens.get(token) != draft_tokens.get(token))
     raise UserError(
-        f"the draft's vocabulary is not that of distill.target={target}: {len(differing)} tokens differ, first "
+        f"the draft's vocabulary differs from distill.target={target}: {len(differing)} tokens differ, first "
         f"{differing[0]!r}; set tokenizer.start_from={target}"
     )
 

@@ -127,13 +127,13 @@ class DistillPlan:
     greedy: float = key(1.0, "share of the sources for which the target writes a greedy output to learn from")
     sampled: float = key(1.0, "the same at T=1")
     references: bool = key(False, "learn from the data's own references, too")
-    borrow: bool = key(True, "start from the target's embeddings, and layers where they fit")
+    borrow: bool = key(True, "start from the target's embeddings, and layers that fit")
     start_from: str | None = key(
         None, "heads: a folder of earlier weights of the same kind and shape that training continues from"
     )
     kl_weight: float = key(1.0, "of forward KL(p || q); the rest goes to the cross-entropy of the tokens")
     generate_batch: int = key(128, "sources that the target answers at a time")
-    max_new_tokens: int = key(96, "the most tokens of an output")
+    max_new_tokens: int = key(96, "maximum number of tokens of an output")
     per_source: float | None = key(1.5, "and at most so many for each token of the source")
 
 
@@ -169,15 +169,15 @@ class EaglePlan:
 
     steps: int = key(1, "steps that the layer is unrolled on its own predictions in training")
     layers: int = key(1, "peagle: decoder layers, the first of which is EAGLE-3's")
-    mask: int | None = key(None, "peagle: the token that stands for tokens not known yet; unset: that of padding")
-    share: float = key(0.7, "peagle: of the places that draft a token in training, those that draft the next, too")
+    mask: int | None = key(None, "peagle: the token that stands for tokens not known yet; unset: the padding token")
+    share: float = key(0.7, "peagle: of the places that draft a token in training, the share that also drafts the next")
     taps: list[int] = fresh(
         list,
         "eagle3: after how many of the target's decoder layers each fused state is taken; unset: 2, n/2 and n-3 of n",
     )
-    vocabulary: int | None = key(None, "eagle3: the most frequent tokens, which alone are drafted; unset: all tokens")
+    vocabulary: int | None = key(None, "eagle3: only these most frequent tokens are drafted; unset: all")
     own_head: bool = key(False, "eagle3: a head of its own over these tokens; otherwise it reads the target's rows")
-    noise: float = key(0.1, "eagle: the most that is added to the features that are read, either way")
+    noise: float = key(0.1, "eagle: at most so much is added to the features that are read, either way")
     feature_weight: float = key(1.0, "eagle: of the smooth L1 distance to the target's feature")
     token_weight: float = key(0.1, "eagle: of the loss of tokens beside it")
     decay: float = key(0.8, "the loss of step k, from 0, has the weight decay^k")
@@ -226,8 +226,8 @@ class PardPlan:
     """Train `model.start_from` to draft in one forward pass on the frozen `distill.target` (PARD)."""
 
     steps: int = key(5, "tokens of a proposal in training")
-    mask: int | None = key(None, "the token that stands for tokens not known yet; unset: that of padding")
-    share: float = key(0.7, "of the places that draft a token in training, those that draft the next, too")
+    mask: int | None = key(None, "the token that stands for tokens not known yet; unset: the padding token")
+    share: float = key(0.7, "of the places that draft a token in training, the share that also drafts the next")
     decay: float = key(0.8, "the loss of token k of a proposal, from 0, has the weight decay^k")
 
 

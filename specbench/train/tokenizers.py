@@ -26,7 +26,7 @@ def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTra
     """
     room = size - len(BYTES)
     if room <= 3:
-        raise UserError(f"tokenizer.size is {size}: the bytes and special tokens alone are {len(BYTES) + 3} pieces")
+        raise UserError(f"tokenizer.size is {size}: bytes and special tokens by themselves are {len(BYTES) + 3} pieces")
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]

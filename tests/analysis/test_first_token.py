@@ -1,4 +1,4 @@
-"""Time to first token, prompt tokens a second, and the speedup end to end that theory predicts with both prompts."""
+"""Time to first token, prompt tokens per second, and the speedup end to end that theory predicts with both prompts."""
 
 import copy
 import json

@@ -59,7 +59,7 @@ def test_intervals_cover(prompts: int, lengths: str) -> None:
     for spread in (0.15, 0.4):
         ours = length / 2 * spread_out(draw, spread, shape)
         assert coverage(np.stack([alone, length, ours, length], axis=-1), (1, -1, -1, 1), 2.0) >= 0.93
-        passes = np.ceil(length / 3)  # v of 1.4, c of .1 with 4 tokens a pass
+        passes = np.ceil(length / 3)  # v of 1.4, c of .1 with 4 tokens per pass
         verifying = 1.4 * passes * spread_out(draw, spread, shape)
         assert coverage(np.stack([verifying, passes, alone, length], -1), costs.POWERS_OF_V, 1.4) >= 0.93
         columns = [0.4 * passes * spread_out(draw, spread, shape), passes, alone, length, 4 * passes, passes]
@@ -87,8 +87,8 @@ def test_the_columns_of_a_run_have_the_powers_of_the_simulation(
 
 
 def test_the_factors_of_a_run_multiply_to_its_speedup(tmp_path: Path, folders: Folders, capfd: Capture) -> None:
-    """c, v and overhead are one definition: with them tokens a pass give the measured speedup, but for time outside of
-    steps and passes; and `explain` names the same c and v."""
+    """c, v and overhead are one definition: with them tokens per pass give the measured speedup, but for time outside
+    of steps and passes; and `explain` names the same c and v."""
     words = small_run(folders, tmp_path, "limit=3", "max_new_tokens=8")
     code, out, err, record = called(words, tmp_path, capfd)
     assert code == 0, err

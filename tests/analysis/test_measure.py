@@ -118,7 +118,7 @@ def test_a_gamma_that_changed_from_pass_to_pass_predicts_nothing() -> None:
 
 def test_where_agreement_falls_with_the_position_one_alpha_is_no_prediction() -> None:
     """A draft whose first token is always right, its second half of the time, its third never. Teacher forcing scores
-    its first tokens, so that alpha is 1; 2.5 tokens a pass are right, of which Eq. 1 would make 4."""
+    its first tokens, so that alpha is 1; 2.5 tokens per pass are right, of which Eq. 1 would make 4."""
     text = [a_pass(3, 1), a_pass(3, 2)] * 10
     prompts = [raw(50, text, [1.0] * 50)] * 2
     one_alpha, falling = summary(prompts), summary(prompts, falls_with_position=True)
@@ -140,8 +140,8 @@ def test_a_step_that_drafts_a_whole_proposal_has_a_time_of_its_own() -> None:
 
 
 def test_the_kept_blockwise_record_is_predicted_by_position() -> None:
-    """As many tokens a pass as measured, from the acceptance by position and the texts' lengths. Eq. 1 says 1.14 times
-    as many; texts without an end would have more, too."""
+    """As many tokens per pass as measured, from the acceptance by position and the texts' lengths. Eq. 1 says 1.14
+    times as many; texts without an end would have more, too."""
     record = store.read(newest(draft="blockwise", temperature=0, gamma=3).file)
     measured = record["summary"]["tokens_per_pass"]
     asked = acceptance_when_asked(record["prompts"], 3)
@@ -153,7 +153,7 @@ def test_the_kept_blockwise_record_is_predicted_by_position() -> None:
 
 def test_a_pass_without_room_for_gamma_is_predicted_with_the_room_it_had() -> None:
     """γ = 15 and 16 new tokens, as prompt lookup has them: no match in the first pass, then all others from one. A
-    renewal, for which every pass begins alike, predicts fewer tokens a pass."""
+    renewal, for which every pass begins alike, predicts fewer tokens per pass."""
     passes = [a_pass(0, 0, draft_s=0.1), a_pass(14, 14)]
     s = summary([raw(16, passes, [0.8] * 16) for _ in range(12)], gamma=15, falls_with_position=True)
     assert s["tokens_per_pass"] == 8 and s["prediction"] == "by position"

@@ -357,7 +357,7 @@ def test_a_gain_of_speed_is_told_and_passes(check_against: Callable[..., tuple[i
         ({"disturbed": True, "disturbed_by": "it waited"}, 1, "contended, its times are not compared (it waited)"),
         ({"lossless": False, "speedup_measured": None}, 1, "completions are not the target's own"),
         ({"lossless": False, "lossy": True}, 0, ""),
-        ({"hardware": "another"}, 0, "1 records whose α and tokens per pass alone are compared"),
+        ({"hardware": "another"}, 0, "1 records of which only α and tokens per pass are compared"),
         ({"device": "cuda:0", "hardware": "a GPU"}, 2, "has none of these 1 records' configs; --write adds them"),
     ],
 )

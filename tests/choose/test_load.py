@@ -255,7 +255,7 @@ def test_the_picture_says_where_drafts_stop(argv: list[str], tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("drafts", "said"),
     [
-        ((0, 1, 1), "at these loads alone: 0.70, 1.00"),
+        ((0, 1, 1), "only at these loads: 0.70, 1.00"),
         ((1, 0, 0), "up to load 0.50, and not above"),
         ((1, 1, 1), "up to the highest load"),
         ((0, 0, 0), "at no load"),
@@ -289,7 +289,7 @@ def test_settings_of_a_saved_load(tmp_path: Path, capfd: Capture) -> None:
     assert "draft_len_schedule:\n        4: 3" in out
     for nothing in (
         {"schedules": {"d": [{"first": 1, "last": None, "gamma": 0}]}},
-        # More tokens a second at some number of requests, and at no load more of them in time.
+        # More tokens per second at some number of requests, and at no load more of them in time.
         {"best": [{"candidate": "none"}]},
     ):
         file.write_text(json.dumps(record | nothing))

@@ -38,7 +38,7 @@ def test_each_row_writes_and_draws_what_it_does_alone(
     of = (f"task.path={many}", f"engine={engine}", f"sampling.temperature={temperature}")
     alone = called(small_run(folders, tmp_path, *of, kind=kind), tmp_path, capfd)[3]
     code, out, _, record = called(small_run(folders, tmp_path, *of, "batch=2", kind=kind), tmp_path, capfd)
-    assert code == 0 and "batch 2" in out and "tokens a second" in out
+    assert code == 0 and "batch 2" in out and "tokens per second" in out
     assert texts(record) == texts(alone)
     assert record["summary"]["alpha"] == pytest.approx(alone["summary"]["alpha"])
     assert record["summary"]["lossless"] and record["summary"]["batch"] == 2

@@ -144,7 +144,7 @@ def test_a_document_of_alpha_gives_the_profile_of_one_draft(tmp_path: Path, caps
 def test_what_is_no_profile_is_refused(tmp_path: Path, capsys: Capture) -> None:
     a, b = make(tmp_path), make(tmp_path, temperature=1.0)
     assert main(["results", a, b, "--as", "profile", f"results={tmp_path}"]) == 2
-    assert "the runs of a profile differ in task or gamma alone" in capsys.readouterr().err
+    assert "the runs of a profile differ only in task or gamma" in capsys.readouterr().err
     record = store.read(store.record_file(tmp_path, a))
     other = {**record, "summary": {**record["summary"], "processing": "repetition_penalty=1.2"}}
     with pytest.raises(UserError, match="has processing repetition_penalty=1.2"):

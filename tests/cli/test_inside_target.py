@@ -74,7 +74,7 @@ def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path
 def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> None:
     code, said = run("blockwise", f"draft.path={heads}", "gamma=7", f"sampling.temperature={temperature}")
     assert code == 0, said
-    assert "its heads draft 3 tokens a pass at most, not gamma=7" in said
+    assert "its heads draft 3 tokens per pass at most, not gamma=7" in said
     summary = newest(tmp_path / "results")["summary"]
     assert summary["draft"] == "blockwise-heads"
     assert summary["identical"] == (1.0 if temperature == 0 else None)

@@ -152,7 +152,7 @@ def test_another_vocabulary_is_named_with_the_first_difference(run, tmp_path: Pa
     other = save(tmp_path / "other", "t5", 3, words=[*WORDS[1:], "the"])
     code, _, err, _ = run(f"draft.path={other}", "draft.vocabulary=same")
     assert code == 2
-    assert "its vocabulary is not that of target=t5" in err and "the first difference is" in err
+    assert "its vocabulary is not target=t5's" in err and "the first difference is" in err
     assert "draft.vocabulary=auto" in err
 
 

@@ -333,7 +333,7 @@ def test_the_middle_model_of_a_cascade_must_share_the_vocabulary(run: Run, folde
     assert code == 2 and "draft.via=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err
     other = save(tmp_path / "other", "t5", 3, words=[*WORDS[1:], "the"])
     code, err, _ = run("cascade", f"draft.via.path={other}")
-    assert code == 2 and "draft.via=other: its vocabulary is not that of target=t5" in err
+    assert code == 2 and "draft.via=other: its vocabulary is not target=t5" in err
     code, err, record = run("cascade", "draft.inner.kind=model", f"draft.inner.path={other}")  # which verifies nothing
     assert code == 0 and record is not None and record["summary"]["identical"] == 1, err
 

@@ -65,7 +65,7 @@ def test_a_verb_explains_what_most_commands_set(verb: str, capfd: Capture) -> No
     """Without a second `--help`; the rest is named."""
     said = f" {' '.join(helped(capfd, *verb.split()).split())}"
     assert " target=t5-mini OWNER/NAME[@REVISION] of the hub, ./FOLDER, or" in said
-    assert " device=auto cpu | cuda | cuda:N | mps | auto: cuda where there is one " in said
+    assert " device=auto cpu | cuda | cuda:N | mps | auto: cuda if there is one " in said
     assert "as in `specbench run --help`: target, draft, task" in said
 
 

@@ -32,7 +32,7 @@ def test_hyperthreads_are_one_core_each(tmp_path: Path) -> None:
 
 def test_a_machine_that_tells_nothing_has_a_core_for_each_processor(tmp_path: Path) -> None:
     assert usable_threads(tmp_path, {0, 1, 5}).number == 3
-    assert usable_threads(tmp_path, set(range(192))) == Threads(64, "the most that pay")
+    assert usable_threads(tmp_path, set(range(192))) == Threads(64, "more do not pay")
 
 
 @pytest.mark.parametrize(

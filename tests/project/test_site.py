@@ -69,7 +69,7 @@ def test_a_page_has_one_name() -> None:
 
 
 NAMED_PAGE = re.compile(r"(?<!/)\b(docs/[\w-]+\.md)(?:#([^\s`'\"),;:]+))?")
-NAMING = [*(ROOT / "specbench").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml"), *(ROOT / "experiments").rglob("*.yaml")]
+NAMING = [*(ROOT / "specbench").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml"), *(ROOT / "experiments").glob("*.yaml")]
 
 
 def test_a_page_that_code_names_exists() -> None:

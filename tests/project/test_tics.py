@@ -1,4 +1,4 @@
-"""Turns of phrase that `make check` counts in README and docs: tools/tics.py."""
+"""Turns of phrase that `make check` counts in pages, help, error lines and on the screen: tools/tics.py."""
 
 import sys
 
@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import tics
 
 
-def test_readme_and_docs_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_repository_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert (tics.main(), capsys.readouterr().out) == (0, "")
 
 
@@ -49,3 +49,22 @@ def test_each_is_named_with_its_line(sentence: str, words: str) -> None:
 )
 def test_code_records_and_plain_sentences_are_left(text: str) -> None:
     assert list(tics.tics(text)) == []
+
+
+def test_strings_of_a_module_are_read_and_its_docstrings_and_expressions_are_not() -> None:
+    source = (
+        '"""Tokens a pass, too."""\ndef f(x):\n    """X alone."""\n    return f"{x} tokens a pass" + "one" " line each"'
+    )
+    assert list(tics.strings(source)) == [(4, "X tokens a pass"), (4, "one line each")]
+
+
+def test_pages_help_and_choices_are_read() -> None:
+    names = {str(file.relative_to(ROOT)) for file in tics.files()}
+    assert names >= {
+        "README.md",
+        "docs/run.md",
+        "specbench/config/schema.py",
+        "conf/drafts.yaml",
+        "experiments/gap.yaml",
+    }
+    assert not any(name.startswith("results/validate") for name in names)

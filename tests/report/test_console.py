@@ -41,10 +41,10 @@ def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_
     log = io.StringIO()
     with Screen(log, slow_s=0.2) as screen:
         screen.say("loading target t5")
-        screen.say("its depths draft 2 tokens a pass at most")  # what a reader must know
+        screen.say("its depths draft 2 tokens per pass at most")  # what a reader must know
         screen.say("loading draft t5")
         time.sleep(0.5)
-        assert log.getvalue().splitlines() == ["its depths draft 2 tokens a pass at most", "loading draft t5"]
+        assert log.getvalue().splitlines() == ["its depths draft 2 tokens per pass at most", "loading draft t5"]
         screen.say("warming up")
         for done in range(1, 101):
             screen.advance(done, 100)

@@ -50,7 +50,7 @@ def test_the_table_says_no_more_than_the_numbers(nothing: Records) -> None:
     under = " ".join(table.notes)
     assert len(table.values) == 12 and "in 8 of 12 rows" in under and "below EXP in 3 rows" in under
     assert "not printed, so unknown" in under
-    assert table.shown["v alone"].str.contains("impossible").sum() == 8
+    assert table.shown["only v"].str.contains("impossible").sum() == 8
 
 
 def test_the_levers_of_every_run(tmp_path: Path) -> None:

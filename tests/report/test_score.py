@@ -114,4 +114,4 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert document["counts"]["formulas"]["recomputed"] == 28
     assert {"printed", "ours", "low", "high", "verdict"} <= set(document["rows"][0])
     assert main(["tables", "table2", "--score", f"results={tmp_path}"]) == 2
-    assert "--score: is of all tables, not of table2 alone" in capsys.readouterr().err
+    assert "--score: is of all tables, not only of table2" in capsys.readouterr().err

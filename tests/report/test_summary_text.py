@@ -135,7 +135,7 @@ def test_a_run_says_what_ran(capfd: pytest.CaptureFixture[str]) -> None:
     ran = {"engine": "static", "batch": 1, "tokens_per_second_baseline": 50.2, "tokens_per_second": 72.9}
     said = headline(SUMMARY | ran, 2)  # type: ignore[typeddict-item]
     assert said.endswith("float32 on cpu (2 threads), engine static, batch 1")
-    assert "50 / 73" in _shown(ran, capfd)["tokens a second"]
+    assert "50 / 73" in _shown(ran, capfd)["tokens per second"]
 
 
 def test_results_show_the_columns_in_which_rows_differ(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -263,7 +263,10 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     ours = shown[shown["M_p, ours"] == "t5-mini"].set_index("l")
     assert ours.loc["0.5", "measured, ours"].endswith("γ=3 (lossy)") and "lossy" not in ours.loc["1", "measured, ours"]
     assert ours.loc["1", "measured, ours"].endswith("γ=3")
-    assert ours.loc["0.5", "quality, alone / under l"] == "BLEU 30.0 / 28.5" and ours.loc["0.5", "identical"] == "25%"
+    assert (
+        ours.loc["0.5", "quality, target alone / under l"] == "BLEU 30.0 / 28.5"
+        and ours.loc["0.5", "identical"] == "25%"
+    )
     assert digest(run) in ours.loc["0.5", "record"] and digest(plain) in ours.loc["1", "record"]
     assert ours.loc["0.1", "measured, ours"] == "no record"
     assert "specbench sweep experiment=table5" in ours.loc["0.1", "record"]

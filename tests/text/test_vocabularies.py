@@ -468,7 +468,7 @@ def test_auto_says_why_and_the_paper_keeps_its_own(
     assert small(pairs, tmp_path, "unigram", "byte-level", "gamma=2", "warmup=0") == 0
     summary = newest(tmp_path)["summary"]
     assert summary["vocabulary"] == "slem" and "less than 50%" in summary["vocabulary_reason"]
-    assert "its vocabulary differs from that of unigram; they share" in "".join(capfd.readouterr())
+    assert "its vocabulary differs from unigram's; they share" in "".join(capfd.readouterr())
     records = Records(tmp_path)
     assert records.paper_runs.empty and list(records.beyond["vocabulary"]) == ["slem"]
 

@@ -76,7 +76,7 @@ def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
 
 
 def forecast_tokens(prompts: Sequence[PromptRecord]) -> float | None:
-    """Expected tokens a pass of the trees along the target's own completions; None if unknown."""
+    """Expected tokens per pass of the trees along the target's own completions; None if unknown."""
     known = [passes for prompt in prompts if "tree" in prompt and (passes := prompt["tree"]["passes"]) is not None]
     if len(known) < len(prompts):
         return None

@@ -37,7 +37,7 @@ def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Thro
 
 
 def _rates(prompts: Sequence[PromptRecord], mode: DecodingMode) -> tuple[float, float, float]:
-    """Mean rows, tokens a second, seconds a token of a row."""
+    """Mean rows, tokens per second, seconds per token of a row."""
     traces = [prompt[mode] for prompt in prompts]
     tokens = sum(len(trace.tokens) for trace in traces)
     rows = [number for trace in traces for number in rows_of(trace)]

@@ -202,7 +202,7 @@ def _all_accepted(made: Sample, levels: Levels) -> Floats:
 
 
 def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
-    """The ideal, and tokens a pass by Eq. 1; where gamma changed, means over the passes as they were."""
+    """The ideal, and tokens per pass by Eq. 1; where gamma changed, means over the passes as they were."""
     if made.gamma is not None:
         tokens = expected_by_position(same_at_every_position(alpha, made.gamma))
         return np.full_like(tokens, made.gamma + 1.0), tokens
@@ -268,7 +268,7 @@ def needs(found: Waterfall, speedup: float) -> list[Need]:
     totals, measured = made.totals, float(levels.measured)
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)
     drafted = float(totals["drafted"] / totals["passes"])
-    saved = spent * (1 - measured / speedup)  # steps a pass that must go
+    saved = spent * (1 - measured / speedup)  # steps per pass that must go
     tokens_needed = tokens * speedup / measured
     drafting, checking = float(levels.costs["drafting"]), float(levels.costs["verification"])
     return [
@@ -290,7 +290,7 @@ def _cost(quantity: Quantity, now: float, saved: float, limit: float, most: floa
 
 
 def _alpha(found: Waterfall, speedup: float) -> Need:
-    """The alpha needed: tokens a pass follow Eq. 1 and the ends; the factor of dependent positions is unchanged."""
+    """The alpha needed: tokens per pass follow Eq. 1 and the ends; the factor of dependent positions is unchanged."""
     made = found.sample
     totals = made.totals
     now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["scored_tokens"])

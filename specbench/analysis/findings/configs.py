@@ -81,9 +81,7 @@ def _of_head(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
         )
     counted = _count(facts, ("num_target_layers",))
     if counted is not None and layers is not None and counted != layers:
-        yield Difference(
-            "layers of the target", str(layers), str(counted), "yes", "its layer ids count those of another target"
-        )
+        yield Difference("layers of the target", str(layers), str(counted), "yes", "its layer ids are another target's")
     size, rows = facts.get("vocab_size") or facts.get("vocabulary"), target.config.get("vocab_size")
     if isinstance(size, int) and isinstance(rows, int) and size > rows:
         yield Difference("vocabulary", f"{rows:,}", f"{size:,}", "yes", "it was trained for a larger vocabulary")

@@ -19,7 +19,7 @@ def temperature(seen: Observed) -> Finding | None:
         return None
     alpha, entropy_p, entropy_q = (sums[name] / tokens for name in ("beta", "entropy_p", "entropy_q"))
     evidence = {"alpha": alpha, "entropy_p": entropy_p, "entropy_q": entropy_q}
-    said = f"the entropy of q is {entropy_q:.2f} nats a token and that of p {entropy_p:.2f}"
+    said = f"the entropy of q is {entropy_q:.2f} nats per token, of p {entropy_p:.2f}"
     if entropy_p >= LEAST_ENTROPY and entropy_q < CUT * entropy_p:
         return Finding(
             "cut",

@@ -76,7 +76,7 @@ def walk(
 
     Args:
         ratio: q / p of each token.
-        gamma: tokens a pass.
+        gamma: tokens per pass.
         most: the limit on new tokens; None: no limit. A shorter completion ended by itself, so that its last token can
             be drafted and accepted. Near the limit a pass drafts no more tokens than there is room for.
         silent: positions at which the draft proposes nothing.

@@ -28,7 +28,7 @@ class AtContext:
     draft_s: float  # a drafted token
     verify_s: float  # a pass over gamma + 1 positions
     accept_s: float
-    emitted: float  # tokens a pass
+    emitted: float  # tokens per pass
     measured_speedup: float | None = None  # of a run that decoded with the draft and without
 
     @property
@@ -138,7 +138,7 @@ def at_length(found: AtContext) -> str:
 def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
     """Sentences on one draft over its contexts: where it pays, a forecast, and how well others were forecast.
 
-    Where it pays is not known of a draft whose acceptance `falls` with the position, where tokens a pass come from one
+    Where it pays is not known of a draft whose acceptance `falls` with the position, where tokens per pass are of one
     alpha.
     """
     if (further := beyond(measured)) is None:

@@ -79,7 +79,7 @@ def _difference_in_tree(alone: StaticSession, together: StaticSession, tokens: l
             return f"attention: {len(tokens)} nodes of a tree read at once differ from their paths"
     together.select(SELECTED)
     if not torch.equal(together.extend(tokens[:1]), alone.extend(tokens[:1])):
-        return "caches: a path selected from a tree differs from the path read alone"
+        return "caches: a path selected from a tree differs from the same path as a chain"
     return None
 
 

@@ -115,7 +115,7 @@ class StaticModel(EagerModel):
                 break
             forget(made.cached)  # a capture that is made now may be right
         raise UserError(
-            f"engine={self.engine}: the compiled step of several prompts differs from that of one; use batch=1 or "
+            f"engine={self.engine}: the compiled step of several prompts differs from the step of one; use batch=1 or "
             "engine=eager"
         )
 

@@ -6,7 +6,7 @@ its last tokens, so that dropping tokens is choosing a state, and nodes of a tre
 
 The other way is to hold the state before a pass, and after a rejection to read the accepted tokens again. On a CPU it
 is slower (random shapes of 8 layers, Qwen 3-Next, Mamba 2, Bamba and LFM 2): reading 1 to 4 tokens again costs 1 to 3
-steps a pass, while the states of 2 to 6 tokens, computed one after another, take no longer than the network's own scan,
+steps per pass, while the states of 2 to 6 tokens, computed one after another, take no longer than its own scan,
 which fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway, and memory for those of
 a pass and of HELD tokens before it. Trees need states by node in any case.
 """

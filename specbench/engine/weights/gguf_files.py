@@ -58,7 +58,7 @@ def settle(network: nn.Module, file: Path) -> str | None:
         return None
     parts = [f"{' and '.join(kept)} weights as they are"] if kept else []
     if rounded:
-        parts.append(f"{' and '.join(rounded)} weights rounded to 8 bits: p is that of the rounded weights")
+        parts.append(f"{' and '.join(rounded)} weights rounded to 8 bits: p belongs to the rounded weights")
     return "; ".join(parts)
 
 

@@ -73,7 +73,7 @@ FORMATS = (
         lambda file: not file.is_json and file.has(*(f"{mode}:" for mode in forced.MODES)), forced.read_golden,
     ),
     Format(
-        "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",
+        "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or one per line",
         f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32",
         lambda file: file.holds_all(vllm.VLLM, vllm.NAMES[PASSES]),
         partial(vllm.read_requests, vllm.VLLM, "start the server with --per-request-spec-decode-metrics summary"),
@@ -88,8 +88,8 @@ FORMATS = (
         ),
     ),
     Format(
-        "sglang", "SGLang", "responses with meta_info, JSON or a line each", f"{_SGLANG}/managers/tokenizer_manager.py",
-        "0.5", lambda file: file.holds("meta_info"), sglang.read,
+        "sglang", "SGLang", "responses with meta_info, JSON or one per line",
+        f"{_SGLANG}/managers/tokenizer_manager.py", "0.5", lambda file: file.holds("meta_info"), sglang.read,
     ),
     Format(
         "llamacpp-timings", "llama.cpp", "responses of llama-server or mlx-vlm with timings",
@@ -97,12 +97,12 @@ FORMATS = (
         lambda file: file.holds_all("timings", "predicted_n"), llamacpp.read_timings,
     ),
     Format(
-        "tensorrt-llm", "TensorRT-LLM", "iteration statistics with specDecodingStats, JSON or a line each",
+        "tensorrt-llm", "TensorRT-LLM", "iteration statistics with specDecodingStats, JSON or one per line",
         "https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/include/tensorrt_llm/executor/types.h", "1.0",
         lambda file: file.holds(*tensorrt.KEYS, "inflightBatchingStats"), tensorrt.read,
     ),
     Format(
-        "tensorrt-llm-requests", "TensorRT-LLM", "requests of /perf_metrics, JSON or a line each",
+        "tensorrt-llm-requests", "TensorRT-LLM", "requests of /perf_metrics, JSON or one per line",
         f"{_TENSORRT}/tensorrt_llm/serve/openai_server.py", "main of 2026",
         lambda file: file.holds_all("timing_metrics", "kv_cache_metrics"), tensorrt.read_requests,
     ),
@@ -112,13 +112,13 @@ FORMATS = (
         bench.read_tensorrt,
     ),
     Format(
-        "vllm-bench", "vLLM", "results of vllm bench serve, JSON or a line each",
+        "vllm-bench", "vLLM", "results of vllm bench serve, JSON or one per line",
         "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026",
         lambda file: file.holds(bench.VLLM + bench.NAMES[PASSES])
         or (file.holds_all("mean_ttft_ms", "tokenizer_id") and not file.holds("accept_length")), bench.read_vllm_json,
     ),
     Format(
-        "sglang-bench", "SGLang", "results of sglang.bench_serving, JSON or a line each",
+        "sglang-bench", "SGLang", "results of sglang.bench_serving, JSON or one per line",
         "https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py", "0.5",
         lambda file: file.holds("accept_length") and file.holds("mean_ttft_ms", "mean_e2e_latency_ms"),
         bench.read_sglang_json,

@@ -4,12 +4,12 @@ Benchmarks of engines force the acceptance of drafted tokens, so that it is the 
 
 | form | takes | counts the target's own token | source |
 | --- | --- | --- | --- |
-| vLLM, `synthetic_acceptance_rates`, `_length` | P(first i + 1 accepted); tokens a pass | yes | vllm#40662 |
+| vLLM, `synthetic_acceptance_rates`, `_length` | P(first i + 1 accepted); tokens per pass | yes | vllm#40662 |
 | llama.cpp, `--spec-synth-rates`, `--spec-synth-len` | the same | yes | llama.cpp#27711 |
-| SGLang, `SGLANG_SIMULATE_ACC_LEN` | tokens a pass | yes | InferenceX, golden_al_distribution/README.md |
-| TensorRT-LLM, `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` | accepted tokens a pass | no | the same |
+| SGLang, `SGLANG_SIMULATE_ACC_LEN` | tokens per pass | yes | InferenceX, golden_al_distribution/README.md |
+| TensorRT-LLM, `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` | accepted tokens per pass | no | the same |
 | `speculation_profile.json` | P(first i + 1 accepted), P(i + 1 if i are) | in its mean | Model-Optimizer#2247 |
-| InferenceX, golden acceptance lengths (YAML) | tokens a pass by gamma | yes | golden_al_distribution/README.md |
+| InferenceX, golden acceptance lengths (YAML) | tokens per pass by gamma | yes | golden_al_distribution/README.md |
 
 From a length vLLM accepts as many tokens as are whole and the next with what is left (`_acceptance_length_to_rates`);
 llama.cpp accepts each with one probability p, with p + ... + p^gamma the length less 1.
@@ -148,7 +148,7 @@ def _golden(records: Sequence[Mapping[str, Any]], found: Mapping[str, Acceptance
     same = ("target", "draft", "task", "temperature", "accept", "processing", "context", "simulated")
     for record in records[1:]:
         if other := next((key for key in same if record["summary"].get(key) != first.get(key)), None):
-            raise UserError(f"{record['run_id']}: has another {other}; the runs of --as inferencex differ in γ alone")
+            raise UserError(f"{record['run_id']}: has another {other}; the runs of --as inferencex differ only in γ")
     lengths = {one.gamma: round(one.length, 2) for one in sorted(found.values(), key=lambda one: one.gamma)}
     if len(lengths) < len(found):
         raise UserError("--as inferencex: two of the runs have the same γ; name one for each γ")
@@ -158,7 +158,7 @@ def _golden(records: Sequence[Mapping[str, Any]], found: Mapping[str, Acceptance
     return head + yaml.safe_dump(body, sort_keys=False).rstrip()
 
 
-# Reading back. None of the files holds counts: alpha is the one whose expected tokens a pass are the file's.
+# Reading back. None of the files holds counts: alpha is the one whose expected tokens per pass are the file's.
 
 
 def read_vllm(document: Document) -> Reading:

@@ -120,7 +120,7 @@ def read_passes(document: Document) -> Reading:
         raise UserError(f"{document.path}: no line of llama.cpp with 'accepted N/M draft tokens' after slot and task")
     tally = together(tallies)
     printed = totals({DRAFTED: "draft tokens, summed", ACCEPTED: "accepted, summed"}, tally, ends="in")
-    notes = [f"{tally.passes} passes with a draft, a line each; passes without one have no line"]
+    notes = [f"{tally.passes} passes with a draft, one line each; passes without one have no line"]
     return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
 
 

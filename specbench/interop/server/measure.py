@@ -281,7 +281,7 @@ class _Asking:
         if (seen.passes or 0) + seen.accepted > tokens + len(given) * (longest + 1) + 1:
             raise MachineError(
                 f"{client.name}: counted {(seen.passes or 0) + seen.accepted} tokens of passes for texts of {tokens}; "
-                "the server works for others too, measure it alone"
+                "the server also works for others: measure it when nobody else asks"
             )
         given[0].counts, given[0].counted_by = replace(seen, prompts=len(given)), "/metrics"
 

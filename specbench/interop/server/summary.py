@@ -104,7 +104,7 @@ def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str) -> in
     passes = sum(counts.passes or 0 for _, counts in known) or at_most
     mean = drafted / passes
     if asked is not None and mean > asked + 1e-9:
-        raise UserError(f"{name}: drafts {mean:.3g} tokens a pass by its counts, and gamma={asked} was given")
+        raise UserError(f"{name}: drafts {mean:.3g} tokens per pass by its counts, and gamma={asked} was given")
     if asked is not None or passes == at_most:
         return asked
     likely = math.ceil(mean - 1e-9)

@@ -197,7 +197,7 @@ class Completions:
         if not timeout > 0:
             raise UserError(f"timeout={timeout:g}: must be above 0")
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise UserError(f"{key}={url}: the server's key has a character that no header may hold; give it alone")
+            raise UserError(f"{key}={url}: the server's key has a character that no header may hold; give only the key")
         self.url, self.model, self.now = url.rstrip("/"), model, now
         self.name = f"{key}={url}"
         self._timeout, self._token = timeout, token

@@ -41,7 +41,7 @@ class Engine(Protocol):
         ...
 
     def time_verifications(self, begun: Prompt, gamma: int, tokens: int) -> list[Timed]:
-        """Decode up to `tokens` tokens after `begun` with `gamma` drafted tokens a pass; the parts of each pass.
+        """Decode up to `tokens` tokens after `begun` with `gamma` drafted tokens per pass; the parts of each pass.
 
         `draft_s` is all that drafting takes, `verify_s` the target's run over the drafted tokens and one more,
         `accept_s` the rest of the pass. The first begins with the call, as a first step does. An engine that cannot
@@ -50,7 +50,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, prompt: Prompt, gamma: int | None, seed: int) -> Generated:
-        """The whole text after `prompt`, with `gamma` drafted tokens a pass, or without a draft (None)."""
+        """The whole text after `prompt`, with `gamma` drafted tokens per pass, or without a draft (None)."""
         ...
 
 

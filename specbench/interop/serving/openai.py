@@ -81,7 +81,7 @@ class OpenAIServer:
             if seen.passes + seen.accepted > one.tokens + gamma:
                 raise MachineError(
                     f"{server.name}: counted {seen.passes + seen.accepted} tokens of passes for a text of "
-                    f"{one.tokens}; the server works for others too, time it alone"
+                    f"{one.tokens}; the server also works for others: time it when nobody else asks"
                 )
             counted.append(seen)
 
@@ -127,7 +127,7 @@ class OpenAIServer:
         most, mean = seen.passes * self.gamma, seen.drafted / max(1, seen.passes)
         if not most - self.gamma * (self.gamma + 1) // 2 <= seen.drafted <= most:
             raise UserError(
-                f"{self.drafting.name}: drafts {mean:.3g} tokens a pass by its /metrics, and "
+                f"{self.drafting.name}: drafts {mean:.3g} tokens per pass by its /metrics, and "
                 f"gamma={self.gamma} was given; give the number that it was started with, and let it draft as many "
                 "in every pass"
             )
@@ -140,7 +140,7 @@ class OpenAIServer:
         if self.drafting is None:
             raise UserError("draft_url: give the address of a server with a draft")
         if gamma != self.gamma:
-            raise UserError(f"{self.drafting.name}: drafts gamma={self.gamma} tokens a pass and not {gamma}")
+            raise UserError(f"{self.drafting.name}: drafts gamma={self.gamma} tokens per pass and not {gamma}")
         return self.drafting
 
     def _completed(self, server: Completions, prompt: Prompt, tokens: int, seed: int = 0) -> Completion:

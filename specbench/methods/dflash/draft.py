@@ -158,7 +158,7 @@ class BlockBuilder(DraftBuilder[TrainedConfig]):
         gamma, key = self.request.run.gamma, self.request.key
         drafter = self.published.load(target.network)
         if isinstance(gamma, int) and gamma > drafter.shape.drafted:
-            say(f"{key}: its blocks draft {drafter.shape.drafted} tokens a pass at most, not gamma={gamma}")
+            say(f"{key}: its blocks draft {drafter.shape.drafted} tokens per pass at most, not gamma={gamma}")
         return self.build_draft(target, drafter)
 
     def build_draft(self, target: EagerModel, drafter: BlockDrafter) -> Draft:

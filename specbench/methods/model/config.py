@@ -63,7 +63,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
         return self.online
 
     def objection_to_part(self) -> str | None:
-        return "with online=true it learns alone" if self.online else super().objection_to_part()
+        return "with online=true it learns by itself" if self.online else super().objection_to_part()
 
     def confidence_bound(self) -> float | None:
         return self.confidence

@@ -80,5 +80,5 @@ class MtpBuilder(DraftBuilder[MtpConfig]):
             return MtpDraft(target, [Mtp.load(Path(self.source), target.network, key).bind(target.network)])
         draft = MtpDraft(target, self.published.load(target.network))
         if draft.longest is not None and isinstance(gamma, int) and gamma > draft.longest:
-            say(f"{key}: its {draft.longest} depths draft {draft.longest} tokens a pass at most, not gamma={gamma}")
+            say(f"{key}: its {draft.longest} depths draft {draft.longest} tokens per pass at most, not gamma={gamma}")
         return draft

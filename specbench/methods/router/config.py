@@ -25,7 +25,7 @@ class RouterConfig(SeveralConfig):
     )
     least_match: int = key(2, "by=match: the fewest matched tokens with which `first` proposes", between(1, 64))
     price: float = key(
-        0.0, "by=acceptance: c of `second`, as `specbench recommend` prints it; 0 compares tokens alone", between(0, 10)
+        0.0, "by=acceptance: c of `second`, as `specbench recommend` prints it; 0 compares only tokens", between(0, 10)
     )
     falls_with_position: ClassVar[bool] = True
 

@@ -1,7 +1,7 @@
 """Two drafts, one of which proposes in each pass: a copy if enough tokens match, else a model.
 
 Engines copy if a lookup finds anything and run a model otherwise (vLLM, "ngram-eagle"). Here the first draft proposes
-if at least `least_match` tokens match (`by=match`), or if it has the higher expected tokens a pass for its price
+if at least `least_match` tokens match (`by=match`), or if it has the higher expected tokens per pass for its price
 (`by=acceptance`): Eq. 1 with the share of its tokens accepted in this completion so far, (accepted + 1) / (tested + 2),
 over 1 + gamma c. If it proposes nothing, the second draft does.
 

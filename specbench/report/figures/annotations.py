@@ -116,7 +116,7 @@ def setting(runs: pd.DataFrame, run_ids: Sequence[str]) -> str:
     """The targets, tasks, temperatures and machines of records, for a line under a figure's title."""
     of = runs[runs["run_id"].isin(run_ids)]
     if of.empty:
-        return "formulas and printed numbers alone"
+        return "only formulas and printed numbers"
     pairs = []
     for (target, task), group in of.groupby(["target", "task"], sort=False):
         drafts = list(dict.fromkeys(group["draft"]))

@@ -212,7 +212,7 @@ def trees(records: Records) -> Drawn:
 
 
 def _rank(pair: pd.DataFrame) -> tuple[int, float]:
-    """Pairs with more trees come first; of equals, those with more tokens a pass."""
+    """Pairs with more trees come first; of equals, those with more tokens per pass."""
     trees = pair[pair["shape"] != CHAIN]
     return len(trees.drop_duplicates(["temperature", "shape", "size"])), float(pair["tokens_per_pass"].max())
 

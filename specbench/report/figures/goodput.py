@@ -68,8 +68,8 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     )
     notes = [
         setting,
-        f"Goodput: requests a second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
-        f"{1000 * promise['tpot_s']:.3g} ms a token after it. Load 1: what the target alone serves with a full "
+        f"Goodput: requests per second with the first token within {1000 * promise['ttft_s']:.3g} ms and "
+        f"{1000 * promise['tpot_s']:.3g} ms per token after it. Load 1: what the target alone serves with a full "
         "batch. Lines: simulated from measured costs of turns. Circles: served for real; crosses: simulated with the "
         "arrivals of these",
     ]

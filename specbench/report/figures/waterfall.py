@@ -87,7 +87,7 @@ def _six(found: Waterfall) -> list[Row]:
     names = {"rejections": "rejections", "rule": "rejections", "shape": "rejections", "positions": "rejections"}
     names |= {"ends": "completions end", "drafting": "drafting"}
     before, bars = found.ideal, dict[str, Row]()
-    rows: list[Row] = [{"step": "γ + 1 tokens a pass", "before": 0.0, "after": found.ideal, "total": True}]
+    rows: list[Row] = [{"step": "γ + 1 tokens per pass", "before": 0.0, "after": found.ideal, "total": True}]
     for step in found.steps:
         if step.step != "start":
             bar = bars.setdefault(names.get(step.step, "verification"), {"total": False, "factor": 1.0, "ms": 0.0})
@@ -113,7 +113,7 @@ def _bars(axes: Axes, rows: list[Row]) -> None:
         axes.barh(place, right - left, left=left, height=0.62, color=colour, linewidth=0)
         said = f"{row['after']:.2f}"
         if not row["total"]:
-            said = f"×{row['factor']:.3f}  ({round(row['ms'], 2) + 0:+.2f} ms a token)"  # no minus before a 0
+            said = f"×{row['factor']:.3f}  ({round(row['ms'], 2) + 0:+.2f} ms per token)"  # no minus before a 0
             axes.plot([row["after"]] * 2, [place - 0.31, place + 1.31], color=FAINT, linewidth=0.7, zorder=3)
         elif row.get("low") is not None:
             said += f"  [{row['low']:.2f}, {row['high']:.2f}]"
@@ -129,7 +129,7 @@ def _bars(axes: Axes, rows: list[Row]) -> None:
 GAP_TITLE = "The paper's measured speedups (EMP) against Theorem 3.8 on its own α and c (EXP)"
 GAP_OF = (
     "T5-XXL 11B, the paper's Table 2, one TPU-v4. Blue: EXP, with the range that the printed digits leave. Arrow: from "
-    "EXP to EMP, green where it is above, red where below. Grey: up to the tokens a pass of Eq. 1, a speedup at no cost"
+    "EXP to EMP, green if EMP is above, red if below. Grey: up to the tokens per pass of Eq. 1, a speedup at no cost"
 )
 GAP_LINE = 0.34  # inches a row
 COLOURS = {"above": GREEN, "below": VERMILLION, "within rounding": FAINT}
@@ -149,7 +149,7 @@ def gap(records: Records) -> Drawn:
     _named(axes, first.measured.value, "EMP", 0, "center")
     _named(axes, first.tokens_expected.value, "tokens, Eq. 1", 14, "left")
     legend = (
-        "Grey: tokens a pass by Eq. 1. Blue: EXP, with the range that the printed digits leave. Arrows: to EMP, green "
+        "Grey: tokens per pass by Eq. 1. Blue: EXP, with the range of the printed digits. Arrows: to EMP, green "
         "where it lies above EXP, red where it lies below"
     )
     values: pd.DataFrame = table(records).values

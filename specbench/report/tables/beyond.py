@@ -168,7 +168,7 @@ KEPT = keys(
 
 
 def tree_runs(records: Records) -> pd.DataFrame:
-    """One row a run, with `shape`, `size` (the sequence's last token included) and the interval of its tokens a pass.
+    """One row a run, with `shape`, `size` (the sequence's last token included) and the interval of its tokens per pass.
 
     The interval is `tokens_low`, `tokens_high`. Pairs without a tree are left out.
     """
@@ -222,7 +222,7 @@ COLUMNS = ["M_p", "M_q", "task", "T", "shape", "n", *titles(TREES), "record"]
 
 
 def trees(records: Records, most: int | None = MOST_OTHERS) -> Table:
-    """Table of chains and trees: tokens a pass and speedups."""
+    """Table of chains and trees: tokens per pass and speedups."""
     runs = tree_runs(records)
     all_rows = runs.to_dict("records")
     listed = shorter(all_rows, records, most)

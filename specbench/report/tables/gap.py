@@ -128,7 +128,7 @@ def remarks(found: list[Gap]) -> list[str]:
     least, most = (end(one.verify_cost.value for one in above) for end in (min, max))
     return [
         "computed from the printed α, γ, c and EMP; ranges: from the rounding of the printed numbers. EXP: Theorem "
-        "3.8, with v = 1. v, c, tokens a pass: the value at which this quantity alone would explain EMP",
+        "3.8, with v = 1. v, c, tokens per pass: the value at which only this quantity would explain EMP",
         f"EMP lies above EXP by more than rounding in {len(above)} of {len(found)} rows. The cost of verifying and "
         f"accepting is not the reason: v would have to be {least:.2f} to {most:.2f}, and a pass over several tokens "
         f"costs at least a step. A smaller c would explain {len(above) - len(never)} of them; in {len(never)} even "
@@ -137,7 +137,7 @@ def remarks(found: list[Gap]) -> list[str]:
         f"EMP lies below EXP in {len(below)} rows: a pass cost more, or emitted fewer tokens. "
         + "; ".join(map(_below, below)),
         "the paper prints one c for T5-large; with it EMP lies above EXP on CNNDM, and the two rows of EnDe would "
-        "require two values of c that rounding does not reconcile. So c alone explains them only if it differed "
+        "require two values of c that rounding does not reconcile. So c explains them by itself only if it differed "
         "between rows",
         "not printed, so unknown: the lengths of the completions, v, the time of accepting, intervals. "
         "`specbench explain RUN` gives them for a run of ours",
@@ -147,7 +147,7 @@ def remarks(found: list[Gap]) -> list[str]:
 def _below(one: Gap) -> str:
     return (
         f"{one.name}, γ={one.row['gamma']}: v and accepting of {one.verify_cost.value:.2f} steps, or a c of "
-        f"{one.c.value:.3f} for {one.row['c']:g}, or {one.tokens.value:.2f} tokens a pass for "
+        f"{one.c.value:.3f} for {one.row['c']:g}, or {one.tokens.value:.2f} tokens per pass for "
         f"{one.tokens_expected.value:.2f} (if only ends explain it: completions of about {length_of_ends(one):.0f} "
         "tokens)"
     )
@@ -162,9 +162,9 @@ def _show(one: Gap) -> Row:
         "EMP": f"{one.measured.value:.1f}",
         "EMP / EXP": percentage(one.ratio.value, one.ratio.low, one.ratio.high, 0, less=1),
         "is": one.verdict,
-        "v alone": _range(one.verify_cost, least=1),
-        "c alone": _range(one.c, digits=3, least=0),
-        "tokens a pass alone": _range(one.tokens),
+        "only v": _range(one.verify_cost, least=1),
+        "only c": _range(one.c, digits=3, least=0),
+        "only tokens per pass": _range(one.tokens),
     }
 
 

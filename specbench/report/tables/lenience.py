@@ -200,7 +200,7 @@ def _show(row: Row) -> Row:
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,
         "passes": row["passes_run"] if ran else NONE,
         "measured, ours": _speed_measured(row) if ran else "no record",
-        "quality, alone / under l": _quality(row),
+        "quality, target alone / under l": _quality(row),
         "identical": share(row.get("identical")),
         "TV, ours": number(row.get("total_variation"), 3) if known else NONE,
         "record": "; ".join(said),

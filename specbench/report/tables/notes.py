@@ -75,7 +75,7 @@ def of_alpha(used: pd.DataFrame) -> list[str]:
         return []
     return [
         "α of drafts whose acceptance falls with the position (lookup, retrieval, lookahead, heads, horizontal "
-        "cascades) is that of a proposal's first token; of a horizontal cascade it is the first draft's"
+        "cascades) belongs to a proposal's first token; of a horizontal cascade it is the first draft's"
     ]
 
 

@@ -177,7 +177,8 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
     assert by["alpha"].now == pytest.approx(0.75) and 0.75 < (by["alpha"].needed or 0) < 1
     impossible = {one.quantity: one for one in needs(found, 4.9)}
     assert impossible["c"].needed is None and impossible["alpha"].needed is None
-    assert all("not possible" in line for line in needed(4.9, list(impossible.values())) if "tokens a pass" not in line)
+    said = needed(4.9, list(impossible.values()))
+    assert all("not possible" in line for line in said if "tokens per pass" not in line)
     assert {one.quantity: one for one in needs(found, 100)}["tokens_per_pass"].needed is None
     slow = {one.quantity: one for one in needs(found, 0.1)}["alpha"]
     assert slow.needed is None and slow.limit == 0 and slow.most is not None and 0.1 < slow.most < found.measured.value
@@ -187,7 +188,7 @@ def test_ends_are_told_with_longer_texts() -> None:
     found = waterfall(planted(lengths=[9] * 30, gamma=7), intervals=False)
     assert str(largest(found)).startswith("ends of completions; completions without an end would give 8.00×")
     said = sentences(found)[0]
-    assert said.startswith("completions of 9 tokens end inside passes: 4.50 tokens a pass instead of 8.00")
+    assert said.startswith("completions of 9 tokens end inside passes: 4.50 tokens per pass instead of 8.00")
     assert "7.20 with completions of 36 tokens" in said
 
 
@@ -209,7 +210,7 @@ def test_explain_shows_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[st
     run_id = make(tmp_path)
     assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "2"]) == 0
     shown = capsys.readouterr().out
-    assert "rejections (α, Eq. 1)" in shown and "unexplained" in shown and "a speedup of 2 by c alone" in shown
+    assert "rejections (α, Eq. 1)" in shown and "unexplained" in shown and "a speedup of 2 with only c changed" in shown
     assert main(["explain", run_id, f"results={tmp_path}", "--format", "json", "--for-speedup", "2"]) == 0
     document = json.loads(capsys.readouterr().out)
     factors = [step["factor"]["value"] for step in document["steps"][:-1]]

@@ -166,7 +166,7 @@ def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: st
 
 
 def _over_truth(alphas: Sequence[float], length: int, gamma: int, raw: bool = False) -> float:
-    """Estimated over true tokens a pass of rows with these alphas, tokens accepted or not; mean of 200 draws."""
+    """Estimated over true tokens per pass of rows with these alphas, tokens accepted or not; mean of 200 draws."""
     drawn = np.random.default_rng(3)
     need = cache(lambda alpha: walk([alpha] * length, gamma, length).passes.sum())
     truth = len(alphas) * length / sum(map(need, alphas))

@@ -173,7 +173,7 @@ def test_trees_are_ranked_beside_chains_and_proved(
     assert set(rows) == {None, "sequoia 5", "widths 4×2×2×1 to 5", "dynamic 5"}
     assert rows["sequoia 5"]["nodes"] == 5 and rows["sequoia 5"]["gamma"] <= 3
     assert {one["tree"] for one in record["verified"]} == set(rows)
-    # Greedily the texts' passes are known, so that tokens a pass are predicted to the last digit.
+    # Greedily the texts' passes are known, so that tokens per pass are predicted to the last digit.
     for one in record["verified"]:
         assert one["tokens_per_pass"] == pytest.approx(rows[one["tree"]]["tokens_per_pass"])
 

@@ -66,8 +66,8 @@ def test_native_kernels_read_blocks_as_they_are(kind: str, folder: Path) -> None
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Q4_1", "Q4_1 weights rounded to 8 bits: p is that of the rounded weights"),
-        ("mixed", "Q4_0 weights as they are; Q6_K weights rounded to 8 bits: p is that of the rounded weights"),
+        ("Q4_1", "Q4_1 weights rounded to 8 bits: p belongs to the rounded weights"),
+        ("mixed", "Q4_0 weights as they are; Q6_K weights rounded to 8 bits: p belongs to the rounded weights"),
     ],
 )
 def test_what_is_no_level_is_rounded_to_8_bits_and_said(kind: str, said: str, folder: Path) -> None:

@@ -232,7 +232,7 @@ def test_another_gamma_than_the_server_counts_is_told(
 ) -> None:
     drafting, plain = servers
     assert main(["server", drafting.url, f"plain={plain.url}", *SMALL, f"results={tmp_path}", "gamma=2"]) == 2
-    assert "tokens a pass by its counts, and gamma=2 was given" in capfd.readouterr().err
+    assert "tokens per pass by its counts, and gamma=2 was given" in capfd.readouterr().err
 
 
 def test_turns_read_the_answers_without_a_draft_and_rows_have_categories(
@@ -305,7 +305,7 @@ def test_every_reader_of_records_knows_a_server(
     assert "identical" in listed and listed.count("gpt-mini") == 2
     assert said("results", first).startswith("speedup ")
     assert "speedup A / B" in said("compare", first, second)
-    assert "of γ + 1 = 4 tokens a pass writes" in said("explain", first)
+    assert "of γ + 1 = 4 tokens" in said("explain", first)
     assert said("tables", "servers", "--min-prompts=1").count("vLLM 0.0.1") == 2
     assert "vLLM" not in said("tables", "runs", "beyond", "table2", "--min-prompts=1")
     assert "turn" not in said("results", "--by=category", f"--run={first}")

@@ -245,7 +245,7 @@ def test_of_a_client_that_has_gone_the_server_says_nothing(capfd: pytest.Capture
 
 @pytest.mark.full
 def test_gamma_is_compared_with_what_the_server_counts(small: Small) -> None:
-    """A server that drafts 3 tokens a pass is not timed as one that drafts 5, and not as one that drafts 2."""
+    """A server that drafts 3 tokens per pass is not timed as one that drafts 5, and not as one that drafts 2."""
     for gamma in (2, 5):
         plain = Completions(small.address(False), "m", now=small.now)
         drafting = Completions(small.address(True), "m", key="draft_url", now=small.now)
@@ -253,7 +253,7 @@ def test_gamma_is_compared_with_what_the_server_counts(small: Small) -> None:
             lambda engine, g: engine.time_verifications(PROMPT, g, 24),
             lambda engine, g: prove({"server": engine}, [("server", g)], [PROMPT]),
         ):
-            with pytest.raises(UserError, match=rf"^draft_url=.* tokens a pass by its /metrics, and gamma={gamma} was"):
+            with pytest.raises(UserError, match=rf"^draft_url=.* tokens per pass by its /metrics, and gamma={gamma}"):
                 work(OpenAIServer(plain, drafting, gamma, Sampling(), 24), gamma)
 
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_timed_is_one_line(small: Small) -> None:
         (lambda: Completions("http://a:b/v1", "m"), "url=http://a:b/v1: is not an address"),
         (lambda: Completions("http://a/v1", "m", timeout=0), "timeout=0: must be above 0"),
         (lambda: engine_of(small, Sampling(1.0, top_k=5)), "top_k=5: the API"),
-        (lambda: engine.generate(PROMPT, 5, 0), "drafts gamma=3 tokens a pass and not 5"),
+        (lambda: engine.generate(PROMPT, 5, 0), "drafts gamma=3 tokens per pass and not 5"),
         (lambda: OpenAIServer(engine.plain, None, 3, Sampling(), 4).generate(PROMPT, 3, 0), "draft_url: give"),
         (lambda: engine.time_steps(Prompt((5, 1), (0,)), 4), "no encoder"),
     ):
@@ -293,7 +293,7 @@ def test_what_cannot_be_timed_is_one_line(small: Small) -> None:
             call()
         assert said in str(caught.value)
     small.others = 9
-    with pytest.raises(MachineError, match="draft_url=.*works for others too"):
+    with pytest.raises(MachineError, match="draft_url=.*also works for others"):
         engine.time_verifications(PROMPT, GAMMA, 8)
     small.metrics = False
     with pytest.raises(UserError, match="draft_url=.*/metrics count no passes"):

@@ -381,4 +381,4 @@ def test_a_recommendation_names_the_lengths_of_a_cascade() -> None:
     assert f"best draft.inner_gamma={best} gamma=" in line and f"with c={c:.3f} (c=0.250 measured" in line
     useless = predictions({"bad": 0.05}, {"bad": 0.5})
     (line,) = of_cascades(table, {"cascade": InnerRanking(2, useless)})
-    assert line.endswith("no inner draft helps: draft with the middle model alone")
+    assert line.endswith("no inner draft helps: draft with only the middle model")

@@ -226,7 +226,7 @@ def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path
     code, out, err, record = called(small_run(folders, tmp_path, *keys), tmp_path, capfd)
     assert code == 0 and record is not None, err
     summary = record["summary"]
-    assert "its queries draft 4 tokens a pass at most, not gamma=7" in out + err
+    assert "its queries draft 4 tokens per pass at most, not gamma=7" in out + err
     assert summary["draft"] == "specdec-queries" and summary["lossless"] and summary["c_hat"] > 0
     assert all(one.drafted <= 4 for prompt in record["prompts"] for one in prompt["speculative"].passes)
     if temperature:

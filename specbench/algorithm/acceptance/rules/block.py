@@ -38,7 +38,7 @@ class BlockConfig(RuleConfig):
 
     name: ClassVar[str] = "block"
     about: ClassVar[str] = (
-        "Block verification (Sun et al., ICLR 2025): lossless, never fewer expected tokens a pass than exact."
+        "Block verification (Sun et al., ICLR 2025): lossless, never fewer expected tokens per pass than exact."
     )
 
     def verification(self, sampling: Sampling) -> Verification:

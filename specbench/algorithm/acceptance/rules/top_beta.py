@@ -35,8 +35,8 @@ class TopBetaConfig(RuleConfig):
         "below the best. The paper has 3 and 1."
     )
     lossy: ClassVar[bool] = True
-    beta: int = key(3, "how many of the target's likeliest tokens may be accepted; 1: the argmax alone")
-    tau: float = key(1.0, "the most that a token's log-probability may be below the best, in nats")
+    beta: int = key(3, "how many of the target's likeliest tokens may be accepted; 1: only the argmax")
+    tau: float = key(1.0, "at most so far may a token's log-probability be below the best, in nats")
 
     def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
         require(self.beta >= 1, "accept.beta", self.beta, "at least 1")

@@ -161,7 +161,7 @@ def transformers(wanted: Recommended) -> Settings:
         call |= {"prompt_lookup_num_tokens": wanted.gamma, "max_matching_ngram_size": wanted.options.get("match", 3)}
         notes = [LOOKUP_DIFFERS]
         if wanted.encoder_decoder:
-            notes.append("prompt lookup searches the decoder's tokens alone, and draft=lookup the source too")
+            notes.append("prompt lookup searches only the decoder's tokens, and draft=lookup also the source")
         lines.append(f"model.generate(**inputs, {_keywords(call)})")
         return Settings("\n".join(lines), {"generate": call}, notes=notes)
     own = {
@@ -222,7 +222,7 @@ def vllm(wanted: Recommended) -> Settings:
             config["draft_sample_method"] = "greedy"
         elif wanted.temperature > 0:
             config["draft_sample_method"] = "probabilistic"
-            notes.append("draft_sample_method: the default drafts the argmax, whose α at T>0 is that of accept=onehot")
+            notes.append("draft_sample_method: the default drafts the argmax, whose α at T>0 is accept=onehot's")
     config["num_speculative_tokens"] = wanted.longest
     if VLLM_RULES[wanted.rule] != "standard":
         config["rejection_sample_method"] = VLLM_RULES[wanted.rule]
@@ -277,8 +277,8 @@ def sglang(wanted: Recommended) -> Settings:
         }
         if wanted.temperature > 0 and wanted.rule == "exact" and wanted.kind == "model":
             notes.append(
-                "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
-                "drafts alone); lossless, but its α is that of accept=onehot"
+                "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is only for "
+                "EAGLE drafts); lossless, but its α is accept=onehot's"
             )
     target = {"--model-path": wanted.target.place}
     if wanted.target.revision:
@@ -289,7 +289,7 @@ def sglang(wanted: Recommended) -> Settings:
         slots = ",\n".join(f'{INDENT}"{one.first}": {{"candidate_steps": [{one.gamma}]}}' for one in wanted.schedule)
         file = (ADAPTIVE, f"{{\n{slots}\n}}")
         values["--speculative-adaptive-config"] = ADAPTIVE
-        notes.append("the schedule is off under attention data parallelism; batch sizes are those of its CUDA graphs")
+        notes.append("the schedule is off under attention data parallelism; its batch sizes are its CUDA graphs'")
         if not all(span.gamma for span in wanted.schedule):
             notes.append("0 steps draft nothing; releases whose steps must be at least 1 refuse them")
     launch = shell(["python3", "-m", "sglang.launch_server"], *flags(target), *more, *flags(values))
@@ -319,10 +319,8 @@ def llama_cpp(wanted: Recommended) -> Settings:
         }
         if wanted.temperature > 0 and wanted.rule == "exact":
             values["--spec-draft-sampling"] = "probabilistic"
-            notes.append(
-                "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
-            )
-            notes.append("the draft draws from its 10 best tokens alone, so that α at T>0 is lower than estimated here")
+            notes.append("--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is accept=onehot's")
+            notes.append("the draft draws only from its 10 best tokens, so that α at T>0 is lower than estimated here")
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
@@ -399,7 +397,7 @@ def tensorrt_llm(wanted: Recommended) -> Settings:
 def _schedule(wanted: Recommended) -> dict[int, int]:
     """The last batch size of each span, with its gamma; past the last span nothing is drafted, so it needs an end."""
     if wanted.schedule[0].gamma != wanted.longest:
-        raise NotExpressible("TensorRT-LLM drafts the most tokens at the smallest batches; this schedule does not")
+        raise NotExpressible("TensorRT-LLM drafts most tokens at the smallest batches; this schedule does not")
     open_ended = wanted.schedule[-1].last is None and wanted.schedule[-1].gamma > 0
     if open_ended:
         raise NotExpressible(
