@@ -67,7 +67,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     """Forward the addresses of former pages."""
-    for page, goal in MOVED.items():
-        folder = Path(config["site_dir"], page)
+    for former, goal in MOVED.items():
+        folder = Path(config["site_dir"], former)
         folder.mkdir(exist_ok=True)
         (folder / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url=../{goal}">\n')

@@ -111,7 +111,7 @@ def lossy(records: Records) -> Drawn:
     kept = [*PAIR, "gamma", "accept", *MACHINE, "passes_run", *names, "quality_metric", "quality_baseline"]
     notes = [
         "Points: runs with 95% intervals over prompts. A line joins the settings of one rule for one draft and γ. It "
-        "begins at Algorithm 1, which loses nothing, where both are known to run their passes in the same loop. The "
+        "begins at Algorithm 1, which loses nothing, if both are known to run their passes in the same loop. The "
         "CSV has the scores of the completions",
         *captions(values, "beyond"),
     ]
