@@ -157,10 +157,12 @@ class DistillTrainer(SizedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        labels = inputs["labels"]
-        q = model(**inputs)
+        labels, given = inputs["labels"], inputs
+        if not self.target.config.is_encoder_decoder:  # with labels the models would compute a loss of their own
+            given = {name: value for name, value in inputs.items() if name != "labels"}
+        q = model(**given)
         with torch.no_grad():
-            p_logits = self.target(**inputs).logits
+            p_logits = self.target(**given).logits
         q_logits = q.logits
         if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
             p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]

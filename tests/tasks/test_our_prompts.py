@@ -20,7 +20,8 @@ def test_forty_eight_rows_of_a_kind_go_into_the_chat_template(name):
 
 
 def test_no_prompt_is_in_two_tasks():
-    tasks = (composed_config(RunConfig, [f"task={name}", "target=t5-mini", "draft=lookup"], "run").task for name in OURS)
+    words = ("target=t5-mini", "draft=lookup")
+    tasks = (composed_config(RunConfig, [f"task={name}", *words], "run").task for name in OURS)
     prompts = [one.prompt for task in tasks for one in Task(task).examples(None)]
     assert len(set(prompts)) == len(prompts) == 63 + 3 * 48
 
