@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -79,6 +80,31 @@ def kept_completions(
 
     A training that was stopped while its target wrote, and another recipe with the same file, resume from there.
     """
+    with _held(path):
+        return _completed(path, target, sources, sampled, max_new_tokens, size, seed, progress)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """A context that one process enters at a time: a second recipe waits, and takes up what the first has written."""
+    with path.open("a") as file:
+        with suppress(ImportError, OSError):  # a system or a file system without such locks
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _completed(
+    path: Path,
+    target: PreTrainedModel,
+    sources: list[Ids],
+    sampled: bool,
+    max_new_tokens: int,
+    size: int,
+    seed: int,
+    progress: bool,
+) -> list[Ids]:
     outputs = _kept(path, sources)
     title = f"{'sampled' if sampled else 'greedy'} completions"
     if len(outputs) == len(sources):

@@ -1,6 +1,7 @@
 """Training on a decoder-only target's own completions of prompts."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,3 +240,21 @@ def test_a_mistake_is_one_line(
     assert main(["train", *words.split(), *own, f"data.path=[{prompts}]", f"output={tmp_path / 'out'}"]) == 2
     err = capfd.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+def test_two_recipes_at_once_write_a_shared_file_once(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, file = AutoModelForCausalLM.from_pretrained(target), tmp_path / "shared.jsonl"
+    asked = {"sampled": False, "max_new_tokens": 4, "size": SIZE, "seed": 1, "progress": False}
+    written, write = [], made.completions
+
+    def counted(*words, **keys):
+        written.append(None)
+        yield from write(*words, **keys)
+
+    monkeypatch.setattr(made, "completions", counted)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: kept_completions(file, network, SOURCES, **asked), range(2))
+    assert first == second and len(written) == 1
+    assert len(file.read_text().splitlines()) == len(SOURCES)
