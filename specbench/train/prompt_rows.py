@@ -17,11 +17,13 @@ from specbench.tasks import FIELDS, turns_of
 from specbench.tasks.rows import MESSAGES_FIELD, messages_of, read_rows, split_answer, transcript
 from specbench.tasks.rows import Row as FileRow
 from specbench.text.vocabulary import Vocabulary
+from specbench.train.networks import load_config
 from specbench.train.passages import sentences
 from specbench.train.recipe_places import resolve
 from specbench.train.recipe_rows import HeldOut, Row, is_kept
 from specbench.train.recipe_schema import DataPlan, Recipe
 
+UNLIMITED = 10**9  # positions that are not learned
 LONG = 10  # words of a sentence that two prompts only share if they have a text in common
 SAID = "text"  # the field of what the user says, which near copies are found by
 PROMPT_FIELDS = (MESSAGES_FIELD, *FIELDS)
@@ -101,26 +103,43 @@ def uses_template(plan: DataPlan, tokenizer: Any) -> bool:
 
 
 def prompt_ids(rows: list[Row], recipe: Recipe, tokenizer: Any, what: str) -> list[list[int]]:
-    """The tokens of the prompts that have at most `data.max_source`; `what` they are for, in messages.
+    """The tokens of the prompts that have at most `data.max_source`, and leave room for a completion.
 
-    Raises UserError if none is short enough, or the chat template rejects a conversation.
+    `what` they are for stands in messages. Raises UserError if none is short enough, or the chat template rejects one.
     """
-    plan = recipe.data
+    plan, new = recipe.data, recipe.distill.max_new_tokens
+    positions = _positions(recipe)
+    most = min(plan.max_source, positions - new)
+    if most < 1:
+        raise UserError(
+            f"distill.max_new_tokens={new}: prompt and completion have {positions} positions in the target or the "
+            "draft (model.positions); give fewer tokens"
+        )
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     vocabulary, in_template = Vocabulary(tokenizer, start, is_encoder_decoder=False), uses_template(plan, tokenizer)
     try:
         prompts = [
-            vocabulary.chat(row[MESSAGES_FIELD], plan.max_source)
-            if in_template
-            else vocabulary.prompt(_plain(row), "", plan.max_source)
+            vocabulary.chat(row[MESSAGES_FIELD], most) if in_template else vocabulary.prompt(_plain(row), "", most)
             for row in rows
         ]
     except TemplateError as error:
         raise UserError(f"data.path: the chat template of the target rejects a prompt: {error}") from error
     whole = [list(prompt.prefix) for prompt in prompts if not prompt.truncated]
     if not whole:
-        raise UserError(f"data.max_source={plan.max_source}: no prompt {what} is that short; give a larger number")
+        raise UserError(
+            f"data.max_source={plan.max_source}: no prompt {what} has {most} tokens or fewer, which leaves room for "
+            f"distill.max_new_tokens={new}"
+        )
     return whole
+
+
+def _positions(recipe: Recipe) -> int:
+    """The tokens of a text that the target and the draft can read."""
+    distill, own = recipe.distill, recipe.model
+    config = load_config(distill.target or "", distill.revision).get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or UNLIMITED
+    draft = own.family == "gpt2" and own.start_from is None and not recipe.on_frozen_target
+    return min(longest, own.positions) if draft else int(longest)
 
 
 def _plain(row: Row) -> str:

@@ -100,7 +100,9 @@ def completed(
     distill = recipe.distill
     prompts = prompt_ids(rows, recipe, tokenizer, "to train on")
     if (longer := len(rows) - len(prompts)) > 0:
-        print(f"data.max_source={recipe.data.max_source}: {longer} of {len(rows)} prompts are longer", file=sys.stderr)
+        print(
+            f"{longer} of {len(rows)} prompts are longer than data.max_source or the positions allow", file=sys.stderr
+        )
     whole: list[Ids] = []
     labels: list[Ids] = []
     for share, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):

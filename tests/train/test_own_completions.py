@@ -163,7 +163,7 @@ def test_prompts_are_read_in_each_form_and_those_held_out_are_left_out(chat: Pat
     assert [row["text"] for row in left] == ["a cat sits", "a man sees"]
     short = replace(recipe_for(chat, file), data=replace(plan, max_source=2))
     tokenizer = AutoTokenizer.from_pretrained(chat)
-    with pytest.raises(UserError, match="no prompt of x is that short"):
+    with pytest.raises(UserError, match="no prompt of x has 2 tokens or fewer"):
         prompt_ids(rows, short, tokenizer, "of x")
 
 
@@ -228,6 +228,8 @@ def test_a_model_of_the_targets_own_layers(target: Path) -> None:
             "recipe=eagle distill.per_source=2",
             "distill.per_source: is not used here, for distill.target is decoder-only",
         ),
+        ("recipe=eagle distill.max_new_tokens=9999", "distill.max_new_tokens=9999: prompt and completion have"),
+        ("recipe=distill model.positions=60", "distill.max_new_tokens=96: prompt and completion have 60 positions"),
         ("recipe=gpt-mini data.completions=true", "data.completions=true: needs data.path"),
         ("recipe=eagle data.chat_template=true", "the target's tokenizer has no chat template"),
         ("recipe=t5-mini model.family=own", "model.family=own: is for a decoder-only distill.target"),
