@@ -67,6 +67,7 @@ def test_a_recipe_learns_completions_of_prompts_which_another_recipe_takes_up(
         f"distill.outputs={shared}",
     ]
     first = ["train", "recipe=eagle", *words, "distill.greedy=0.5", f"output={tmp_path / 'one'}", *SMALL]
+    first.append("log_steps=1")
     assert main(first) == 0, capfd.readouterr().err
     said = capfd.readouterr().err
     assert "held-out rows, T=1" in said and "tokens_per_second" in (tmp_path / "one" / "training-log.json").read_text()
