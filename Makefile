@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-arm test-kernels test-laws test-slow test-engines check format coverage clean
+.PHONY: docs docs-numbers bench-gpu run mini beyond real real-drafts validate tables figures report keep test test-all test-arm test-kernels test-laws test-slow test-engines check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -25,6 +25,33 @@ mini: $(READY)
 BEYOND := beyond-mini beyond-mini-exit beyond-mini-skip beyond-mini-lookahead beyond-mini-horizontal beyond-mini-rules beyond-mini-lenient beyond-mini-top-beta beyond-mini-gamma beyond-mini-confidence beyond-mini-sum beyond-mini-gpt beyond-mini-quantised online-mini
 beyond: $(READY)
 	$(foreach sweep,$(BEYOND),$(BIN)/specbench sweep experiment=$(sweep) $(ARGS) &&) true
+
+# Real weights: drafts of a chat model in the folder TARGET are trained on its own completions of prompts of our own (study/, MINUTES
+# each), and compared with drafts that need no training. TEXTS: files of texts, to summarise among the prompts. A stopped `make` resumes.
+TARGET  ?=
+TEXTS   ?= specbench/shipped/data/sum-mini-train.jsonl.gz
+PROMPTS ?= 1600
+MINUTES ?= 40
+LEARNED := distill.target=$(TARGET) 'data.path=[study/prompts.jsonl]' data.hold_out=40 distill.greedy=0.5 distill.sampled=1 \
+  distill.max_new_tokens=96 distill.outputs=study/outputs optim.batch_size=8 optim.max_minutes=$(MINUTES) log_steps=20 save_steps=50
+OF_distill   := model.family=own model.decoder_layers=2 optim.lr=0.001 optim.lr_scale=flat
+OF_pard      := model.start_from=study/distill
+OF_medusa    := heads.number=2 heads.rank=1
+OF_hydra     := heads.number=2 heads.narrow=32 heads.rank=1
+OF_blockwise := blockwise.hidden=192
+LEARNING := distill eagle eagle3 medusa hydra mtp dflash dspark peagle blockwise pard
+REAL := copy lookahead quantised exit skip window ngrams distilled router heads rules trees
+study/prompts.jsonl: $(READY)
+	mkdir -p study
+	$(BIN)/python tools/study_prompts.py $@ --rows $(PROMPTS) --texts $(TEXTS)
+
+real-drafts: $(READY) study/prompts.jsonl
+	$(if $(TARGET),,$(error give the folder of a chat model, make real TARGET=FOLDER))
+	$(foreach kind,$(LEARNING),$(BIN)/specbench train recipe=$(kind) $(LEARNED) $(OF_$(kind)) output=study/$(kind) &&) true
+	$(BIN)/python tools/study_prompts.py study/texts.jsonl --completions study/outputs --target $(TARGET)
+
+real: real-drafts
+	$(foreach part,$(REAL),$(BIN)/specbench sweep experiment=real-$(part) target.path=$(TARGET) $(ARGS) &&) true
 
 # Calibrated against measured on the models that ship: results/validate/. On a quiet machine, some 3 minutes.
 validate: $(READY)

@@ -155,6 +155,8 @@ def of_training(recipe: Recipe) -> Needs:
     """The needs of `specbench train` for a recipe that is fitted to its target."""
     plan, optim = recipe.data, recipe.optim
     most = plan.max_target + (plan.max_source if recipe.task == "seq2seq" else 0)
+    if plan.completions:
+        most = plan.max_source + recipe.distill.max_new_tokens
     tokens = optim.max_steps * optim.batch_size * optim.accumulate * most
     target = None if recipe.distill.target is None else parameters(model_at(recipe.distill.target, "distill.target"))
     own = trained_parameters(recipe)

@@ -53,6 +53,14 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
     ]
     if recipe.distill.target:
         rows.insert(2, ("distilled from", short_name(recipe.distill.target)))
+    if data.completions:
+        rows.insert(
+            3,
+            (
+                "learned on",
+                f"the target's own completions of these prompts, up to {recipe.distill.max_new_tokens} tokens",
+            ),
+        )
     if recipe.distill.start_from:
         rows.insert(3, ("started from", short_name(recipe.distill.start_from)))
     rows += facts.measured.items()

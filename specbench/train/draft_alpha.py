@@ -7,7 +7,7 @@ at T=0. Logits past the tokenizer's last token are cut off before the softmax, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,14 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from specbench.algorithm.decoding import DecodingSpec, autoregressive
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt
-from specbench.sampling import Sampling
 from specbench.stats import Interval, over_rows, ratio
+from specbench.train.completions import completions, engine_of
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_texts import Ids, padded, special_ids, written_tokens
 
-AT_ONCE = 64  # sources that alpha is measured on
+AT_ONCE = 64  # sources that alpha is measured on, at most: a batch has no more logits than LOGITS
+LOGITS = 2**26
 SCORED = {"cpu": 2_000, "gpu": 10_000}  # tokens that it is measured on, as by `specbench alpha`
 
 
@@ -46,11 +44,6 @@ def in_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f}{bounds}"
 
 
-def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
-    """`target` by the engine of `specbench run`, which writes the first `size` tokens alone."""
-    return with_engine("auto", target, size, special_ids(target)[1], "auto")
-
-
 def target_outputs(
     model: EagerModel,
     sources: list[Ids],
@@ -64,22 +57,16 @@ def target_outputs(
 
     It ends when it has written as many tokens as `specbench alpha` scores.
     """
-    config = model.network.config
-    start = (config.decoder_start_token_id,) if config.is_encoder_decoder else ()
     most = SCORED["cpu" if model.device.type == "cpu" else "gpu"]
-    spec = DecodingSpec.algorithm_1(Sampling(temperature=float(sampled)), max_new_tokens)
     outputs: list[Ids] = []
     written = 0
     title = f"{'sampled' if sampled else 'greedy'} outputs to measure α"
-    with torch.inference_mode(), tqdm(total=most, desc=title, unit=" tokens", disable=not progress) as bar:
-        for index, source in enumerate(sources):
-            if written >= most:
-                break
-            prompt = Prompt(tuple(source), start) if start else Prompt((), tuple(source))
-            generator = torch.Generator(model.device).manual_seed(seed + index)
-            outputs.append(autoregressive(model, prompt, spec, generator).tokens)
-            written += len(outputs[-1])
-            bar.update(len(outputs[-1]))
+    made = completions(model, sources, sampled=sampled, max_new_tokens=max_new_tokens, seed=seed)
+    with tqdm(total=most, desc=title, unit=" tokens", disable=not progress) as bar:
+        while written < most and (output := next(made, None)) is not None:
+            outputs.append(output)
+            written += len(output)
+            bar.update(len(output))
     return outputs
 
 
@@ -111,13 +98,26 @@ def alpha_of_each(
     sources = sources[: len(outputs)]
     sums_DP = np.zeros((len(drafts), len(sources)))
     counts_P = np.array([len(output) for output in outputs], float)
-    for start in tqdm(range(0, len(sources), AT_ONCE), desc="measuring α", disable=not progress):
-        chosen = slice(start, start + AT_ONCE)
+    groups = list(_groups(sources, outputs, size, target.config.is_encoder_decoder))
+    for chosen in tqdm(groups, desc="measuring α", disable=not progress):
         sums_DP[:, chosen] = _overlaps(target, drafts, sources[chosen], outputs[chosen], sampled, size)
     return [
         Alpha(over_rows(np.stack([sums_P, counts_P], 1), ratio, scale="probability"), int(counts_P.sum()))
         for sums_P in sums_DP
     ]
+
+
+def _groups(sources: list[Ids], outputs: list[Ids], size: int, encodes: bool) -> Iterator[slice]:
+    """Sources that are read together, in their order: up to AT_ONCE, and as many as LOGITS allows."""
+    start = longest = 0
+    for place, (source, output) in enumerate(zip(sources, outputs, strict=True)):
+        length = len(output) + (0 if encodes else len(source))
+        longest = max(longest, length)
+        if place > start and (place - start == AT_ONCE or (place - start + 1) * longest * size > LOGITS):
+            yield slice(start, place)
+            start, longest = place, length
+    if outputs:
+        yield slice(start, len(outputs))
 
 
 def _overlaps(
@@ -156,9 +156,13 @@ def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.
             attention_mask=(source_BS != pad).long(),
             decoder_input_ids=torch.cat([start_B1, output_BT[:, :-1]], dim=1),
         ).logits
-    else:  # prompts of one length, so nothing is padded on the left
-        whole = torch.cat([torch.tensor(sources, device=model.device), output_BT], dim=1)
-        logits_BTV = model(input_ids=whole).logits[:, len(sources[0]) - 1 : -1]
+    else:
+        rows, length = len(sources), output_BT.shape[1]
+        whole = [source + output for source, output in zip(sources, output_BT.tolist(), strict=True)]
+        logits_BLV = model(input_ids=padded(whole, pad).to(model.device)).logits
+        first_B1 = torch.tensor([[len(source) - 1] for source in sources], device=logits_BLV.device)
+        places_BT = first_B1 + torch.arange(length, device=logits_BLV.device)
+        logits_BTV = logits_BLV[torch.arange(rows, device=logits_BLV.device)[:, None], places_BT]
     return logits_BTV.float()
 
 
@@ -173,12 +177,11 @@ def alphas(
     found = {}
     size = written_tokens(tokenizer, target, *drafts.values())
     model = engine_of(target, size)
+    most = recipe.distill.max_new_tokens if recipe.data.completions else recipe.data.max_target
     for name, prompts in sources.items():
         for sampled in (False, True):
             settings: Any = {"sampled": sampled, "progress": recipe.progress}
-            outputs = target_outputs(
-                model, prompts, max_new_tokens=recipe.data.max_target, seed=recipe.seed, **settings
-            )
+            outputs = target_outputs(model, prompts, max_new_tokens=most, seed=recipe.seed, **settings)
             measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, size=size, **settings)
             for called, one in zip(drafts, measured, strict=True):
                 found[f"{called}, {name}, T={int(sampled)}"] = str(one)

@@ -15,6 +15,7 @@ from typing import Any
 from specbench.config.places import SHIPPED
 from specbench.errors import MachineError, UserError
 from specbench.train import networks
+from specbench.train.prompt_rows import is_prompt
 from specbench.train.recipe_places import resolve, with_places
 from specbench.train.recipe_rows import read
 from specbench.train.recipe_schema import PLAN_OF, DataPlan, Recipe
@@ -22,6 +23,8 @@ from specbench.train.recipe_schema import PLAN_OF, DataPlan, Recipe
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained
 TEXT_FIELDS = ("text", "prompt")  # of rows of running text, the first that a row has
+TASKS = ("chat", "code", "summaries", "translation", "tools-mini")  # prompts that ship, which are not trained on
+PROMPT_TOKENS = 1024  # of a prompt to complete: templates and texts to summarise make most longer than a sentence
 
 
 def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
@@ -45,7 +48,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
                 "use another recipe, such as medusa or eagle"
             )
         recipe = replace(recipe, task=kind)
-    if kind is not None and recipe.model.start_from is None:
+    if kind is not None and recipe.model.start_from is None and recipe.model.family != "own":
         recipe = replace(recipe, model=replace(recipe.model, family="gpt2" if kind == "lm" else "t5"))
     if config is not None:
         recipe = with_depths(recipe, config)
@@ -106,6 +109,21 @@ def _text_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
         plan = replace(plan, test={name: file for name, file in plan.test.items() if file not in own})
     there = [file for file in plan.path if Path(resolve(file)).exists()]  # training reports the others
     row = next(chain.from_iterable(islice(read(file), 1) for file in there), None)
+    if plan.completions is None:
+        plan = replace(plan, completions=row is not None and "data.text" not in given and is_prompt(row))
+    if plan.completions:
+        return _prompt_plan(plan, given)
     if "data.text" in given or row is None or isinstance(row.get(plan.text), str):
         return plan
     return replace(plan, text=next((name for name in TEXT_FIELDS if isinstance(row.get(name), str)), plan.text))
+
+
+def _prompt_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
+    """`plan` for prompts to complete: without those of the tasks that ship, and of any usual length."""
+    if "data.max_source" not in given:
+        plan = replace(plan, max_source=PROMPT_TOKENS)
+    if "data.exclude" in given:
+        return plan
+    return replace(
+        plan, exclude=[*dict.fromkeys([TEXTS, *plan.exclude, *(f"{SHIPPED}data/{one}.jsonl.gz" for one in TASKS)])]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
@@ -11,6 +12,7 @@ from specbench.errors import UserError
 from specbench.quality import quality, quality_interval
 from specbench.train.draft_alpha import alphas, in_words
 from specbench.train.passages import lead_3
+from specbench.train.prompt_rows import as_task_row, load_prompts, prompt_ids, uses_template
 from specbench.train.recipe_rows import Row, load_rows
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_texts import Ids, write_outputs, written_tokens
@@ -86,9 +88,11 @@ def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast)
     return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
 
 
-def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
+def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, Any]]:
     """The rows that `specbench run` takes as a task: the held-out prompts, or those of the first test file."""
     for name, rows in _tests(recipe, held).items():
+        if recipe.data.completions:
+            return [as_task_row(row, uses_template(recipe.data, tokenizer)) for row in rows]
         if recipe.task == "lm":
             begun = _beginnings([row[recipe.data.text] for row in rows], tokenizer, name)
             texts: list[str] = tokenizer.batch_decode(begun, skip_special_tokens=True)
@@ -100,11 +104,15 @@ def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedToken
 def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
     plan = recipe.data
     tests = {HELD: held} if held else {}
+    if plan.completions:
+        return tests | {name: load_prompts(plan, [path])[: plan.test_rows] for name, path in plan.test.items()}
     return tests | {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
 
 
 def _prompts(rows: list[Row], recipe: Recipe, tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
     plan = recipe.data
+    if plan.completions:
+        return prompt_ids(rows, recipe, tokenizer, f"of {name}")
     if recipe.task == "lm":
         return _beginnings([row[plan.text] for row in rows], tokenizer, name)
     return _ids([plan.prefix + row[plan.source] for row in rows], recipe, tokenizer)

@@ -1,10 +1,11 @@
-"""Building the network of a recipe: a T5 or a GPT-2 of the given shape, or a checkpoint to start from.
+"""Building the network of a recipe: a T5 or a GPT-2 of the given shape, a few of the target's layers, or a checkpoint.
 
 Independent of data or optimisers.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5Stack
 
 from specbench.config.places import model_at
+from specbench.engine.eager.parts import layer_list
 from specbench.engine.weights import parameters
 from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
 from specbench.errors import MachineError, UserError, first_line
@@ -52,6 +54,22 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
             )
         return model
     return (_t5(shape, tokenizer) if shape.family == "t5" else _gpt2(shape, tokenizer)).to(dtype)
+
+
+def as_target(recipe: Recipe) -> PreTrainedModel:
+    """A network of `distill.target`'s architecture and widths, with `model.decoder_layers` layers and new weights.
+
+    Raises UserError where the target has fewer layers.
+    """
+    config = copy.deepcopy(load_config(recipe.distill.target or "", recipe.distill.revision))
+    text, layers = config.get_text_config(), recipe.model.decoder_layers
+    if layers > text.num_hidden_layers:
+        raise UserError(f"model.decoder_layers={layers}: the target has {text.num_hidden_layers} layers")
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[-layers:]
+    network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return network
 
 
 def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: str | None = None) -> PreTrainedModel:
@@ -171,6 +189,8 @@ def trained_parameters(recipe: Recipe) -> int | None:
     except (UserError, MachineError):
         return None
     with torch.device("meta"):
+        if recipe.model.family == "own":
+            return parameter_count(as_target(recipe))
         return parameter_count(build(recipe.model, cast(PreTrainedTokenizerFast, _Size(pieces))))
 
 
@@ -194,6 +214,9 @@ def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
 
     Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
     """
+    if type(draft) is type(target) and not isinstance(draft, (T5ForConditionalGeneration, GPT2LMHeadModel)):
+        _borrow_all(draft, target)
+        return
     borrow_embeddings(draft, target)
     if isinstance(draft, T5ForConditionalGeneration) and isinstance(target, T5ForConditionalGeneration):
         _borrow_layers(draft.encoder, target.encoder)
@@ -222,6 +245,18 @@ def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
         projected = theirs[:rows] @ directions[:width].T @ turn
         size = ours.pow(2).mean().sqrt()
         ours[:rows, :width] = (projected * (size / projected.pow(2).mean().sqrt())).to(ours.dtype)
+
+
+@torch.no_grad()
+def _borrow_all(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Everything of the target's own architecture: layers, and what stands around them."""
+    ours, theirs = (list(layer_list(model)) for model in (draft, target))
+    _borrow_blocks(nn.ModuleList(ours), nn.ModuleList(theirs))
+    inner = {id(weight) for layer in ours for weight in layer.parameters()}
+    given = dict(target.named_parameters())
+    for name, weight in draft.named_parameters():
+        if id(weight) not in inner and name in given and given[name].shape == weight.shape:
+            weight.copy_(given[name])
 
 
 def _borrow_layers(ours: T5Stack, theirs: T5Stack) -> None:

@@ -45,7 +45,8 @@ from specbench.train.recipe_places import require_made, resolve, with_places
 from specbench.train.recipe_rows import Row
 from specbench.train.recipe_schema import Recipe
 from specbench.train.resuming import claim, release
-from specbench.train.sets import evaluation_set, training_rows, training_set
+from specbench.train.sets import evaluation_set, padded_batch, training_rows, training_set
+from specbench.train.target_texts import special_ids
 from specbench.train.tokenizers import make_tokenizer
 from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
@@ -115,7 +116,8 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
     prompts(recipe, held, tokenizer)  # rows that nothing can be measured on end a training before it begins
     model: Any = None
     if not recipe.on_frozen_target:
-        model = networks.build(recipe.model, tokenizer)
+        own = recipe.model.family == "own" and recipe.model.start_from is None
+        model = networks.as_target(recipe) if own else networks.build(recipe.model, tokenizer)
         if not torch.cuda.is_available():
             use_byte_dropout(model)
     target = load_target(recipe, model, tokenizer, processes.device)
@@ -127,9 +129,9 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
         if recipe.distill.start_from:
             model.continue_from(Path(resolve(recipe.distill.start_from)))
     eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None
-    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
+    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output, clock)
     trainer.add_callback(clock)
     trainer.add_callback(MarksWhole())
     return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
@@ -198,7 +200,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
         bf16=recipe.bf16,
         use_cpu=not torch.cuda.is_available(),
         seed=recipe.seed,
-        train_sampling_strategy="group_by_length" if recipe.task == "seq2seq" else "random",
+        train_sampling_strategy="group_by_length" if recipe.task == "seq2seq" or recipe.data.completions else "random",
         logging_steps=recipe.log_steps,
         save_steps=recipe.save_steps,
         save_total_limit=2,
@@ -222,6 +224,7 @@ def make_trainer(
     eval_set: Dataset | None,
     target: PreTrainedModel | None,
     output: Path,
+    clock: Clock | None = None,
 ) -> Trainer:
     """The Trainer of the recipe: of a model, on the data or against `target`, or of a learner, which has its target.
 
@@ -231,15 +234,20 @@ def make_trainer(
     make: Callable[..., Trainer] = SizedTrainer
     if target is not None and not learns:
         make = partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
-    batching = DataCollatorForSeq2Seq(tokenizer, model=model.target if learns else model)
+    batching: Callable[..., Any] = default_data_collator  # blocks of one size
+    if pairs:
+        batching = DataCollatorForSeq2Seq(tokenizer, model=model.target if learns else model)
+    elif recipe.data.completions and target is not None:
+        batching = partial(padded_batch, pad=special_ids(target)[0])
     return make(
         model=model,
         args=arguments(recipe, output, eval_set is not None),
         train_dataset=train_set,
         eval_dataset=eval_set,
-        data_collator=batching if pairs else default_data_collator,  # blocks of one size
+        data_collator=batching,
         processing_class=None if learns else tokenizer,
         lr_by_size=recipe.optim.lr_scale == "rms",
+        clock=clock,
         compute_metrics=bleu_metric(tokenizer) if pairs and not learns else None,
     )
 

@@ -15,7 +15,7 @@ AT_LEAST_ONE = (
     "optim.max_steps", "optim.batch_size", "optim.accumulate", "save_steps", "eval_steps", "log_steps",
 )  # fmt: skip
 CHOICES = {
-    "task": ("seq2seq", "lm"), "model.family": ("t5", "gpt2"), "tokenizer.kind": ("unigram", "wordpiece"),
+    "task": ("seq2seq", "lm"), "model.family": ("t5", "gpt2", "own"), "tokenizer.kind": ("unigram", "wordpiece"),
     "optim.lr_scale": ("rms", "flat"),
 }  # fmt: skip
 SHARES = ("distill.kl_weight", "distill.greedy", "distill.sampled", "data.passages.scrambled")
@@ -53,6 +53,13 @@ def check(recipe: Recipe) -> Recipe:
             f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
         )
     _check_kind(recipe)
+    if recipe.model.family == "own" and (recipe.distill.target is None or recipe.task != "lm"):
+        raise UserError("model.family=own: is for a decoder-only distill.target, whose first and last layers it takes")
+    if recipe.data.completions and (recipe.distill.target is None or recipe.task != "lm" or not recipe.data.path):
+        raise UserError(
+            "data.completions=true: needs data.path=[FILE,...] of prompts and a decoder-only distill.target, which "
+            "completes them"
+        )
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe

@@ -99,7 +99,7 @@ def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | No
     seen = 0
     for row in rows:
         seen += 1
-        if not _kept(row, keep):
+        if not is_kept(row, keep):
             continue
         for name in fields:
             if not isinstance(row.get(name), str):
@@ -131,7 +131,8 @@ def _hub_rows(plan: DataPlan) -> Iterator[Row]:
         ) from error
 
 
-def _kept(row: Row, keep: dict[str, Any]) -> bool:
+def is_kept(row: Row, keep: dict[str, Any]) -> bool:
+    """Whether each field that `keep` names has one of its values."""
     lists = {name: values if isinstance(values, (list, tuple)) else [values] for name, values in keep.items()}
     return all(row.get(name) in values for name, values in lists.items())
 
@@ -180,7 +181,7 @@ def joined(rows: list[Row], plan: DataPlan, seed: int) -> list[Row]:
     if not plan.join:
         return []
     draw = random.Random(seed)
-    short = [row for row in rows if _kept(row, plan.join)]
+    short = [row for row in rows if is_kept(row, plan.join)]
     draw.shuffle(short)
     groups: list[list[Row]] = []
     start = 0

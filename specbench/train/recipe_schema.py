@@ -23,7 +23,7 @@ PLAN_OF: dict[str, str | None] = {
 class ModelShape:
     """The network. `start_from` (a folder or hub name) replaces the shape by a trained model's own."""
 
-    family: str = key("t5", "t5 | gpt2")
+    family: str = key("t5", "t5 | gpt2 | own: distill.target's architecture and widths, of decoder_layers layers")
     start_from: str | None = key(None, "a trained model, NAME, ./FOLDER or OWNER/NAME, that replaces the shape")
     revision: str | None = key(None, "its commit on the hub")
     d_model: int = key(256, "width of the network")
@@ -75,12 +75,18 @@ class DataPlan:
     source: str = key("en", "the field to read")
     target: str = key("de", "the field to write")
     text: str = key("text", "the field of a decoder-only model's rows")
+    completions: bool | None = key(
+        None,
+        "decoder-only: rows are prompts, as task.path= of run takes them, and distill.target's completions of them are "
+        "learned; unset: where rows have messages, turns or a prompt, and no text",
+    )
+    chat_template: bool | None = key(None, "prompts are put into the target's chat template; unset: where it has one")
     prefix: str = key("translate English to German: ", "put before the source")
     max_rows: int | None = key(None, "rows to read; unset: all")
     max_words: int | None = key(None, "rows with a longer source are left out")
     join: dict[str, Any] = fresh(dict, "{FIELD:[VALUE,...]}: rows that are also joined in twos to fours")
     join_related: bool = key(False, "also join them in groups that share words, which read more like passages")
-    max_source: int = key(128, "tokens of a source")
+    max_source: int = key(128, "tokens of a source, or of a prompt to complete (longer prompts are left out)")
     max_target: int = key(128, "tokens of a target")
     eval_path: list[str] = fresh(list, "[FILE,...] evaluated while training")
     eval_rows: int = key(200, "rows of them")
@@ -104,7 +110,9 @@ class OptimPlan:
     lr_scale: str = key("rms", "rms: a tensor's rate is lr times its RMS at the start, as in Adafactor | flat")
     max_steps: int = key(1000, "optimiser steps")
     max_minutes: float | None = key(
-        None, "training ends after so many minutes, however many steps that were; a larger number resumes it"
+        None,
+        "training ends after so many minutes, however many steps that were; its schedule follows the clock; a "
+        "larger number resumes it",
     )
     warmup_steps: int = key(300, "of them with a rising rate")
     schedule: str = key("cosine", "a learning rate schedule of transformers")
@@ -124,7 +132,9 @@ class DistillPlan:
         "the target a draft learns from, as target= of run: NAME, ./FOLDER or OWNER/NAME; unset: ordinary training",
     )
     revision: str | None = key(None, "its commit on the hub")
-    greedy: float = key(1.0, "share of the sources for which the target writes a greedy output to learn from")
+    greedy: float = key(
+        1.0, "share of the sources, or prompts, for which the target writes a greedy output to learn from"
+    )
     sampled: float = key(1.0, "the same at T=1")
     references: bool = key(False, "learn from the data's own references, too")
     borrow: bool = key(True, "start from the target's embeddings, and layers that fit")
@@ -132,9 +142,14 @@ class DistillPlan:
         None, "heads: a folder of earlier weights of the same kind and shape that training continues from"
     )
     kl_weight: float = key(1.0, "of forward KL(p || q); the rest goes to the cross-entropy of the tokens")
-    generate_batch: int = key(128, "sources that the target answers at a time")
+    generate_batch: int = key(128, "sources that an encoder-decoder target answers at a time")
     max_new_tokens: int = key(96, "maximum number of tokens of an output")
-    per_source: float | None = key(1.5, "and at most so many for each token of the source")
+    per_source: float | None = key(1.5, "encoder-decoder: and at most so many for each token of the source")
+    outputs: str | None = key(
+        None,
+        "a folder that keeps what the target writes, for all recipes with the same target, prompts and settings; "
+        "unset: each keeps its own in its output",
+    )
 
 
 @dataclass

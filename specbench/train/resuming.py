@@ -26,6 +26,7 @@ LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl",
 NOT_IDENTITY = (
     "name", "takes", "output", "force", "threads", "progress", "log_steps", "save_steps", "eval_steps",
     "data.eval_path", "data.eval_rows", "data.test", "data.test_rows", "data.passages.test", "optim.max_minutes",
+    "distill.outputs",
 )  # fmt: skip
 FILES = ("data.path", "data.exclude", "data.passages.path", "data.passages.exclude", "tokenizer.extra")
 MODELS = ("model.start_from", "tokenizer.start_from", "distill.target", "distill.start_from")
@@ -62,7 +63,7 @@ def _belongs(name: str, keys: Iterable[str]) -> bool:
 
 def _contents(recipe: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Digests of the files that each key names; models of the hub are named by their revision."""
-    for keys, digest_of in ((FILES, digest), (MODELS, _digest_of_weights)):
+    for keys, digest_of in ((FILES, digest), (MODELS, digest_of_weights)):
         for key in keys:
             value: Any = recipe
             for part in key.split("."):
@@ -72,7 +73,7 @@ def _contents(recipe: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
                 yield key, found
 
 
-def _digest_of_weights(folder: Path) -> str:
+def digest_of_weights(folder: Path) -> str:
     """Digest of the names, the sizes and both ends of a model's files: reading all of a large one takes minutes."""
     found = hashlib.sha256()
     for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:

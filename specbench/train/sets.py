@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
+from specbench.train.completions import kept_completions
 from specbench.train.passages import made_passages, without_sentences
+from specbench.train.prompt_rows import load_prompts, prompt_ids, without_held_out_prompts
 from specbench.train.recipe_rows import Row, joined, load_rows, without_held_out
 from specbench.train.recipe_schema import DataPlan, Recipe
-from specbench.train.target_texts import Ids, kept_outputs, write_outputs, written_tokens
+from specbench.train.target_texts import Ids, kept_outputs, outputs_file, padded, write_outputs, written_tokens
 from specbench.train.tokenizers import fields
 
 SHARE_HELD_OUT = 5  # at most one row in so many is held out
@@ -30,8 +35,11 @@ def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
     At most a fifth of the rows is held out, whatever `data.hold_out` is.
     """
     plan = recipe.data
-    leave_out = without_held_out if recipe.task == "seq2seq" else without_sentences
-    rows = leave_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
+    if plan.completions:
+        rows = without_held_out_prompts(load_prompts(plan), plan)
+    else:
+        leave_out = without_held_out if recipe.task == "seq2seq" else without_sentences
+        rows = leave_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
     held: list[Row] = []
     if plan.hold_out:
         random.Random(recipe.seed).shuffle(rows)
@@ -53,6 +61,9 @@ def training_set(
     Raises UserError if the recipe selects neither completions nor references.
     """
     plan, distill = recipe.data, recipe.distill
+    if plan.completions:
+        assert target is not None  # `recipe_checks`
+        return completed(recipe, rows, tokenizer, target, output)
     if recipe.task == "lm":
         return blocks(rows, plan, tokenizer)
     references = pairs(rows, plan, tokenizer)
@@ -76,10 +87,45 @@ def training_set(
                 progress=recipe.progress,
             )
             sources += chosen
-            outputs += kept_outputs(output / f"target-{name}.jsonl", chosen, write)
+            outputs += kept_outputs(outputs_file(recipe, output, name, chosen), chosen, write)
     if not sources:
         raise UserError("distill.greedy and distill.sampled are 0 and distill.references is false: nothing to learn on")
     return pairs_of_ids(sources, outputs)
+
+
+def completed(
+    recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel, output: Path
+) -> Dataset:
+    """Prompts with the target's own completions, whose tokens alone count."""
+    distill = recipe.distill
+    prompts = prompt_ids(rows, recipe, tokenizer, "to train on")
+    if (longer := len(rows) - len(prompts)) > 0:
+        print(
+            f"{longer} of {len(rows)} prompts are longer than data.max_source or the positions allow", file=sys.stderr
+        )
+    whole: list[Ids] = []
+    labels: list[Ids] = []
+    for share, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
+        chosen = random.Random(f"{recipe.seed} {name}").sample(prompts, round(share * len(prompts)))
+        if not chosen:
+            continue
+        settings: Any = {"sampled": sampled, "max_new_tokens": distill.max_new_tokens, "seed": recipe.seed}
+        file = outputs_file(recipe, output, name, chosen)
+        made = kept_completions(
+            file, target, chosen, size=written_tokens(tokenizer, target), progress=recipe.progress, **settings
+        )
+        whole += [source + done for source, done in zip(chosen, made, strict=True)]
+        labels += [[-100] * len(source) + done for source, done in zip(chosen, made, strict=True)]
+    if not whole:
+        raise UserError("distill.greedy and distill.sampled are 0: nothing to learn on")
+    masks, lengths = [[1] * len(ids) for ids in whole], [len(ids) for ids in whole]
+    return Dataset.from_dict({"input_ids": whole, "attention_mask": masks, "labels": labels, "length": lengths})
+
+
+def padded_batch(rows: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+    """Rows of `completed` as one batch, filled up with `pad` at the end, where nothing counts."""
+    fill = {"input_ids": pad, "attention_mask": 0, "labels": -100}
+    return {name: padded([list(row[name]) for row in rows], empty) for name, empty in fill.items()}
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
@@ -87,6 +133,8 @@ def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Datase
     plan = recipe.data
     if not plan.eval_path:
         return None
+    if plan.completions:
+        raise UserError("data.eval_path: prompts have no text to evaluate on; leave it out")
     held = load_rows(plan, fields(recipe), plan.eval_path)[: plan.eval_rows]
     return (pairs if recipe.task == "seq2seq" else blocks)(held, plan, tokenizer)
 

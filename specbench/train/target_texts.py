@@ -14,8 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.files import write_atomically
+from specbench.files import json_digest, write_atomically
 from specbench.text.vocabulary import Vocabulary
+from specbench.train.recipe_places import resolve
+from specbench.train.recipe_schema import Recipe
+from specbench.train.resuming import digest_of_weights
 
 Ids = list[int]
 
@@ -105,6 +108,22 @@ def _one_batch(
     for row in written[:, before:].tolist():
         closed = next((place for place, token in enumerate(row) if token in ends), None)
         yield row[: closed + 1] if closed is not None else [token for token in row if token != pad]
+
+
+def outputs_file(recipe: Recipe, output: Path, name: str, sources: list[Ids]) -> Path:
+    """Where the target's outputs (`name`: greedy or sampled) are kept: in `output`, or in a folder that recipes share.
+
+    There the name says of which target, sources and settings they are.
+    """
+    distill = recipe.distill
+    if distill.outputs is None:
+        return output / f"target-{name}.jsonl"
+    place = Path(resolve(distill.target or ""))
+    target = digest_of_weights(place) if place.exists() else f"{distill.target}@{distill.revision}"
+    settings = [name, recipe.seed, recipe.task, distill.max_new_tokens, distill.per_source, recipe.bf16]
+    folder = Path(resolve(distill.outputs))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"target-{name}-{json_digest([target, settings, sources])[:12]}.jsonl"
 
 
 class KeptOutput(TypedDict):

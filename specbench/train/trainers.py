@@ -1,4 +1,4 @@
-"""transformers' Trainer with two additions: a rate in proportion to each tensor's size, and a target to learn from.
+"""transformers' Trainer with a rate in proportion to a tensor's size, a schedule by the clock, a target to learn from.
 
 Independent of recipes; the texts to learn on come from `train.sets`.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 
 from specbench import border
@@ -43,13 +45,62 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
     ]
 
 
+def seconds_in(file: Path) -> float | None:
+    """The seconds that `Clock` has kept in a file; None, said on stderr, where it holds no number of seconds."""
+    try:
+        text = border.read_text(file, SHORT_FILE).strip()
+        seconds = float(border.parse(text, float))
+    except Unreadable as error:
+        print(f"{file}: is damaged ({error}); the time before is not known", file=sys.stderr)
+        return None
+    return seconds
+
+
+class Clock(TrainerCallback):
+    """Keeps a training's seconds, over resumptions, in a file beside the checkpoints, written whenever one is."""
+
+    def __init__(self, file: Path, most_s: float | None = None) -> None:
+        """`most_s`: training ends when it has taken so many seconds, with a checkpoint."""
+        self.file, self.most_s = file, most_s
+        self.seconds = self.before = 0.0
+        self.started: float | None = None
+
+    def share(self) -> float:
+        """The part of its time that has passed, from 0 to 1; 0 before training begins, or where it has no end."""
+        if self.started is None or self.most_s is None:
+            return 0.0
+        return min(1.0, (self.before + time.monotonic() - self.started) / self.most_s)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        resumed = state.global_step > 0 and self.file.is_file()
+        self.before = (seconds_in(self.file) or 0.0) if resumed else 0.0
+        self.started = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.share() >= 1:
+            control.should_training_stop = control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._keep()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.started is not None:
+            self.seconds = self.before + time.monotonic() - self.started
+        self.file.write_text(f"{self.seconds:.3f}\n")
+
+
 class SizedTrainer(Seq2SeqTrainer):
     """A Trainer for pairs and for text; `lr_by_size` makes its optimiser AdamW over `groups_by_size`."""
 
     optimizer: torch.optim.Optimizer | None
 
-    def __init__(self, *args: Any, lr_by_size: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lr_by_size: bool = False, clock: Clock | None = None, **kwargs: Any) -> None:
+        """`clock`: one that ends the training also moves its schedule on."""
         super().__init__(*args, **kwargs)
+        self.clock, self.tokens, self.told_s = clock, 0, time.monotonic()
         # Now, while the model is as it was built: a resumed training loads trained weights before its optimiser.
         told = self.args
         self.groups = groups_by_size(self.model, told.learning_rate, told.weight_decay) if lr_by_size else None
@@ -62,6 +113,32 @@ class SizedTrainer(Seq2SeqTrainer):
         betas = (self.args.adam_beta1, self.args.adam_beta2)
         self.optimizer = torch.optim.AdamW(self.groups, betas=betas, fused=True)
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        schedule = super().create_scheduler(num_training_steps, optimizer)
+        if self.clock is not None and self.clock.most_s is not None and isinstance(schedule, LambdaLR):
+            schedule.lr_lambdas = [by_clock(one, num_training_steps, self.clock) for one in schedule.lr_lambdas]
+        return schedule
+
+    def training_step(self, model: nn.Module, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        self.tokens += int(inputs["attention_mask"].sum())
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            now = time.monotonic()
+            logs = {**logs, "tokens_per_second": round(self.tokens / max(now - self.told_s, 1e-9))}
+            self.tokens, self.told_s = 0, now
+        super().log(logs, start_time)
+
+
+def by_clock(factor: Callable[[int], float], steps: int, clock: Clock) -> Callable[[int], float]:
+    """A schedule of `steps` steps that is also at its end when the time of `clock` is over."""
+
+    def moved_on(step: int) -> float:
+        return factor(max(step, min(steps, round(clock.share() * steps))))
+
+    return moved_on
 
 
 class DistillTrainer(SizedTrainer):
@@ -80,10 +157,12 @@ class DistillTrainer(SizedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        labels = inputs["labels"]
-        q = model(**inputs)
+        labels, given = inputs["labels"], inputs
+        if not self.target.config.is_encoder_decoder:  # with labels the models would compute a loss of their own
+            given = {name: value for name, value in inputs.items() if name != "labels"}
+        q = model(**given)
         with torch.no_grad():
-            p_logits = self.target(**inputs).logits
+            p_logits = self.target(**given).logits
         q_logits = q.logits
         if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
             p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]
@@ -128,42 +207,3 @@ def use_byte_dropout(model: nn.Module) -> None:
         for name, child in list(module.named_children()):
             if type(child) is nn.Dropout:
                 setattr(module, name, ByteDropout(child.p))
-
-
-def seconds_in(file: Path) -> float | None:
-    """The seconds that `Clock` has kept in a file; None, said on stderr, where it holds no number of seconds."""
-    try:
-        text = border.read_text(file, SHORT_FILE).strip()
-        seconds = float(border.parse(text, float))
-    except Unreadable as error:
-        print(f"{file}: is damaged ({error}); the time before is not known", file=sys.stderr)
-        return None
-    return seconds
-
-
-class Clock(TrainerCallback):
-    """Keeps a training's seconds, over resumptions, in a file beside the checkpoints, written whenever one is."""
-
-    def __init__(self, file: Path, most_s: float | None = None) -> None:
-        """`most_s`: training ends when it has taken so many seconds, with a checkpoint."""
-        self.file, self.most_s = file, most_s
-        self.seconds = 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        resumed = state.global_step > 0 and self.file.is_file()
-        self.before = (seconds_in(self.file) or 0.0) if resumed else 0.0
-        self.started = time.monotonic()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.most_s is not None and self.before + time.monotonic() - self.started >= self.most_s:
-            control.should_training_stop = control.should_save = True
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._keep()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._keep()
-
-    def _keep(self) -> None:
-        self.seconds = self.before + time.monotonic() - self.started
-        self.file.write_text(f"{self.seconds:.3f}\n")

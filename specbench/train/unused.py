@@ -7,6 +7,9 @@ from specbench.train.recipe_schema import Recipe
 
 # Of kinds that share a part of the recipe; `recipe_checks` refuses the parts of other kinds.
 OF_KIND = {"heads.layers": "medusa", "heads.narrow": "hydra", "block.confidence": "dspark"}
+# Of what the target writes to learn on; and of what an encoder-decoder writes.
+OF_OUTPUTS = ("greedy", "sampled", "outputs")
+OF_SOURCES = ("distill.generate_batch", "distill.per_source", "distill.references")
 # What a model that training continues from has, and no key changes.
 SHAPE = ("family", "d_model", "d_ff", "d_kv", "heads", "encoder_layers", "decoder_layers", "positions", "tied")
 
@@ -24,6 +27,10 @@ def _why_unused(recipe: Recipe, key: str) -> str | None:
         return f"it is an option of {OF_KIND[key]}, and this recipe trains {recipe.kind}"
     if part == "distill" and name not in ("target", "start_from") and recipe.distill.target is None:
         return "distill.target is not set"
+    if part == "distill" and recipe.task == "lm" and name in OF_OUTPUTS and not recipe.data.completions:
+        return "running text is trained on; rows of prompts, or data.completions=true, are completed by the target"
+    if key in OF_SOURCES and recipe.task == "lm":
+        return "distill.target is decoder-only"
     if part == "model" and name in SHAPE and recipe.model.start_from is not None:
         return "model.start_from is set, whose shape stays"
     return None

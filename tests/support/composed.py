@@ -11,7 +11,7 @@ from specbench.config.schema import RunConfig
 from specbench.train.recipe_schema import Recipe
 
 SWEEPS = choice_names("experiment")
-PARTS = {name for name in SWEEPS if name.startswith("beyond-mini-")}  # of beyond-mini
+PARTS = {name for name in SWEEPS if name.startswith(("beyond-mini-", "real"))}  # of beyond-mini, and of real
 
 
 def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:

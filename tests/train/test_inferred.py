@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.draft_alpha import alpha, engine_of, target_outputs
+from specbench.train.completions import engine_of
+from specbench.train.draft_alpha import alpha, target_outputs
 from specbench.train.fitting import usual_taps
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_schema import Recipe
@@ -94,9 +95,22 @@ def test_what_follows_from_a_decoder_only_target(
     words = ["train", f"recipe={recipe}", "distill.target=shipped:models/gpt-mini", f"data.path=[{prompts}]"]
     assert main(words) == 0, capfd.readouterr().err
     (one,) = found
-    assert (one.task, one.model.family, one.data.text, one.data.hold_out) == ("lm", "gpt2", "prompt", 200)
-    assert one.data.exclude == ["shipped:data/sum-mini.jsonl.gz"] and not one.data.test
+    assert (one.task, one.model.family, one.data.completions, one.data.hold_out) == ("lm", "gpt2", True, 200)
+    shipped_prompts = {f"shipped:data/{name}.jsonl.gz" for name in ("chat", "code", "summaries", "translation")}
+    assert {"shipped:data/sum-mini.jsonl.gz", *shipped_prompts} <= {*one.data.exclude} and not one.data.test
     assert list(one.eagle.taps) == ([2, 4, 5] if recipe == "eagle3" else [])
+
+
+def test_the_field_of_running_text_is_not_completed(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Recipe] = []
+    monkeypatch.setattr("specbench.train.recipe.train", lambda one, composed_from: found.append(check(one)))
+    words = ["train", "recipe=hydra", "distill.target=shipped:models/gpt-mini", f"data.path=[{prompts}]"]
+    for more in (["data.completions=false"], ["data.text=prompt"]):
+        assert main([*words, *more]) == 0, capfd.readouterr().err
+        assert (found[-1].data.text, found[-1].data.completions) == ("prompt", False)
+        assert found[-1].data.exclude == ["shipped:data/sum-mini.jsonl.gz"]
 
 
 def test_the_depths_that_eagle3_reads() -> None:

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM
 from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.train import draft_alpha
-from specbench.train.draft_alpha import alpha, engine_of, target_outputs
+from specbench.train.completions import engine_of
+from specbench.train.draft_alpha import alpha, target_outputs
 from tests.support.small_recipes import SMALL
 
 Capture = pytest.CaptureFixture[str]
@@ -32,6 +33,7 @@ def test_the_last_line_runs_the_draft_on_the_held_out_prompts(
     output = tmp_path / "my out"
     shape = ["model.d_model=16", "model.d_ff=16", "model.heads=2", "model.positions=64"] if recipe == "distill" else []
     words = [f"recipe={recipe}", f"distill.target={target}", f"data.path=[{prompts}]", *shape, *SMALL]
+    words.append("distill.max_new_tokens=16")
     assert main(["train", *words, f"output={output}"]) == 0, capfd.readouterr().err
     out, err = capfd.readouterr()
     last = out.splitlines()[-1]

@@ -62,7 +62,7 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
 
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT, length = self.of_rows(labels_BT), labels_BT.shape[1]
-        places_A = torch.randperm(max(1, length - 1), device=labels_BT.device)[: self.plan.places].sort().values
+        places_A = self._places(labels_BT)
         states_BAKD = self._states(output, places_A)
         total, weights = 0.0 * states_BAKD.sum(), 0.0  # also where nothing counts there is a gradient
         for ahead in range(self.trained.shape.drafted):
@@ -78,6 +78,14 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
                 loss = loss + self._confidence_loss(states_BAD, before_BA, p_BAV, q_BAV, labels_BA)
             total, weights = total + self.plan.decay**ahead * loss, weights + self.plan.decay**ahead
         return total / max(weights, 1e-9)
+
+    def _places(self, labels_BT: torch.Tensor) -> torch.Tensor:
+        """Where blocks begin, drawn among the places after which a token of some text counts."""
+        counted_P = (labels_BT[:, : max(1, labels_BT.shape[1] - 1)] != -100).any(0).nonzero()[:, 0]
+        if not len(counted_P):
+            counted_P = counted_P.new_zeros(1)
+        drawn = torch.randperm(len(counted_P), device=labels_BT.device)[: self.plan.places]
+        return counted_P[drawn].sort().values
 
     def _confidence_loss(
         self, states_BAD: torch.Tensor, before_BA: torch.Tensor, p: torch.Tensor, q: torch.Tensor, labels: torch.Tensor

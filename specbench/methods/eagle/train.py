@@ -102,11 +102,13 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         return total / max(weights, 1e-9)
 
     def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
-        """Towards p, renormalised over the draft vocabulary."""
+        """Towards p, renormalised over the draft vocabulary. Logits of tokens that do not count are not computed."""
+        counted_BT = labels_BT != -100
+        p_NV, labels_N = p_BTV[counted_BT], labels_BT[counted_BT]
         if self.trained.shape.vocabulary is not None:
-            p_BTV = p_BTV[..., self.trained.draft_vocabulary]
-        q_BTV = self.trained.draft_logits(states_BTD.to(self.target.dtype))
-        return distillation_loss(p_BTV, q_BTV, labels_BT, self.kl_weight)
+            p_NV = p_NV[..., self.trained.draft_vocabulary]
+        q_NV = self.trained.draft_logits(states_BTD[counted_BT].to(self.target.dtype))
+        return distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
 
     def steps(self, output: TargetOutput, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
         """Predicted features [B, T - 1, D] of each step."""
