@@ -5,8 +5,9 @@
 FOLDER has the records. DRAFT=MS: the time per token of a draft served alone by the same engine, as
 `llama.cpp:smollm2-8bit=9.1`; drafts without one cost nothing (lookup), or have no prediction.
 
-predicted: tokens per pass over the cost of a pass, 1 + c d in steps of the target, where d is the number of draft tokens
-per pass and c a token of the draft over one of the target. Verifying d + 1 tokens counts as one step (the paper's v = 1).
+predicted: tokens per pass over the cost of a pass, 1 + c d in steps of the target, where d is the number of draft
+tokens per pass and c a token of the draft over one of the target. Verifying d + 1 tokens counts as one step (the
+paper's v = 1).
 """
 
 import csv
