@@ -39,7 +39,7 @@ def row(s: dict[str, Any], alone_ms: dict[str, float]) -> dict[str, object]:
     }  # fmt: skip
     whole = {key: s[key] for key in ("engine", "draft", "gamma", "drafted", "accepted", "tokens", "prompts")}
     rounded = {key: None if value is None else round(value, 4) for key, value in numbers.items()}
-    return {**whole, "temperature": round(s["temperature"], 2), "verdict": verdict, **rounded}
+    return {**whole, "temperature": f"{s['temperature']:g}", "verdict": verdict, **rounded}
 
 
 def main(folder: str, file: Path, drafts: list[str]) -> None:
