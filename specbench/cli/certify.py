@@ -84,7 +84,7 @@ def as_document(found: Certified) -> dict[str, object]:
         "verdict": certificate.verdict,
         "kind": found.verdict.kind,
         "exit_code": _exit_code(found),
-        "reason": certificate.reason,
+        "reason": found.verdict.evidence[0],
         "not_covered": certificate.not_covered,
         "evidence": list(found.verdict.evidence),
         "plain": None if found.verdict.plain is None else found.verdict.plain.verdict,

@@ -9,16 +9,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.cli.formats import print_rows, print_settings
 from specbench.cli.overrides import CommandLine
 from specbench.config.server import STARTED
 from specbench.config.verbs import ChooseConfig
-from specbench.errors import UserError, closest_first
+from specbench.errors import MachineError, UserError, closest_first
 from specbench.formatting import interval_of
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES, Span
+
+if TYPE_CHECKING:
+    from specbench.interop.starting.measured import Checked
 
 TRANSFORMERS = "transformers"
 
@@ -66,47 +69,73 @@ def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str])
     return [settings_for(document, name, schedule) for name in requested(options)]
 
 
-def engine_to_check_in(options: Mapping[str, str], count: int) -> str | None:
-    """The engine that `--for` names, if `verify=` asks for checks and it is installed here.
+def engines_to_check_in(options: Mapping[str, str], count: int, timed: str | None = None) -> list[str]:
+    """The engines that `--for` names, if `verify=` asks for checks, that are started and installed here.
 
-    Where it is not, one line on standard error says that our own loop is measured instead.
+    `timed`: the engine that is timed for the ranking instead of our loop. For each other, and where that or our loop is
+    measured because there is none, a line on standard error.
     """
     names = requested(options)
-    if count == 0 or len(names) != 1 or names[0] not in STARTED:
-        return None
+    if count == 0 or not names:
+        return []
     from specbench.interop.starting.engines import STARTABLE
 
-    engine = STARTABLE[names[0]]
-    if engine.program() is not None:
-        return engine.name
-    print(
-        f"verify={count}: {engine.title} is not installed here ({engine.variable} names its program); our own loop is "
-        "measured instead",
-        file=sys.stderr,
-    )
-    return None
+    found = list[str]()
+    for name in dict.fromkeys(names):
+        if name == timed:
+            continue
+        if name not in STARTED:
+            why = f"is not started here (only {', '.join(STARTED)} are)"
+        elif STARTABLE[name].program() is None:
+            why = f"is not installed here ({STARTABLE[name].variable} names its program)"
+        else:
+            found.append(name)
+            continue
+        print(f"verify={count}: {ENGINES[name].title} {why}; it is not measured", file=sys.stderr)
+    if not found and timed not in names:
+        print(f"verify={count}: {timed or 'our own loop'} is measured instead", file=sys.stderr)
+    return found
 
 
-def in_engine(engine: str, document: Mapping[str, Any], configs: Sequence[ChooseConfig]) -> list[dict[str, Any]]:
-    """Rows of the best candidates, measured in that engine: estimated beside measured."""
+Failure = UserError | MachineError | KeyboardInterrupt
+
+
+def in_engines(
+    engines: Sequence[str], document: Mapping[str, Any], configs: Sequence[ChooseConfig]
+) -> tuple[list[dict[str, Any]], Failure | None]:
+    """Rows of the best candidates, measured in each engine: estimated beside measured; and what ended it, if it failed.
+
+    An engine that fails is a line on standard error and the next is measured; Ctrl-C ends it.
+    """
     from specbench.interop.starting.measured import check_in_engine
     from specbench.report.console import Screen
 
-    with Screen(sys.stderr, "asking", "asked {} of {} prompts") as screen:
-        checked = check_in_engine(engine, document, configs[0], configs[0].verify, screen)
-    rows = []
-    for one in checked:
-        summary: Mapping[str, Any] = one.found.record["summary"]
-        measured = summary["speedup_measured"]
-        rows.append({
-            "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "batch": one.batch,
-            "estimated": one.estimated, "measured": measured, "measured_low": summary["speedup_low"],
-            "measured_high": summary["speedup_high"],
-            "off": one.estimated / measured - 1 if measured else None,
-            "tokens_per_pass": summary["tokens_per_pass"], "verdict": summary["verdict"],
-            "run_id": one.found.record["run_id"],
-        })  # fmt: skip
-    return rows
+    rows, failed = list[dict[str, Any]](), None
+    for engine in engines:
+        try:
+            with Screen(sys.stderr, "asking", "asked {} of {} prompts") as screen:
+                for one in check_in_engine(engine, document, configs[0], configs[0].verify, screen):
+                    rows.append(_row(one))
+        except (UserError, MachineError) as error:
+            if failed is not None:
+                print(f"specbench: {failed}", file=sys.stderr)
+            failed = error
+        except KeyboardInterrupt as interrupt:
+            return rows, interrupt
+    return rows, failed
+
+
+def _row(one: Checked) -> dict[str, Any]:
+    summary: Mapping[str, Any] = one.found.record["summary"]
+    measured = summary["speedup_measured"]
+    return {
+        "engine": summary["engine"], "candidate": one.candidate, "gamma": one.gamma, "batch": one.batch,
+        "estimated": one.estimated, "measured": measured, "measured_low": summary["speedup_low"],
+        "measured_high": summary["speedup_high"],
+        "off": one.estimated / measured - 1 if measured else None,
+        "tokens_per_pass": summary["tokens_per_pass"], "verdict": summary["verdict"],
+        "run_id": one.found.record["run_id"],
+    }  # fmt: skip
 
 
 def print_checked(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,8 +12,8 @@ from specbench.cli.dry_run import DRY_RUN
 from specbench.cli.formats import aside, draw_picture, picture_file, print_rows, print_settings
 from specbench.cli.measure_alpha import LINE, LISTS, only_needs
 from specbench.cli.other_engines import (
-    engine_to_check_in,
-    in_engine,
+    engines_to_check_in,
+    in_engines,
     of_saved,
     print_checked,
     requested,
@@ -118,11 +118,11 @@ def job(
         compare_contexts(form, [one.record for one in ranked])
         print(f"records: {', '.join(str(one.file) for one in ranked)}", file=aside(form))
         return
-    there = engine_to_check_in(options, configs[0].verify)
+    there = engines_to_check_in(options, configs[0].verify, engine)
     found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)
     shown = settings_of_engines(found.record, options)
     interrupted = found.record.get("interrupted")
-    checked = in_engine(there, found.record, configs) if there and not interrupted else []
+    checked, failed = in_engines(there, found.record, configs) if not interrupted else ([], None)
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }
@@ -142,3 +142,5 @@ def job(
         from specbench.report.figures.gammas import choosing
 
         draw_picture(picture, partial(choosing, found.record), form)
+    if failed is not None:  # after the ranking, which is not lost by it
+        raise failed

@@ -148,7 +148,10 @@ def none_kept(results: str) -> str:
 
 
 def measure_again(results: str) -> None:
-    """Measure the records of a contended machine again, and name those that were contended again."""
+    """Measure the records of a contended machine again, and name those that were contended again.
+
+    Not those of other engines' servers, which may be gone: they are named, with what measures them again.
+    """
     from specbench.cli.regression import repeat
     from specbench.records.frame import Records
 
@@ -156,11 +159,13 @@ def measure_again(results: str) -> None:
     if not found.disturbed:
         print("no record of a contended machine")
         return
-    repeat(found.catalog, results, found.disturbed)
-    left = Records(results).disturbed
-    print(
-        f"{len(found.disturbed)} measured again{', contended again: ' + ', '.join(map(digest, left)) if left else ''}"
-    )
+    served = {head.run_id for head in found.catalog.heads if head.summary.get(SERVED)}
+    for run_id in sorted(served & {*found.disturbed}):
+        print(f"{run_id}: of a server; its specbench server command with force=true measures it again")
+    own = [run_id for run_id in found.disturbed if run_id not in served]
+    repeat(found.catalog, results, own)
+    left = [run_id for run_id in Records(results).disturbed if run_id not in served]
+    print(f"{len(own)} measured again{', contended again: ' + ', '.join(map(digest, left)) if left else ''}")
 
 
 def show_runs(results: str, names: list[str], form: str) -> None:

@@ -15,6 +15,7 @@ from specbench.errors import UserError
 
 UNKNOWN = "random"  # the kind of draft of which nothing is known, as in certify
 SENT = ("auto", "ids", "text", "chat")
+WITHOUT = "none"  # the label of a server that has no draft
 STARTED = ("vllm", "llama.cpp", "openvino")  # engines that are started here
 CARRIED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -119,6 +120,11 @@ def check_start(config: ServerConfig) -> None:
         raise UserError(f"{key}: starts both servers; leave url= and plain= out")
     if not config.names_target:
         raise UserError(f"{key}: name the weights that it serves, target=NAME or target.path=FOLDER")
+    of_runs = {name: getattr(config.target, name) for name in ("gguf", "base", "device_map", "tp_plan", "architecture")}
+    of_runs |= {"weights": config.target.weights} if config.target.weights == "random" else {}
+    for name, value in of_runs.items():
+        if value:
+            raise UserError(f"target.{name}={value}: {key} serves a whole checkpoint as it is; leave it out")
     if config.draft.kind == UNKNOWN:
         raise UserError(f"{key}: name its draft, draft=lookup or draft.kind=model draft.path=FOLDER")
     if config.gamma is None:

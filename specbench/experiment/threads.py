@@ -33,6 +33,15 @@ def usable_threads(root: Path = ROOT, allowed: set[int] | None = None) -> Thread
     return min([*found, Threads(MOST, "more do not pay")], key=lambda one: one.number)
 
 
+def processors(threads: int, root: Path = ROOT, allowed: set[int] | None = None) -> list[int]:
+    """The processors that so many threads are bound to: of those that this process may use, one of each core first."""
+    allowed = _allowed() if allowed is None else allowed
+    cores = _siblings(root / "sys/devices/system/cpu", allowed)
+    first = {core: number for number, core in sorted(cores.items(), reverse=True)}
+    order = sorted(allowed, key=lambda number: (first[cores[number]] != number, number))
+    return sorted(order[:threads])
+
+
 def use_default_threads(wanted: int | None) -> None:
     """Set torch's threads to `wanted`; or lower torch's own number to `usable_threads`.
 
@@ -88,9 +97,14 @@ def _allowed() -> set[int]:
 
 
 def _cores(cpus: Path, allowed: set[int]) -> int:
-    """The physical cores among these processors; where the system does not tell, each is one."""
-    siblings = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
-    return len({shared or f"core {number}" for number, shared in siblings.items()})
+    """The physical cores among these processors."""
+    return len({*_siblings(cpus, allowed).values()})
+
+
+def _siblings(cpus: Path, allowed: set[int]) -> dict[int, str]:
+    """By processor the name of its core; where the system does not tell, each is one."""
+    found = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
+    return {number: shared or f"core {number}" for number, shared in found.items()}
 
 
 def _text(file: Path) -> str:

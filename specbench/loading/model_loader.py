@@ -70,14 +70,18 @@ def locked_device(
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
+def physical_gpu(index: int) -> str:
+    """What the system calls the GPU that this process sees under `index`."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
+
+
 def _lock_file(index: int) -> Path:
     """One file per physical GPU: processes may see different GPUs under the same index."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    physical = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
     # Anyone may have made the folder in the shared place first; then the locks of this user are in their cache.
     shared = Path(tempfile.gettempdir()) / f"specbench-gpus-{os.getuid()}"
     folder = private_folder(shared, user_cache() / f"gpus-{platform.node()}")
-    return folder / f"{physical}.lock"
+    return folder / f"{physical_gpu(index)}.lock"
 
 
 # Files of a model's folder that only describe the model: a corrected model card does not make another run.

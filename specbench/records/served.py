@@ -70,7 +70,10 @@ class ServedPrompt(TypedDict):
 
 
 class ServedSummary(Names):
-    """A server in numbers: a row of `specbench results`. A low and a high bound a 95% interval over prompts."""
+    """A server in numbers: a row of `specbench results`. A low and a high bound are a 95% interval.
+
+    It is over prompts, with several requests at once or a rate over blocks of prompts.
+    """
 
     served: Literal[True]
     gamma: Annotated[int | None, "as given, or counted where every pass drafts as many"]
@@ -127,7 +130,8 @@ class ServedSummary(Names):
     dtype: str
     hardware: Annotated[str, "of this machine, if the server is here"]
     simulated: bool
-    disturbed: bool
+    disturbed: Annotated[bool, "whether this machine did other work, by the pieces of streams of servers here"]
+    disturbed_by: NotRequired[Annotated[str | None, "the signs, in words"]]
     processes: int
     created: str
     proof_z: NotRequired[float | None]

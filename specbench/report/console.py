@@ -216,7 +216,7 @@ class Screen:
 
     def _show_served(self, console: "Console", result: "Result") -> None:
         """The numbers of a measured server."""
-        from specbench.report.served_text import answer, headline, rows
+        from specbench.report.served_text import answer, contended, headline, rows
 
         summary: Any = result.record["summary"]
         console.print(answer(summary), markup=True)
@@ -226,5 +226,7 @@ class Screen:
         for row in rows(summary):
             table.add_row(*row)
         console.print(table)
+        if summary.get("disturbed"):
+            console.print(contended(summary))
         state = "already there; force=true measures it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")

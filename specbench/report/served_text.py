@@ -34,6 +34,14 @@ def _speed(s: ServedSummary) -> str:
     return "no speedup: the completions are not the target's" if not s["lossless"] else "no speedup without plain=URL"
 
 
+def contended(s: ServedSummary) -> str:
+    """The remark that this machine did other work, with its signs."""
+    return (
+        f"CONTENDED: {s.get('disturbed_by')}. Times and speedups are unreliable, and tables leave them out; α and the "
+        "completions are valid. Measure again with force=true when nothing else runs"
+    )
+
+
 def headline(s: ServedSummary) -> str:
     """What was measured, as markup of rich."""
     gamma = "" if s["gamma"] is None else f", γ={s['gamma']}"
@@ -55,7 +63,7 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
     both = "without / with the draft"
     per = "a token of each request" if s["streamed"] and s["batch"] == 1 else "a token, all requests together"
     table = [
-        ("speedup measured", interval_of(dict(s), "speedup_measured", "speedup"), f"{per}{_first(s)}"),
+        ("speedup measured", interval_of(dict(s), "speedup_measured", "speedup"), f"{per}{_first(s)}; {_over(s)}"),
         ("  end to end", interval_of(dict(s), "speedup_end_to_end"), "whole requests, with the prompt"),
         ("verdict", marked(s), s["verdict_reason"]),
     ]
@@ -95,6 +103,11 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
 
 def _first(s: ServedSummary) -> str:
     return ", after the first" if s["streamed"] and s["batch"] == 1 else ""
+
+
+def _over(s: ServedSummary) -> str:
+    """What the interval of a speedup is over."""
+    return f"95% interval over {'prompts' if s['batch'] == 1 and s['rate'] is None else 'blocks of prompts'}"
 
 
 def _both(plain: float | None, drafted: float | None) -> str:

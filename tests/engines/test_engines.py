@@ -107,7 +107,8 @@ def test_its_completions_are_the_targets(
     assert served.asked.drafting is not None
     key = (served.asked.engine, served.asked.drafting.kind, temperature)
     if key in KNOWN:
-        request.applymarker(pytest.mark.xfail(reason=KNOWN[key], strict=False))
+        # Only what is known of it: an engine that fails to answer is no expected failure.
+        request.applymarker(pytest.mark.xfail(reason=KNOWN[key], raises=AssertionError, strict=False))
     found, _ = measured(served, tmp_path, f"sampling.temperature={temperature}", "limit=30", "max_new_tokens=150")
     print(served.drafting().engine, key, found["verdict"], found["verdict_reason"])
     assert found["lossless"], found["verdict_reason"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.experiment import threads
-from specbench.experiment.threads import Threads, cpu_quota, usable_threads, use_default_threads
+from specbench.experiment.threads import Threads, cpu_quota, processors, usable_threads, use_default_threads
 
 
 def plant(root: Path, files: dict[str, object]) -> None:
@@ -28,6 +28,14 @@ def test_hyperthreads_are_one_core_each(tmp_path: Path) -> None:
     assert usable_threads(tmp_path, set(range(16))) == Threads(8, "physical cores")
     assert usable_threads(tmp_path, {0, 8, 1}) == Threads(2, "physical cores")
     assert usable_threads(tmp_path, {0, 1, 2}) == Threads(3, "processors that this process may use")
+
+
+def test_threads_are_bound_to_processors_that_the_process_may_use_one_of_a_core_first(tmp_path: Path) -> None:
+    cores(tmp_path, 4)
+    assert processors(4, tmp_path, set(range(8))) == [0, 1, 2, 3]
+    assert processors(2, tmp_path, {2, 6, 7}) == [2, 7]
+    assert processors(3, tmp_path, {2, 6, 7}) == [2, 6, 7]
+    assert processors(9, tmp_path, {3, 5}) == [3, 5]
 
 
 def test_a_machine_that_tells_nothing_has_a_core_for_each_processor(tmp_path: Path) -> None:

@@ -50,12 +50,14 @@ class Standin:
         change: what is done to the tokens of an answer.
         before: called with the number of a request before it is answered; it may sleep or raise.
         asked: the bodies of the requests.
+        owner: who its list of models says it is.
         count: what it says of a number of tokens.
     """
 
     def __init__(self, drafts: bool, engine: str = "vllm") -> None:
         parts()  # here: Hydra composes one config at a time
         self.drafts, self.engine = drafts, engine
+        self.owner: object = {"vllm": "vllm", "llamacpp": "llamacpp"}.get(engine, "somebody")
         self.change: Callable[[list[int]], list[int]] = list
         self.before: Callable[[int], None] = lambda number: None
         self.count: Callable[[int], object] = lambda tokens: tokens
@@ -127,8 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         this = self.server_of
-        owner = {"vllm": "vllm", "llamacpp": "llamacpp"}.get(this.engine, "somebody")
-        pages: dict[str, object] = {"/v1/models": {"data": [{"id": "gpt-mini", "owned_by": owner}]}}
+        pages: dict[str, object] = {"/v1/models": {"data": [{"id": "gpt-mini", "owned_by": this.owner}]}}
         if this.engine == "vllm":
             pages["/version"] = {"version": "0.0.1"}
         if this.engine == "llamacpp":

@@ -181,7 +181,7 @@ def verdict(
     evidence = [drafted.certificate.reason]
     kind = _kind(drafted, plain, agreement, evidence)
     if ends:
-        evidence.append(ends)
+        evidence.insert(0 if kind is None else len(evidence), ends)
         kind = kind or SPECULATION
     if explained:
         evidence.append(explained)

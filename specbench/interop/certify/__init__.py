@@ -25,7 +25,7 @@ from specbench.interop.certify.logprobs import of_logprobs
 from specbench.interop.certify.outputs import Outputs, read_outputs
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
-from specbench.loading.model_loader import Say
+from specbench.loading.model_loader import Say, locked_device
 from specbench.sampling import Sampling
 
 
@@ -108,7 +108,8 @@ def _certified(
 ) -> Certified:
     run = resolve(certify_run(config), say)
     config = replace(config, sampling=run.sampling)
-    with translated_errors(run):
+    with locked_device(run.device, say) as device, translated_errors(run):
+        run = replace(run, device=str(device))
         setup = load(config, run, say)
         drafted = _tested(setup, path, say)
         alone = None if plain is None else _tested(setup, plain, say)

@@ -20,6 +20,7 @@ from specbench.records.served import Answer, DraftCounts
 from specbench.sampling import Sampling
 from specbench.tasks.rows import Message
 
+LONGEST_NAME = 80  # characters that are recorded
 LONGEST_EVENT = 2**20  # bytes of a line of a stream
 
 
@@ -82,12 +83,12 @@ class Client(Completions):
             if self.dialect not in (PLAIN, dialect):
                 continue
             said = self._get(f"{root}/{page}", optional=True).get(name)
-            if isinstance(said, str) and said:
-                self.dialect, version = dialect, said[:80]
+            if version := _named(said):
+                self.dialect = dialect
                 break
-        name = self.dialect.name or str(first.get("owned_by") or "unknown engine")
+        name = self.dialect.name or _named(first.get("owned_by")) or "unknown engine"
         shown = Path(self.model).name if self.model.startswith("/") else self.model  # a file of the server's machine
-        return Identity(f"{name} {version}".strip(), shown, self.dialect)
+        return Identity(f"{name} {version}".strip(), _named(shown) or "unknown model", self.dialect)
 
     def _get(self, address: str, optional: bool = False) -> dict[str, Any]:
         """The JSON object at an address; with `optional` an empty one where there is none."""
@@ -229,6 +230,12 @@ class _Collected:
             counted, seconds, self.arrivals[0] if streamed else None, "".join(self.text), self.ids or None, self.finish,
             max(1, self.first_ids), self.arrivals, self.counts, self.counted_by,
         )  # fmt: skip
+
+
+def _named(value: object) -> str:
+    """A name that a server gives, as a line may hold it: '' where it is none."""
+    text = value if isinstance(value, str) else ""
+    return "".join(one if one.isprintable() else " " for one in text)[:LONGEST_NAME].strip()
 
 
 def _list(value: object) -> list[Any]:

@@ -1,13 +1,14 @@
 """Measure a server with a draft against the same target without one: speedup, times, acceptance, and the verdict.
 
 With one request at a time the servers answer each prompt in turn, in alternating order, so that a machine that slows
-down slows both. With several at once, blocks of prompts alternate; with arrivals, whole sequences. Finished prompts are
-in the journal: an interrupted measurement goes on after them.
+down slows both. With several at once, and with arrivals, blocks of prompts alternate. Finished blocks are in the
+journal: an interrupted measurement goes on after them.
 """
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,10 +74,11 @@ class Servers:
         return " / ".join(dict.fromkeys(names))
 
 
-def measure(config: ServerConfig, progress: Progress) -> list[Result]:
+def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] = lambda: None) -> list[Result]:
     """Measure each load that `config` asks for (batch, rates), and write a record of each.
 
-    A record of the same config and the same engine is returned as it is, unless `force`.
+    A record of the same config and the same engine is returned as it is, unless `force`. The servers are needed until
+    `asked` is called, before the target is loaded for the verdicts.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -87,13 +89,19 @@ def measure(config: ServerConfig, progress: Progress) -> list[Result]:
     servers = connect(config)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
-    return [_measured(config, servers, prompts, load, progress) for load in loads_of(config)]
+    with ExitStack() as held:
+        asking = [_asked(config, servers, prompts, load, progress, held) for load in loads_of(config)]
+        asked()
+        return [one if isinstance(one, Result) else _recorded(one) for one in asking]
 
 
 def loads_of(config: ServerConfig) -> list[Load]:
-    """The loads that are measured: each batch, and each rate; with rates one at a time only where batch= names it."""
+    """The loads that are measured: each batch, and each rate; with rates one at a time only where batch= names it.
+
+    In one order, whatever that of the lists: two processes that measure the same lock the same journals.
+    """
     batches = [] if config.rates and config.batch == [1] else config.batch
-    return [*(Load(batch=one) for one in batches), *(Load(rate=one) for one in config.rates)]
+    return [*(Load(batch=one) for one in sorted({*batches})), *(Load(rate=one) for one in sorted({*config.rates}))]
 
 
 def connect(config: ServerConfig) -> Servers:
@@ -133,29 +141,35 @@ def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:
     )
 
 
-def _measured(config: ServerConfig, servers: Servers, prompts: Prompts, load: Load, progress: Progress) -> Result:
+def _asked(
+    config: ServerConfig, servers: Servers, prompts: Prompts, load: Load, progress: Progress, held: ExitStack
+) -> "Result | _Asking":
+    """The record of a load that is there; else its prompts, asked, with the journal of them, which `held` closes."""
     run_id = run_id_of(config, servers, load)
     file = store.record_file(config.results, run_id)
     if (there := None if config.force else _existing(file)) is not None:
         return Result(file, there, reused=True)
     waiting = f"{run_id}: another process measures this; waiting"
-    with Journal(config.results, run_id, lambda: progress.note(waiting)) as journal:
-        if config.force:
-            journal.restart()
-        plan = DraftingPlan(config.gamma if config.gamma is not None else "server", config.gamma)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        asking = _Asking(config, servers, prompts, load, journal, progress)
-        if asking.missing():
-            journal.begin_part(started, plan)
-            try:
-                asking.ask_missing()
-            except MachineError as error:
-                raise MachineError(f"{error}{again()}" if journal.prompts else str(error)) from error
-        records = [journal.prompts[example.index] for example in prompts.examples]
-        record = _record(config, servers, prompts, load, asking.completed(), records, journal, run_id, plan, progress)
-        store.write(config.results, record)
-        journal.remove()
-    return Result(file, cast(RunRecord, record), reused=False)
+    journal = held.enter_context(Journal(config.results, run_id, lambda: progress.note(waiting)))
+    if config.force:
+        journal.restart()
+    asking = _Asking(config, servers, prompts, load, journal, progress)
+    if asking.missing():
+        journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), asking.plan)
+        try:
+            asking.ask_missing()
+        except MachineError as error:
+            raise MachineError(f"{error}{again()}" if journal.prompts else str(error)) from error
+    return asking
+
+
+def _recorded(asking: "_Asking") -> Result:
+    """The record of a load whose prompts are asked, written."""
+    config, journal = asking.config, asking.journal
+    record = _record(asking)
+    store.write(config.results, record)
+    journal.remove()
+    return Result(store.record_file(config.results, journal.run_id), cast(RunRecord, record), reused=False)
 
 
 def _existing(file: Path) -> RunRecord | None:
@@ -174,6 +188,7 @@ class _Asking:
     ) -> None:
         self.config, self.servers, self.prompts, self.load = config, servers, prompts, load
         self.journal, self.progress = journal, progress
+        self.plan = DraftingPlan(config.gamma if config.gamma is not None else "server", config.gamma)
         drawn = config.sampling
         self.sampling = Sampling(drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p)
 
@@ -222,7 +237,7 @@ class _Asking:
         for which in order if number % 2 == 0 else order[::-1]:
             client: Client = getattr(self.servers, which)
             before = self._counts(client) if which == "drafting" else None
-            found[which] = answers(client, requests, self.load, self.config.seed)
+            found[which] = answers(client, requests, self.load, self.config.seed + number)
             if which == "drafting":
                 self._count(client, found[which][0], before)
             for answer in found[which][0]:
@@ -343,16 +358,16 @@ def _outcomes(counts: DraftCounts | None) -> list[float]:
     return [1.0] * counts.accepted + [0.0] * (counts.passes - counts.at_position[-1])
 
 
-def _record(
-    config: ServerConfig, servers: Servers, prompts: Prompts, load: Load, done: Sequence[Completed],
-    records: list[PromptRecord], journal: Journal, run_id: str, plan: DraftingPlan, progress: Progress,
-) -> ServedRecord:  # fmt: skip
+def _record(asking: _Asking) -> ServedRecord:
+    config, servers, prompts, load = asking.config, asking.servers, asking.prompts, asking.load
+    journal, plan = asking.journal, asking.plan
+    records = [journal.prompts[example.index] for example in prompts.examples]
     served = [prompt["served"] for prompt in records]
     gamma = gamma_of(served, plan.gamma, servers.drafting.name)
     found = counted(served, gamma)
     counts = None if found.drafted is None or found.accepted is None else (found.drafted, found.accepted)
     folder = Path(config.results) / "server"
-    verdict = verdict_of(config, done, counts, folder, run_id, progress.say)
+    verdict = verdict_of(config, asking.completed(), counts, folder, journal.run_id, asking.progress.say)
     surroundings = environment()
     engine = config.engine or servers.named()
     summary = summary_of(
@@ -371,7 +386,7 @@ def _record(
     pieces = {} if prompts.vocabulary is None else prompts.vocabulary.pieces(ids - {UNKNOWN})
     return {
         "schema_version": SCHEMA_VERSION,
-        "run_id": run_id,
+        "run_id": journal.run_id,
         "summary": summary,
         "config": frozen,
         "gamma": replace(plan, gamma=gamma),

@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from specbench.analysis.costs.disturbance import impossible, of_steps
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.server import ServerConfig
@@ -24,6 +26,7 @@ from specbench.stats import Interval, over_rows, ratio_of_ratios
 
 NONE = Interval(float("nan"), None, None)
 HERE = ("127.0.0.1", "localhost", "::1")
+SINGLY = 0.9  # of the tokens of a stream that came one by one, at least, for steps of the target alone
 
 
 @dataclass(frozen=True)
@@ -129,12 +132,13 @@ def summary_of(
     plain = [one["plain"] for one in served if one["plain"] is not None]
     paired = len(plain) == len(served)
     timed = paired and not verdict.faulty
-    groups = [one["block"] for one in served] if load.batch > 1 else None
+    groups = [one["block"] for one in served] if load.in_blocks else None
     decode = _speedup([_decoding(one, load) for one in served], groups) if timed else NONE
     whole = _speedup([_whole(one, load) for one in served], groups) if timed else NONE
     sampling, task = config.sampling, config.task
     host = urlsplit(config.url).hostname
     requested: int | str = gamma if gamma is not None else "server"
+    signs = contention(plain or drafted, load, _value(decode), found.tokens_per_pass) if host in HERE else []
     summary: ServedSummary = {
         "served": True,
         "target": name_of(config.target) if config.names_target else model,
@@ -199,7 +203,8 @@ def summary_of(
         "dtype": "server",
         "hardware": hardware(surroundings, "cpu") if host in HERE else "remote",
         "simulated": False,
-        "disturbed": False,
+        "disturbed": bool(signs),
+        "disturbed_by": "; ".join(signs) or None,
         "processes": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -210,6 +215,19 @@ def summary_of(
         summary["proof_z"], summary["proof_power"] = tests.get("proof_z"), tests.get("proof_power")
         summary["proof_tokens"] = tests.get("proof_tokens")
     return summary
+
+
+def contention(given: Sequence[Answer], load: Load, speedup: float | None, tokens: float | None) -> list[str]:
+    """The signs, in words, that this machine did other work.
+
+    Uneven pieces of the streams `given`, of a token each, or a speedup above `tokens`, those of a pass. Of one request
+    at a time alone: others move the pieces of each other.
+    """
+    if load.in_blocks:
+        return []
+    streams = [one.arrivals for one in given if len(one.arrivals) >= SINGLY * one.tokens]
+    steps_s = [[after - before for before, after in pairwise(one)][1:] for one in streams]
+    return of_steps(None, steps_s).signs + impossible({"speedup_measured": speedup, "tokens_per_pass": tokens})
 
 
 def first_seconds(answers: Sequence[Answer]) -> list[float]:

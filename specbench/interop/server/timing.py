@@ -15,6 +15,7 @@ from specbench.sampling import Sampling
 
 ROUNDS = 4  # times that a block of several requests at once fills the server: ramps up and down weigh less
 BLOCKS = 4  # at least, where there are prompts enough to fill the server in each
+ARRIVALS = 8  # of a block with a rate, at least: with fewer requests hardly wait for each other
 MOST_THREADS = 512
 
 
@@ -25,10 +26,15 @@ class Load:
     batch: int = 1
     rate: float | None = None
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether requests may wait for each other, so that only blocks of prompts are independent."""
+        return self.batch > 1 or self.rate is not None
+
     def block(self, prompts: int) -> int:
         """How many of so many prompts are asked together: several blocks, for an interval over them."""
         if self.rate is not None:
-            return prompts
+            return math.ceil(prompts / max(1, min(BLOCKS, prompts // ARRIVALS)))
         return 1 if self.batch == 1 else max(self.batch, min(ROUNDS * self.batch, math.ceil(prompts / BLOCKS)))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specbench.analysis.proof.certificate import Certificate
 from specbench.analysis.proof.kinds import DraftTokens, enough
-from specbench.config.server import ServerConfig
+from specbench.config.server import WITHOUT, ServerConfig
 from specbench.config.verbs import CertifyConfig
 from specbench.files import write_atomically
 from specbench.interop.certify import certify_servers
@@ -21,7 +21,7 @@ from specbench.loading.model_loader import Say
 from specbench.records.served import Answer
 
 NOT_VERIFIED, IDENTICAL, DIFFERENT = "not verified", "identical", "different"
-PLAIN_ONLY = "plain passes only"
+PLAIN_ONLY, UNCOUNTED = "plain passes only", "draft tokens not counted"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Verdict:
     Attributes:
         name: in a few words.
         reason: the evidence.
-        verified: whether a test shows that they are the target's.
+        verified: whether a test shows that they are the target's, and that draft tokens were behind it.
         faulty: whether one shows that they are not.
         identical: share of completions that equal those without a draft, at T = 0.
         certificate: of the completions with a draft, where the target's weights are at hand.
@@ -84,7 +84,8 @@ def verdict_of(
 def _identical(reason: str, tokens: DraftTokens | None, within: float) -> Verdict:
     """The verdict where both servers write the same; with too few draft tokens it covers plain passes only."""
     if tokens is None:
-        return Verdict(IDENTICAL, f"{reason}; draft tokens are not counted: it may have drafted none", True, False, 1.0)
+        reason += "; draft tokens are not counted: it may have drafted none"
+        return Verdict(f"{IDENTICAL}, {UNCOUNTED}", reason, False, False, 1.0)
     few = tokens.too_few(within)
     reason = f"{reason}; {tokens}"
     if not few:
@@ -106,14 +107,16 @@ def _certified(
         dtype=config.dtype, device=config.device, threads=config.threads, seed=config.seed,
     )  # fmt: skip
     found = certify_servers(asked, drafted, plain if paired else None, tokens, say)
-    name = found.name
+    name, verified = found.name, found.is_verified
     if found.covers_drafts is False and not found.is_faulty:
         name = f"{name}, {PLAIN_ONLY}"
+    elif verified and tokens is None and config.label != WITHOUT:
+        name, verified = f"{name}, {UNCOUNTED}", False
     power, tests = found.drafted.power, found.drafted.tests
     what = "differing tokens" if tests is None else "total variation a token"
     shown = [] if power is None or found.is_faulty else [f"a fault of {power:.2g} {what} would have shown"]
     reason = "; ".join([*found.evidence, *shown])
-    return Verdict(name, reason, found.is_verified, found.is_faulty, identical, found.drafted)
+    return Verdict(name, reason, verified, found.is_faulty, identical, found.drafted)
 
 
 def _same(one: Answer, other: Answer) -> bool:

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,14 +18,16 @@ from typing import Any
 
 from specbench import border
 from specbench.bench.gguf import convert
-from specbench.errors import UserError, first_line
+from specbench.errors import MachineError, UserError, first_line
+from specbench.experiment.threads import processors
 from specbench.files import digest, json_digest, own_cache
 from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Weights
 from specbench.interop.starting import openvino_server
-from specbench.interop.starting.process import DIRECT, Say
+from specbench.interop.starting.process import DIRECT, Process, Say
 
 MODEL = "target"  # what the servers call it
 LARGEST = 2**20  # bytes of a page that tells a version
+CONVERTED_S = 1800.0  # the most seconds of a conversion
 CACHE_GB = 1  # of keys and values, for engines that reserve them
 
 
@@ -64,6 +65,8 @@ class Startable:
     variable: of the environment; names the program. `find` looks for it elsewhere.
     version: the page of a server that tells it, and the field.
     weighs: how many times the bytes of its weights a server takes, about.
+    on_gpus: whether it takes a GPU where there is one.
+    stores: by dtype that of the weights in its files, where these have no such numbers.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Startable:
     version: tuple[str, str]
     weighs: float
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16")
+    on_gpus: bool = True
+    stores: Mapping[str, str] = field(default_factory=dict)
 
     def program(self) -> str | None:
         """The program's path: what `variable` names, or where it is found; None where it is not installed.
@@ -143,7 +148,7 @@ def vllm(program: str, work: Work, say: Say) -> Call:
         command += ["--revision", work.target.revision]
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-        "OMP_NUM_THREADS": str(work.threads), "VLLM_CPU_OMP_THREADS_BIND": f"0-{work.threads - 1}",
+        "OMP_NUM_THREADS": str(work.threads), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, processors(work.threads))),
     }  # fmt: skip
     return Call([*command, *as_flags(settings)], settings, environment)
 
@@ -208,6 +213,7 @@ def openvino(program: str, work: Work, say: Say) -> Call:
         "draft": draft and ir_of(draft, weights, program, say),
         "lookup": 0, "gamma": 0, "precision": precision, "cache": precision, "cache_gb": CACHE_GB,
         "threads": work.threads, "vocabulary": json.loads((folder / "config.json").read_text())["vocab_size"],
+        "ends": ends_of(folder),
     }  # fmt: skip
     if drafting is not None:
         made = settings["generate"]
@@ -215,10 +221,23 @@ def openvino(program: str, work: Work, say: Say) -> Call:
     return Call([program, openvino_server.__file__, json.dumps(options)], settings)
 
 
+def ends_of(folder: Path) -> list[int]:
+    """The tokens that end a text, as these weights' own files tell; empty: the tokenizer's alone."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            found = border.parse((folder / name).read_bytes(), dict[str, Any]).get("eos_token_id")
+        except (OSError, ValueError):
+            continue
+        ends = found if isinstance(found, list) else [found]
+        if ends and all(isinstance(one, int) and not isinstance(one, bool) for one in ends):
+            return ends
+    return []
+
+
 def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
     """The folder of these weights in OpenVINO's form, made if it is not there.
 
-    Raises UserError where `optimum-cli` is not found or fails.
+    Raises UserError where `optimum-cli` is not found or fails, MachineError where it takes too long.
     """
     folder = _folder(weights)
     if (folder / "openvino_model.xml").exists():
@@ -240,15 +259,22 @@ def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
         tool, "export", "openvino", "--model", str(folder), "--task", "text-generation-with-past",
         "--weight-format", precision, str(part),
     ]  # fmt: skip
+    converting = Process("optimum-cli", command, log := made.with_suffix(f".{os.getpid()}.log"))
     try:
-        subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+        code = converting.wait_until_done(CONVERTED_S)
+        if code is None:
+            raise MachineError(
+                f"start=openvino: {tool} has not converted {weights.place} in {CONVERTED_S:g} s "
+                f"('{converting.last_line()}'); convert it yourself and give that folder"
+            )
+        if code != 0:
+            raise UserError(f"start=openvino: {tool} cannot convert {weights.place}: {converting.last_line()}")
         shutil.rmtree(made, ignore_errors=True)  # without a tokenizer: it cannot be served
         part.replace(made)
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = (str(getattr(error, "stderr", "") or error).strip().splitlines() or [""])[-1]
-        raise UserError(f"start=openvino: {tool} cannot convert {weights.place}: {said[:200]}") from error
     finally:
+        converting.stop()
         shutil.rmtree(part, ignore_errors=True)
+        log.unlink(missing_ok=True)
     return str(made)
 
 
@@ -287,6 +313,7 @@ STARTABLE = {engine.name: engine for engine in (
     ),
     Startable(
         "openvino", "OpenVINO GenAI", "SPECBENCH_OPENVINO", "pip install openvino-genai; the program is that Python",
-        lambda: _python_with("openvino_genai"), openvino, ("/engine", "version"), 2.5,
+        lambda: _python_with("openvino_genai"), openvino, ("/engine", "version"), 2.5, on_gpus=False,
+        stores={"bfloat16": "float16"},
     ),
 )}  # fmt: skip

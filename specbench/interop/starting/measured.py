@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from specbench.analysis.findings.configs import POSITIONS
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.config.server import ServerConfig, check_server
+from specbench.config.server import WITHOUT, ServerConfig, check_server
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.weights.checkpoint import read_config
 from specbench.errors import UserError
@@ -16,7 +18,7 @@ from specbench.experiment.threads import usable_threads
 from specbench.interop.server.measure import Progress, measure
 from specbench.interop.serving.settings import config_of, draft_weights, recommended, weights_of
 from specbench.interop.serving.settings.engines import Recommended, Weights
-from specbench.interop.starting.engines import settings_of
+from specbench.interop.starting.engines import STARTABLE, settings_of
 from specbench.interop.starting.servers import Asked, Servers, started
 from specbench.recorded import to_json
 from specbench.records.store import Result
@@ -37,20 +39,23 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
     """
     check_server(config)
     asked = asked_of(config)
+    if (stored := STARTABLE[asked.engine].stores.get(asked.dtype)) is not None:
+        progress.note(
+            f"start={config.start}: dtype={asked.dtype}: its files hold weights in {stored}, which rounds otherwise"
+        )
     with started(asked, progress.say) as servers, told_of_its_end(servers):
         told = replace(config, start=None, dtype=asked.dtype, threads=asked.threads)
         drafting = servers.drafting()
         told = replace(told, engine=config.engine or drafting.engine, flags=config.flags or drafting.flags)
         if servers.side_by_side():
-            return measure(replace(told, url=drafting.url, plain=servers.plain().url), progress)
+            return measure(replace(told, url=drafting.url, plain=servers.plain().url), progress, servers.stop)
         progress.note(
             f"start={config.start}: memory holds one server at a time; each is measured alone, without a speedup"
         )
-        found = measure(replace(told, url=drafting.url), progress)
-        servers.stop()
+        found = measure(replace(told, url=drafting.url), progress, servers.stop)
         plain = servers.plain()
-        alone = replace(told, url=plain.url, flags=plain.flags, gamma=None, label="none")
-        return [*found, *measure(alone, progress)]
+        alone = replace(told, url=plain.url, flags=plain.flags, gamma=None, label=WITHOUT)
+        return [*found, *measure(alone, progress, servers.stop)]
 
 
 @contextmanager
@@ -76,17 +81,17 @@ class Checked:
 
 def check_in_engine(
     engine: str, document: Mapping[str, Any], config: ChooseConfig, count: int, progress: Progress
-) -> list[Checked]:
-    """Measure the `count` best candidates of a ranking in the engine, each with the settings that `--for` prints.
+) -> Iterator[Checked]:
+    """Measure, one after another, the `count` best candidates of a ranking in the engine.
 
-    `config` is one of those that were ranked, which differ in draft and rule alone. Candidates that the engine cannot
-    express are passed over, and rules but Algorithm 1's, with which no engine is started here. Raises UserError or
-    MachineError as `measure_started`.
+    Each has the settings that `--for` prints. `config` is one of those that were ranked, which differ in draft and rule
+    alone. Candidates that the engine cannot express are passed over, and rules but Algorithm 1's, with which no engine
+    is started here. Raises UserError or MachineError as `measure_started`.
     """
     document = to_json(document)
-    checked = list[Checked]()
+    checked = 0
     for row in document["rows"]:
-        if len(checked) == count:
+        if checked == count:
             break
         try:
             if row.get("tree") or row.get("vocabulary") or row["accept"] != RULE:
@@ -103,8 +108,8 @@ def check_in_engine(
         )  # fmt: skip
         progress.say(f"{row['candidate']} with γ={row['gamma']} in {engine}")
         found, *_ = measure_started(asked, progress)
-        checked.append(Checked(row["candidate"], row["gamma"], batch, row["estimated"]["value"], found))
-    return checked
+        checked += 1
+        yield Checked(row["candidate"], row["gamma"], batch, row["estimated"]["value"], found)
 
 
 def asked_of(config: ServerConfig) -> Asked:
@@ -120,8 +125,15 @@ def asked_of(config: ServerConfig) -> Asked:
     threads = config.threads or usable_threads().number
     return Asked(
         config.start, drafting.target, drafting, dtype, longest(drafting.target), threads, max(config.batch),
-        Path(config.results),
+        Path(config.results), device=gpu_of(config.device),
     )  # fmt: skip
+
+
+def gpu_of(device: str) -> str:
+    """The GPU that engines take where a run with `device` takes one; cpu where it takes none."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device if device.startswith("cuda") else "cpu"
 
 
 def longest(target: Weights) -> int:

@@ -56,7 +56,8 @@ class Pipeline:
         config = self.package.GenerationConfig()
         config.max_new_tokens = asked.get("max_tokens", 16)
         config.eos_token_id = self.tokenizer.get_eos_token_id()
-        config.stop_token_ids = {config.eos_token_id}
+        ends = {config.eos_token_id, *options["ends"]}
+        config.stop_token_ids = ends
         config.apply_chat_template = False
         config.ignore_eos = bool(asked.get("ignore_eos", False))
         for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
@@ -82,7 +83,7 @@ class Pipeline:
             self._count(found, written)
         tokens = [int(token) for token in found.tokens[0]]
         # "a stop" is an end of the text that the pipeline leaves in.
-        ended = len(tokens) < config.max_new_tokens or tokens[-1] == config.eos_token_id
+        ended = len(tokens) < config.max_new_tokens or tokens[-1] in ends
         choice = {
             "index": 0, "text": self.tokenizer.decode(tokens), "finish_reason": "stop" if ended else "length",
             "token_ids": tokens, "logprobs": None,

@@ -84,6 +84,13 @@ class Process:
                 say(f"{self.name}: starting, {now - began:.0f} s; {self.last_line()}")
             time.sleep(OFTEN)
 
+    def wait_until_done(self, seconds: float) -> int | None:
+        """Wait until the command ends by itself: its exit code, None where it has not ended after so many seconds."""
+        try:
+            return self._guard.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def require_running(self, when: str = "while it served") -> None:
         """Raises MachineError if the command has ended."""
         code = self._guard.poll()

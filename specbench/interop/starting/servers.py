@@ -1,21 +1,26 @@
 """The two servers of a target: without a draft and with one, side by side where memory allows, else in turn."""
 
 import contextlib
+import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.analysis.findings.configs import DTYPE
+from specbench.engine.weights.checkpoint import read_config
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.settings.engines import Recommended, Weights
 from specbench.interop.starting.engines import MODEL, STARTABLE, Startable, Work
 from specbench.interop.starting.process import Process, Say, free_port
+from specbench.loading.model_loader import locked_device, physical_gpu
 
 READY_S = 600.0  # the most seconds until a server is ready
 LOGS = "engines"  # the folder of the logs, in that of the results
 SPARE = 2**30  # bytes that are left free
+SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Asked:
     sequences: int = 1
     results: Path = Path("results")
     ready_s: float = READY_S
+    device: str = "cpu"  # cuda: the engine has a GPU, which is locked as a run locks its own
 
 
 class Servers:
@@ -62,6 +68,8 @@ class Servers:
             raise UserError(f"dtype={asked.dtype}: start={asked.engine} serves {', '.join(self.startable.dtypes)}")
         self.program = self.startable.require()
         self._running: dict[bool, Serving] = {}
+        self._gpu = contextlib.ExitStack()
+        self._environment: dict[str, str] = {}
 
     def __enter__(self) -> "Servers":
         return self
@@ -89,10 +97,12 @@ class Servers:
             serving.process.require_running()
 
     def stop(self) -> None:
-        """Stop what runs."""
+        """Stop what runs, and release the GPU."""
         for serving in self._running.values():
             serving.process.stop()
         self._running.clear()
+        self._gpu.close()
+        self._environment.clear()
 
     def _serving(self, drafting: bool) -> Serving:
         if (found := self._running.get(drafting)) is not None:
@@ -106,6 +116,10 @@ class Servers:
         return serving
 
     def _start(self, drafting: bool) -> Serving:
+        if not self._environment and self.startable.on_gpus:
+            device = self._gpu.enter_context(locked_device(self.asked.device, self.say))
+            if device.index is not None:
+                self._environment["CUDA_VISIBLE_DEVICES"] = physical_gpu(device.index)
         asked, port = self.asked, free_port()
         work = Work(
             asked.target, asked.drafting if drafting else None, asked.dtype, asked.longest, asked.threads, port,
@@ -115,22 +129,21 @@ class Servers:
         name = f"{asked.engine} {'with its draft' if drafting else 'without a draft'}"
         log = log_file(asked.results, f"{asked.engine}-{'drafting' if drafting else 'plain'}")
         self.say(f"{name}: starting on port {port}; log: {log}")
-        process = Process(name, call.command, log, call.environment)
+        process = Process(name, call.command, log, {**call.environment, **self._environment})
         try:
             process.wait_until_ready(f"http://127.0.0.1:{port}/health", asked.ready_s, self.say)
         except BaseException:
             process.stop()
             raise
         version = self.startable.version_of(f"http://127.0.0.1:{port}")
-        flags = re.sub(rf"\b{port}\b", "PORT", shlex.join([os.path.basename(call.command[0]), *call.command[1:]]))
-        return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, flags, log, process)
+        return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, as_told(call.command, port), log, process)
 
     def _needs(self, drafting: bool) -> float:
         """Bytes that a server takes, about."""
         weights = [self.asked.target]
         if drafting and self.asked.drafting is not None and self.asked.drafting.draft is not None:
             weights.append(self.asked.drafting.draft)
-        return self.startable.weighs * sum(_bytes(one) for one in weights) + 2**29
+        return self.startable.weighs * sum(_bytes(one, self.asked.dtype) for one in weights) + 2**29
 
 
 @contextlib.contextmanager
@@ -138,6 +151,18 @@ def started(asked: Asked, say: Say) -> Iterator[Servers]:
     """The servers of `asked`, which are stopped at the end of the block, whatever ends it."""
     with Servers(asked, say) as servers:
         yield servers
+
+
+def as_told(command: Sequence[str], port: int) -> str:
+    """A command as records have it: of a file or folder of this machine the name alone, and PORT for the port."""
+
+    def word(one: str) -> str:
+        if not one.startswith("{"):
+            return os.path.basename(one.rstrip("/")) if os.path.isabs(one) else one
+        values = json.loads(one)
+        return json.dumps({key: word(value) if isinstance(value, str) else value for key, value in values.items()})
+
+    return re.sub(rf"\b{port}\b", "PORT", shlex.join(map(word, command)))
 
 
 def log_file(results: Path, name: str) -> Path:
@@ -170,9 +195,17 @@ def available_memory() -> float | None:
     return None
 
 
-def _bytes(weights: Weights) -> int:
-    """Bytes of the files of weights in a folder; 0 where they are not one."""
+def _bytes(weights: Weights, dtype: str) -> float:
+    """Bytes of weights in a folder once they are served in `dtype`; 0 where they are not in one."""
     place = Path(weights.place)
     if place.is_file():
         return place.stat().st_size
-    return sum(file.stat().st_size for file in place.glob("*.safetensors")) if place.is_dir() else 0
+    if not place.is_dir():
+        return 0
+    stored = sum(file.stat().st_size for file in place.glob("*.safetensors"))
+    try:
+        config = read_config(weights.place, {}, "target")
+    except UserError:  # the engine says what is wrong with it
+        config = {}
+    of_file = next((str(config[name]) for name in DTYPE if config.get(name)), "float32")
+    return stored * SIZES.get(dtype, 4) / SIZES.get(of_file, 4)

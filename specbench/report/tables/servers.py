@@ -21,7 +21,8 @@ TAKEN = [
 ]  # fmt: skip
 UNDER = (
     "speedup: time of a token after the first, without the draft over with it, as seen from outside; [95% interval "
-    "over prompts]. α and τ by the server's own counts. A speedup that is not verified may belong to other completions"
+    "over prompts; with several requests at once or a rate over blocks of them]. α and τ by the server's own counts. A "
+    "speedup that is not verified may belong to other completions"
 )
 
 

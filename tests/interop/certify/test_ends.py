@@ -64,6 +64,7 @@ def test_ends_that_are_wrong_with_a_draft_alone_are_its_fault(folders: Folders, 
     found = verdict(right, right, 0.1, ends=only_drafted(after, sound))
     assert found.kind == "a fault of speculation" and found.is_faulty and not found.is_verified
     assert "tokens follow an end token" in found.line and "without a draft none" in found.line
+    assert "tokens follow an end token" in found.evidence[0], "the first sentence is the cause of the verdict"
 
 
 def certified(file: Path, folder: Path, capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

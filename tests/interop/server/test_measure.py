@@ -11,10 +11,16 @@ from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
 from specbench.records.schema import PromptRecord
-from tests.support.openai_server import GAMMA, PASS_S, STEP_S, Standin, one_in, slow, two
+from tests.support.openai_server import GAMMA, PASS_S, STEP_S, Standin, one_in, parts, slow, two
 
 SMALL = ["limit=4", "max_new_tokens=40", "warmup=1"]
 TARGET = ["target=gpt-mini", "dtype=float32", "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins answer unevenly on a busy machine, and tables leave such records out."""
+    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *given: [])
 
 
 @pytest.fixture
@@ -123,6 +129,7 @@ def test_each_form_of_the_api_is_measured(
         assert asked["top_k"] == 0 and asked["cache_prompt"] is False, "the engine's own defaults are switched off"
     else:
         assert found["alpha"] is None and "may have drafted none" in found["verdict_reason"]
+        assert found["verdict"] == "identical, draft tokens not counted" and not found["verified"]
 
 
 def test_several_at_once_and_arrivals_have_a_record_each(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
@@ -136,6 +143,84 @@ def test_several_at_once_and_arrivals_have_a_record_each(servers: tuple[Standin,
     before = len(drafting.asked)
     assert main(["server", drafting.url, *words, "batch=1,2", "rates=50"]) == 0
     assert len(drafting.asked) == before, "a record of the same config is there"
+
+
+def test_draft_tokens_that_are_not_counted_are_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with two("bare") as servers:
+        found = measured(servers, tmp_path, *TARGET)
+    assert found["verdict"] == "the target's, draft tokens not counted"
+    assert found["lossless"] and not found["verified"]
+    assert "×, not verified (the target's, draft tokens not counted)" in capfd.readouterr().out
+
+
+def test_arrivals_come_in_blocks_that_alternate_between_the_servers(
+    servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    drafting, plain = servers
+    order: list[str] = []
+    for name, one in (("drafting", drafting), ("plain", plain)):
+        one.before = lambda number, name=name: order.append(name)  # type: ignore[misc]
+    found = measured(servers, tmp_path, "limit=16", "max_new_tokens=4", "warmup=0", "rates=200")
+    assert order == ["drafting"] * 8 + ["plain"] * 16 + ["drafting"] * 8
+    assert found["speedup_low"] is not None, "an interval over blocks"
+    assert "95% interval over blocks of prompts" in " ".join(capfd.readouterr().out.split())
+    (head,) = Catalog(tmp_path).heads
+    prompts = Catalog(tmp_path).whole(head.run_id)["prompts"]
+    assert [one["served"]["block"] for one in prompts] == [0] * 8 + [1] * 8
+
+
+def test_servers_are_let_go_before_the_target_is_loaded(
+    servers: tuple[Standin, Standin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.config.server import ServerConfig
+    from specbench.interop.server import measure as measuring
+
+    done: list[str] = []
+    verdict_of = measuring.verdict_of
+
+    def verdict(*given: Any) -> Any:
+        done.append("verdict")
+        return verdict_of(*given)
+
+    class Silent:
+        def say(self, text: str) -> None: ...
+        def note(self, text: str) -> None: ...
+        def advance(self, done: int, total: int, now: str = "") -> None: ...
+
+    monkeypatch.setattr(measuring, "verdict_of", verdict)
+    config = ServerConfig(url=servers[0].url, plain=servers[1].url, limit=2, warmup=0, max_new_tokens=4, batch=[2, 1])
+    config.results, config.task = str(tmp_path), parts().config.task
+    found = measuring.measure(config, Silent(), lambda: done.append("let go"))
+    assert done == ["let go", "verdict", "verdict"]
+    assert [one.record["summary"]["batch"] for one in found] == [1, 2]
+
+
+@pytest.mark.parametrize("owner", [7, "an\x1b[31mengine\nof mine" + "e" * 200, ["list"], None])
+def test_a_name_that_a_server_gives_fits_a_line(owner: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with two("bare") as servers:
+        for one in servers:
+            one.owner = owner
+        found = measured(servers, tmp_path, "limit=1", "max_new_tokens=4")
+    assert found["engine"].isprintable() and 0 < len(found["engine"]) <= 80
+    assert found["engine"].startswith("an") if isinstance(owner, str) else found["engine"] == "unknown engine"
+
+
+def test_what_was_measured_beside_other_work_is_told_and_left_out(
+    servers: tuple[Standin, Standin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *given: ["it waited"])
+    found = measured(servers, tmp_path, "limit=1", "max_new_tokens=4")
+    assert found["disturbed"] and found["disturbed_by"] == "it waited"
+    assert "CONTENDED: it waited" in capfd.readouterr().out
+    assert main(["results", "--again", f"--results={tmp_path}"]) == 0
+    said = capfd.readouterr().out
+    assert "of a server; its specbench server command with force=true measures it again" in said
+    assert "0 measured again" in said
 
 
 def test_without_a_plain_server_there_is_no_speedup(servers: tuple[Standin, Standin], tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What is measured in engines that are started here: the configs, the settings, and the ids of records."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from specbench.interop.server.timing import Load
 from specbench.interop.serving.settings.engines import Weights
 from specbench.interop.starting import measured
 from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work
+from specbench.interop.starting.process import _answers
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.config import ModelDraftConfig
 from tests.support.version_server import SERVER
@@ -45,8 +46,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     monkeypatch.setitem(STARTABLE, "llama.cpp", engine)
     asked: list[ServerConfig] = []
 
-    def measure(config: ServerConfig, progress: object) -> list[Any]:
+    def measure(config: ServerConfig, progress: object, done: Any) -> list[Any]:
+        assert _answers(f"{config.url}/models")
         asked.append(config)
+        done()
+        assert not _answers(f"{config.url}/models"), "before the target is loaded for the verdict"
         return [None]
 
     monkeypatch.setattr(measured, "measure", measure)
@@ -111,13 +115,48 @@ def test_the_best_candidates_are_measured_as_they_were_ranked(monkeypatch: pytes
     )
     # One config of several: memory= may have left out others.
     config = ChooseConfig(target=TARGET, results=str(tmp_path), max_new_tokens=64)
-    checked = measured.check_in_engine("vllm", document, config, 5, Silent())
+    checked = list(measured.check_in_engine("vllm", document, config, 5, Silent()))
     assert [(one.candidate, one.gamma, one.batch) for one in checked] == [("lookup", 3, 4), ("gpt-nano", 2, 1)]
     assert [one.batch for one in asked] == [[4], [1]] and asked[0].max_new_tokens == 64
     assert asked[0].draft == LookupConfig(match=2) and asked[1].draft.label() == "gpt-nano"
     wanted = measured.asked_of(asked[1])
     assert wanted.drafting is not None and wanted.drafting.draft is not None
     assert Path(wanted.drafting.draft.place).name == "gpt-nano" and wanted.sequences == 1
+
+
+def test_weights_that_are_stored_in_another_dtype_are_told(
+    toy: list[ServerConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    monkeypatch.setitem(STARTABLE, "openvino", replace(STARTABLE["llama.cpp"], stores=STARTABLE["openvino"].stores))
+    config = ServerConfig(start="openvino", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
+    for dtype in ("float32", "bfloat16"):
+        measured.measure_started(replace(config, dtype=dtype), Noted())
+    (note,) = notes
+    assert "dtype=bfloat16: its files hold weights in float16" in note
+
+
+@pytest.mark.parametrize(("name", "value"), [("gguf", "a.gguf"), ("base", "a/b"), ("weights", "random")])
+def test_a_target_that_is_no_whole_checkpoint_is_told(name: str, value: str) -> None:
+    from specbench.config.server import check_server
+    from specbench.errors import UserError
+
+    target = replace(TARGET, **{name: value})  # type: ignore[arg-type]
+    config = ServerConfig(start="vllm", target=target, draft=LookupConfig(), gamma=3)
+    with pytest.raises(UserError, match=f"target.{name}={value}: start=vllm serves a whole checkpoint as it is"):
+        check_server(config)
+
+
+def test_engines_take_the_gpu_that_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for present in (True, False):
+        monkeypatch.setattr(measured.torch.cuda, "is_available", lambda present=present: present)
+        assert measured.gpu_of("auto") == ("cuda" if present else "cpu")
+    assert measured.gpu_of("cuda:1") == "cuda:1" and measured.gpu_of("mps") == measured.gpu_of("cpu") == "cpu"
 
 
 def test_threads_and_positions_are_those_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

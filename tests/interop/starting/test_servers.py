@@ -73,6 +73,53 @@ def test_an_engine_that_is_not_known_or_not_installed_is_told(asked: Asked, monk
         Servers(asked, print)
 
 
+def test_a_command_is_told_without_the_folders_of_this_machine() -> None:
+    command = ["/opt/a/llama-server", "--model", "/home/me/b/c.gguf", "--port", "4711", '{"port": 4711, "x": "/y/z"}']
+    told = starting.as_told(command, 4711)
+    assert told == 'llama-server --model c.gguf --port PORT \'{"port": PORT, "x": "z"}\''
+
+
+def test_the_gpu_of_an_engine_is_locked_while_it_runs(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    import contextlib
+
+    import torch
+
+    held: list[str] = []
+
+    @contextlib.contextmanager
+    def locked(device: str, say: object) -> Iterator[torch.device]:
+        held.append(device)
+        yield torch.device("cuda", 1)
+        held.remove(device)
+
+    monkeypatch.setattr(starting, "locked_device", locked)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    given: list[dict[str, str]] = []
+    run = starting.Process
+
+    def process(name: str, command: list[str], log: Path, more: dict[str, str]) -> starting.Process:
+        given.append(more)
+        return run(name, command, log, more)
+
+    monkeypatch.setattr(starting, "Process", process)
+    with started(replace(asked, device="cuda"), lambda line: None) as both:
+        both.plain(), both.drafting()
+        assert held == ["cuda"] and [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["7", "7"]
+        both.stop()
+        assert held == [], "the verdict needs it"
+    monkeypatch.setitem(STARTABLE, "toy", replace(STARTABLE["toy"], on_gpus=False))
+    with started(replace(asked, device="cuda"), lambda line: None) as both:
+        both.plain()
+        assert held == [] and given[-1] == {}
+
+
+def test_memory_is_that_of_the_weights_in_the_dtype_that_is_served(tmp_path: Path, asked: Asked) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(2**20))
+    (tmp_path / "config.json").write_text('{"torch_dtype": "bfloat16"}')
+    weights = Weights(str(tmp_path))
+    assert starting._bytes(weights, "bfloat16") == 2**20 and starting._bytes(weights, "float32") == 2**21
+
+
 def test_weights_that_are_nowhere_are_told(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.interop.starting.engines import gguf_of
 
@@ -92,6 +139,55 @@ def test_each_has_the_settings_that_are_printed_for_it(engine: str, kind: str) -
     assert len(words) == 2 * len(settings) and all(isinstance(word, str) for word in words)
     with pytest.raises(UserError, match=f"start={engine}: .* has no accept=lenient"):
         settings_of(engine, replace(candidate(kind), rule="lenient"))
+
+
+@pytest.mark.parametrize("engine", STARTABLE)
+def test_an_option_of_the_draft_that_no_engine_has_is_told(engine: str) -> None:
+    own = {"match": 2, "vocabulary": "same", "path": "x", "cache_dir": "y", "confidence": None}
+    assert settings_of(engine, replace(candidate("model"), options=own))
+    for option in ({"confidence": 0.4}, {"window": 64}, {"top_tokens": 100}, {"online": True}, {"weights": "random"}):
+        (name, value), *_ = option.items()
+        with pytest.raises(UserError, match=f"start={engine}: .* has no draft.{name}={value}"):
+            settings_of(engine, replace(candidate("model"), options=option))
+
+
+def test_vllm_is_bound_to_processors_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.interop.starting import engines
+
+    monkeypatch.setattr(engines, "processors", lambda threads: [3, 5][:threads])
+    work = Work(TARGET, None, "float32", 64, 2, 1)
+    assert engines.vllm("vllm", work, print).environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+
+
+@pytest.mark.parametrize(
+    ("files", "ends"),
+    [
+        ({"generation_config.json": '{"eos_token_id": [2, 7]}', "config.json": '{"eos_token_id": 2}'}, [2, 7]),
+        ({"generation_config.json": "{}", "config.json": '{"eos_token_id": 2}'}, [2]),
+        ({"generation_config.json": "no JSON", "config.json": '{"eos_token_id": [3]}'}, [3]),
+        ({"config.json": '{"eos_token_id": null}'}, []),
+    ],
+)
+def test_the_ends_of_a_text_are_those_of_the_weights(files: dict[str, str], ends: list[int], tmp_path: Path) -> None:
+    from specbench.interop.starting.engines import ends_of
+
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert ends_of(tmp_path) == ends
+
+
+def test_a_conversion_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from specbench.interop.starting import engines
+
+    monkeypatch.setattr(engines, "own_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(engines, "CONVERTED_S", 0.2)
+    tool = tmp_path / "optimum-cli"
+    monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
+    tool.write_text("#!/bin/sh\nsleep 60\n")
+    tool.chmod(0o755)
+    with pytest.raises(MachineError, match=r"start=openvino: .*optimum-cli has not converted .*gpt-mini in 0.2 s"):
+        engines.ir_of(TARGET, "fp32", sys.executable, print)
+    assert not list((tmp_path / "cache" / "engines").iterdir())
 
 
 def test_a_conversion_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

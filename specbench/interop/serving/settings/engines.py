@@ -6,11 +6,13 @@ To add an engine: a function from `Recommended` to `Settings`, and a `ServingEng
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any
 
 import yaml
+
+from specbench.config.drafts import DRAFT_KINDS
 
 INDENT = "  "
 LOOKUP_DIFFERS = (
@@ -24,6 +26,11 @@ ENCODER_DECODER = (
 
 
 EAGLE = {"eagle": "EAGLE", "eagle3": "EAGLE3"}  # kinds of drafts that engines read in their authors' layout
+# Keys of a draft that say where its weights are, or what it is called; those of its kind that engines have, too; and
+# values that say the same as the default.
+PLACES = ("kind", "name", "note", "path", "hub", "revision", "shipped", "cache_dir")
+READ = {"lookup": ("match",)}
+AS_DEFAULT = {"vocabulary": ("same",)}
 LAYOUT = "the draft's folder must have the layout of its authors; engines do not read what specbench train writes"
 
 
@@ -127,6 +134,8 @@ class ServingEngine:
             raise NotExpressible(f"{self.title} has no draft like {wanted.kind}")
         if wanted.kind in EAGLE and wanted.draft is None:
             raise NotExpressible(f"{self.title} does not read the weights of {wanted.kind} that ship with specbench")
+        if (option := unread(wanted)) is not None:
+            raise NotExpressible(f"{self.title} has no {option}")
         made = self.make(wanted)
         notes = list(made.notes)
         if wanted.kind in EAGLE:
@@ -139,6 +148,17 @@ class ServingEngine:
         if wanted.processing is not None:
             notes.append(f"set in each request, in this engine's own terms: {wanted.processing}")
         return replace(made, notes=notes)
+
+
+def unread(wanted: Recommended) -> str | None:
+    """The first option of the draft, as key=value, that is not at its default and that no engine has."""
+    for one in fields(DRAFT_KINDS[wanted.kind]):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        value = wanted.options.get(one.name, default)
+        if one.name in (*PLACES, *READ.get(wanted.kind, ())) or value in (default, *AS_DEFAULT.get(one.name, ())):
+            continue
+        return f"draft.{one.name}={value}"
+    return None
 
 
 def shell(*parts: Sequence[str]) -> str:
