@@ -158,9 +158,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     log.begin((yield READY))
     while not text.is_over:
         for done in (yield from passes.next(text.tokens, min(gamma.next(), text.room - 1), generator)):
-            text.add(emitted := text.up_to_end(done.emitted))
+            if spec.stops is not None:  # strings, of which the passes of a call know nothing
+                done = done._replace(emitted=text.up_to_end(done.emitted))
+            text.add(done.emitted)
             gamma.learn(len(done.drafted), len(done.path))
-            log.passes.append(done._replace(emitted=emitted))
+            log.passes.append(done)
             if text.is_over:
                 break  # passes of a call go on after a string that ends the text
     return replace(log.trace(text), passes_run=passes.where)
@@ -304,7 +306,7 @@ def passes_of(
     step_by_step = Passes(target, session, drafting, verification, text)
     greedy = verification.sampling.temperature == 0  # then the engines compare argmax tokens, whatever the rule
     rule = ALGORITHM_1 if verification.argmax_only else None if greedy else verification.in_c
-    if rule is None or draft.starts_on_target or drafting.sees_runs:
+    if rule is None or (draft.starts_on_target and not drafting.of_cache_alone) or drafting.sees_runs:
         return step_by_step
     model, own = drafting.chooses or (None, Choice(spec.drafting, size))
     plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON, rule)

@@ -111,6 +111,8 @@ class DraftSession(ABC):
         these tokens replaces a draft token that the target rejected.
         """
 
+    of_cache_alone = False  # where it starts on the target's session: of its runs it uses the cache, and no result
+
     @property
     def watches(self) -> bool:
         """Whether it wants `after_verification`."""

@@ -42,12 +42,28 @@ def processors(threads: int, root: Path = ROOT, allowed: set[int] | None = None)
     return sorted(order[:threads])
 
 
+class _Replaced(NamedTuple):
+    """The threads that a config has asked for, and torch's number before."""
+
+    wanted: int
+    before: int
+
+
+_replaced: _Replaced | None = None
+
+
 def use_default_threads(wanted: int | None) -> None:
     """Set torch's threads to `wanted`; or lower torch's own number to `usable_threads`.
 
-    A number that the user has set, by OMP_NUM_THREADS or in Python, is left as it is.
+    A number that the user has set, by OMP_NUM_THREADS or in Python, is left as it is. One that an earlier config of
+    this process asked for is not the user's, and ends with that config.
     """
+    global _replaced
+    if _replaced is not None and torch.get_num_threads() == _replaced.wanted:
+        torch.set_num_threads(_replaced.before)
+    _replaced = None
     if wanted is not None:
+        _replaced = _Replaced(wanted, torch.get_num_threads())
         torch.set_num_threads(wanted)
     elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() >= len(_allowed()):
         torch.set_num_threads(min(torch.get_num_threads(), usable_threads().number))

@@ -97,6 +97,14 @@ static void read_on(Reader *reader, int64_t *tokens, int64_t count, float *scrat
     if (thread == 0) reader->ran_s += now_s() - began;
 }
 
+/* The chain of pass `pass` at T > 0: its `count` tokens `drafted`, p and q at each, and its random numbers. */
+static Chain chain_of(const Passes *of, const Choice *drafting, const Choice *choosing, const int64_t *drafted, int64_t count,
+                      int64_t pass) {
+    int64_t drawn = of->rule.kind == MATCH ? of->gamma + 1 : 1;
+    return (Chain){choosing->rows, drafting->rows, drafted, count, choosing->vocabulary, of->trials ? of->trials + pass * of->gamma : 0,
+                   of->nexts + pass * drawn, of->least, of->room};
+}
+
 /* The rule's verdict on `drafted`, by p or at T = 0 by its argmax: what the pass emits is appended. Returns whether the
    text is over. */
 static int conclude(const Passes *of, const Choice *drafting, const Choice *choosing, int64_t *drafted, int64_t count,
@@ -104,9 +112,7 @@ static int conclude(const Passes *of, const Choice *drafting, const Choice *choo
     Pass *done = of->done + pass;
     int64_t accepted = 0, token, is_ended = 0;
     if (of->nexts) {
-        int64_t drawn = of->rule.kind == MATCH ? of->gamma + 1 : 1;
-        Chain chain = {choosing->rows, drafting->rows, drafted, count, choosing->vocabulary, of->trials ? of->trials + pass * of->gamma : 0,
-                       of->nexts + pass * drawn, of->least, of->room};
+        Chain chain = chain_of(of, drafting, choosing, drafted, count, pass);
         accepted = verify(&of->rule, &chain, &token);
     } else {
         while (accepted < count && drafted[accepted] == of->best[accepted]) accepted++;
@@ -161,9 +167,20 @@ static void speculate_job(void *given, int thread, int threads) {
         if (all->failed) break;
         if (thread == 0) of->done[all->pass].drafted_s = now_s();
         read_on(target, of->tokens, all->asked + 1, own, shared, barrier, thread, threads);
-        for (int64_t r = thread, s = choosing->short_floats; r <= all->count; r += threads)
-            if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
-            else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
+        Chain chain = {0};
+        if (of->nexts) chain = chain_of(of, &drafting, choosing, drafted, all->count, all->pass);
+        int in_turn = of->nexts && tests_one_number(&of->rule), failed = 0;
+        for (int64_t first = 0, s = choosing->short_floats; first <= all->count && !failed; first += threads) {
+            int64_t r = first + thread, next = first + threads;
+            if (r <= all->count) {
+                if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
+                else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
+            }
+            if (!in_turn || next > all->count) continue;
+            /* Later rows are read only if these tokens pass, which each thread finds out for itself. */
+            wait_for_all(barrier, threads);
+            for (int64_t g = first; g < next && !failed; g++) failed = !passes_test(&of->rule, &chain, g);
+        }
         wait_for_all(barrier, threads);
         if (thread == 0) {
             Pass *done = of->done + all->pass;

@@ -1,6 +1,6 @@
 /* Rows of logits: probabilities, draws, and Algorithm 1's verdict. */
 
-enum { NOT_DRAWN = -1, PIECE = 64 };
+enum { NOT_DRAWN = -1, PIECE = 64, SUMS = 1024 };
 
 /* Widen a row of n logits to `v`. Returns its maximum, or NaN where there is a NaN or no finite maximum. */
 static float widened(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n) {
@@ -95,14 +95,18 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
    token in it. Never one of weight 0; NOT_DRAWN where the weights are not finite. */
 static int64_t drawn_from(const float *v, int64_t n, double uniform) {
-    double mass = 0, before = 0;
-    for (int64_t at = 0; at < n; at += PIECE) mass += sum_of(v + at, at + PIECE < n ? PIECE : n - at);
+    double mass = 0, before = 0, sums[SUMS]; /* those of the first pieces: a vocabulary of usual size is summed once */
+    for (int64_t at = 0; at < n; at += PIECE) {
+        double sum = sum_of(v + at, at + PIECE < n ? PIECE : n - at);
+        if (at < SUMS * PIECE) sums[at / PIECE] = sum;
+        mass += sum;
+    }
     if (!(mass > 0)) return NOT_DRAWN;
     double wanted = uniform * mass;
     int64_t found = NOT_DRAWN;
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t end = at + PIECE < n ? at + PIECE : n;
-        double sum = sum_of(v + at, end - at);
+        double sum = at < SUMS * PIECE ? sums[at / PIECE] : sum_of(v + at, end - at);
         if (before + sum <= wanted) { before += sum; continue; }
         for (int64_t i = at; i < end && before <= wanted; i++)
             if (v[i] > 0) before += v[i], found = i;

@@ -48,6 +48,11 @@ static int passes_test(const Rule *rule, const Chain *of, int64_t g) {
     }
 }
 
+/* Whether a token's test reads no other number of p, so that it may come before the rows of later tokens are known. */
+static int tests_one_number(const Rule *rule) {
+    return rule->kind == EXACT || rule->kind == LENIENT || rule->kind == BY_CHANCE;
+}
+
 /* What is left of weight_p p where draft token g is rejected, less weight_q q, in `room`; returns its mass. */
 static double residual(const Chain *of, int64_t g, float weight_p, float weight_q) {
     int64_t n = of->n;

@@ -80,6 +80,7 @@ def test_torchs_own_number_is_lowered_and_a_users_is_not(
     own: int, variable: str | None, wanted: int | None, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [own]
+    monkeypatch.setattr(threads, "_replaced", None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     monkeypatch.setattr(threads, "_allowed", lambda: set(range(16)))
@@ -89,6 +90,30 @@ def test_torchs_own_number_is_lowered_and_a_users_is_not(
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     use_default_threads(wanted)
     assert numbers[-1] == found
+
+
+def test_the_threads_of_a_config_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [16]
+    monkeypatch.setattr(threads, "_replaced", None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(threads, "_allowed", lambda: set(range(16)))
+    monkeypatch.setattr(threads, "usable_threads", lambda: Threads(8, "physical cores"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = []
+    for wanted in (1, 3, None, None, 1, 1, None):
+        use_default_threads(wanted)
+        found.append(numbers[-1])
+    assert found == [1, 3, 8, 8, 1, 1, 8]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")  # the user's own number, before a config and after it
+    numbers.append(5)
+    for wanted in (2, None):
+        use_default_threads(wanted)
+    assert numbers[-1] == 5
+    use_default_threads(2)
+    numbers.append(3)  # in Python, while a config's number was set
+    use_default_threads(None)
+    assert numbers[-1] == 3
 
 
 def test_this_machine_has_at_least_one() -> None:

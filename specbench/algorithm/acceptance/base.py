@@ -206,7 +206,11 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
     If p = q, p is returned: a rejection can then only come from rounding.
     """
-    excess_LV = (p_LV - q_LV).clamp(min=0)
+    return normalised((p_LV - q_LV).clamp(min=0), p_LV)
+
+
+def normalised(excess_LV: Tensor, p_LV: Tensor) -> Tensor:
+    """`excess_LV`, what is left of p, as distributions; p where it is no more than rounding."""
     mass_L1 = excess_LV.sum(-1, keepdim=True)
     return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
 

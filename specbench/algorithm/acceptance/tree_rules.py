@@ -42,9 +42,10 @@ from specbench.algorithm.acceptance.base import (
     DraftedTree,
     NodeRows,
     Verdict,
+    normalised,
     residual,
 )
-from specbench.sampling import draw, one_hot
+from specbench.sampling import draw
 from specbench.theory.trees import ROOT
 
 
@@ -114,8 +115,9 @@ class Fixed(Node):
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
 
     def reject(self, token: int, q_V: Tensor) -> None:
-        certain_1V = one_hot([token], len(self.residual_V), self.residual_V.device)
-        self.residual_V = residual(self.residual_V, certain_1V[0])
+        excess_V = self.residual_V.clone()  # a one-hot row takes from one token alone
+        excess_V[token] = (excess_V[token] - 1).clamp(min=0)
+        self.residual_V = normalised(excess_V, self.residual_V)
 
 
 class KSequential(Node):

@@ -24,6 +24,7 @@ from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.placement import Placement
 from specbench.engine.session import Prompt, Read, Session, Tokens
+from specbench.sampling import Choice
 
 
 class SessionModel(Protocol):
@@ -101,6 +102,12 @@ class NetworkSession(Session):
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
 
+    def rollout_ahead(
+        self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tokens, Tensor | None] | None:
+        """`Session.rollout` of these first layers, in their caches; None, with nothing read, where none is captured."""
+        return None
+
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
         """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
         self._keep_nodes(self.length + self.ahead, self._ahead_tree, path, part)
@@ -132,6 +139,12 @@ class ShallowSession(Session):
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
         return self.whole.read_ahead(self.part, tokens, parents)
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tokens, Tensor | None] | None:
+        self._take_over()
+        return self.whole.rollout_ahead(self.part, tokens, choice, steps, uniform_G)
 
     def select(self, path: Sequence[int]) -> None:
         self._take_over()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specbench.engine.capture.program import Step
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
+from specbench.engine.eager.parts import Part
 from specbench.engine.native.lookups import MOST_CALLS, OfBuffers
 from specbench.engine.native.passes import Reader
 from specbench.engine.native.prompts import PROMPT_ROWS, LoweredPrompt
@@ -222,6 +223,21 @@ class NativeSession(StaticSession):
         chosen, rows_GV = rollout(uniform_G)
         self.length = end - steps + len(chosen)
         return chosen, rows_GV
+
+    def rollout_ahead(
+        self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[list[int], Tensor | None] | None:
+        if not self.in_a_row or self._tree:
+            return None
+        began = self.length + self.ahead
+        self._make_room(began + len(tokens) + steps - 1)
+        reading = self._reading_with(part)
+        if not isinstance(reading, NativeSession):
+            return None
+        reading.length = began
+        found = reading.rollout(tokens, choice, steps, uniform_G)
+        self.ahead = reading.length - self.length
+        return found
 
     def _rollout(self, tokens: Sequence[int], choice: Choice, steps: int) -> Rollout:
         """`steps` steps, of which the first reads `tokens`, ready to run."""

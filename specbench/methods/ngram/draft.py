@@ -11,7 +11,7 @@ the same draft alone and inside a trigram.
 Without counts: the random draft of the paper's opening, for which every token is equally likely.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,9 @@ ROWS_KEPT_BYTES = 256 * 2**20  # standardised rows kept between steps
 MOST_TOKENS_KEPT = 500_000  # at T = 0
 BEFORE_SAMPLING = Sampling(temperature=1.0)
 
+Followers = NDArray[np.int32]
+_NO_CONTEXT: tuple[Followers, NDArray[np.float64], float] = (np.empty(0, np.int32), np.empty(0), 1.0)
+
 
 class NgramDraft(Draft):
     """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher order."""
@@ -57,15 +60,31 @@ class NgramDraft(Draft):
     def probabilities(self, before: Sequence[int]) -> Tensor:
         """q [V] after the tokens `before`, before any sampling setting; fp64."""
         row_V = self.unigram_V.copy()
+        for followers, shares, rest in self._discounted(before):
+            row_V *= rest
+            row_V[followers] += shares
+        return torch.from_numpy(row_V)
+
+    def _rounded(self, before: Sequence[int]) -> Tensor:
+        """`probabilities` in fp32, of which the last context makes no row in fp64: that would take most of the time."""
+        *shorter, (followers, shares, rest) = (_NO_CONTEXT, *self._discounted(before))
+        row_V = self.unigram_V
+        for some, of_some, left in shorter:
+            row_V = row_V * left
+            row_V[some] += of_some
+        made_V = np.multiply(row_V, rest, out=np.empty(len(row_V), np.float32), casting="same_kind")
+        made_V[followers] = row_V[followers] * rest + shares
+        return torch.from_numpy(made_V)
+
+    def _discounted(self, before: Sequence[int]) -> Iterator[tuple[Followers, NDArray[np.float64], float]]:
+        """Of each context that was counted, the shortest first: its followers, their shares, and what is left."""
         for length in range(1, min(self.order - 1, len(before)) + 1):
             found = self.counts.row(before[-length:])
             if found is None:
                 break  # nor any longer context
             followers, times = found
             total = times.sum(dtype=np.int64)
-            row_V *= self.discount * len(followers) / total
-            row_V[followers] += (times - self.discount) / total
-        return torch.from_numpy(row_V)
+            yield followers, (times - self.discount) / total, self.discount * len(followers) / total
 
     def draw_next(
         self, before: Sequence[int], sampling: Sampling, generator: torch.Generator
@@ -85,8 +104,10 @@ class NgramDraft(Draft):
         if row_1V is None:
             if len(self._rows) >= self._most_rows:
                 self._rows.clear()
-            q_1V = self.probabilities(before).unsqueeze(0)
-            if sampling != BEFORE_ARGMAX:  # at T = 1 softmax undoes the logarithm
+            if sampling == BEFORE_ARGMAX:  # at T = 1 softmax undoes the logarithm
+                q_1V = self._rounded(before).unsqueeze(0)
+            else:
+                q_1V = self.probabilities(before).unsqueeze(0)
                 q_1V = standardise(q_1V.log().float(), sampling, q_1V.shape[-1])
             row_1V = self._rows[key] = q_1V.to(self.device, torch.float32)
         return row_1V

@@ -67,11 +67,16 @@ class SuffixIndex:
         None and 0 where not even a run of `known` (at least 1) tokens is found.
         """
         longer = range(known + 1, min(longest, len(context)) + 1)  # what is not found makes every longer run not found
-        length = known + bisect_left(
-            longer, True, key=lambda length: not self._places(context[len(context) - length :])
-        )
-        places = self._places(context[len(context) - length :]) if length else range(0)
-        return (places, length) if places else (range(0), 0)
+        found: dict[int, range] = {}
+
+        def is_missing(length: int) -> bool:
+            found[length] = self._places(context[len(context) - length :])
+            return not found[length]
+
+        length = known + bisect_left(longer, True, key=is_missing)
+        if length and length not in found:
+            is_missing(length)
+        return (found[length], length) if length and found[length] else (range(0), 0)
 
     def longest(self, context: Sequence[int], longest: int) -> int:
         """The length of the longest run found of the last `longest` tokens of `context`."""
@@ -122,9 +127,15 @@ class SuffixIndex:
             start = suffixes[place] * width
             return text[start : start + length]
 
-        every = range(len(suffixes))
-        first = bisect_left(every, sought, key=beginning)
-        return range(first, bisect_right(every, sought, lo=first, key=beginning))
+        count = len(suffixes)
+        first = bisect_left(range(count), sought, key=beginning)
+        if first == count or beginning(first) != sought:
+            return range(0)
+        further = 1  # most runs have few places, so that the end is near
+        while first + further < count and beginning(first + further) == sought:
+            further *= 2
+        low, high = first + further // 2, min(first + further, count)
+        return range(first, bisect_right(range(count), sought, lo=low, hi=high, key=beginning))
 
 
 def _step(places: range, most: int) -> int:

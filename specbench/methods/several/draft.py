@@ -79,6 +79,10 @@ class DraftOfDrafts(Draft):
         self.drafts = self.parts = drafts
         self.models = [model for draft in drafts for model in draft.models]
 
+    @property
+    def starts_on_target(self) -> bool:
+        return any(draft.starts_on_target for draft in self.drafts)
+
     @abstractmethod
     def session(self, sessions: Sequence[DraftSession]) -> DraftSession:
         """The session that is made of those of the drafts."""
@@ -99,6 +103,10 @@ class SessionsOfDrafts(DraftSession):
     def follow(self, tokens: Sequence[int]) -> None:
         for one in self.sessions:
             one.follow(tokens)
+
+    @property
+    def sees_runs(self) -> bool:
+        return any(one.sees_runs for one in self.sessions)
 
     def rollback(self, length: int) -> None:
         for session in self.sessions:

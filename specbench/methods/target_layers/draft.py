@@ -47,6 +47,8 @@ class EarlyExitDraft(FollowsTarget):
 class EarlyExitSession(ModelDraftSession):
     """The first layers at work in the target's own session, which selects the accepted path for them, too."""
 
+    of_cache_alone = True
+
     def select(self, path: Sequence[int]) -> None:
         """The target has read the tree again, and selected."""
 

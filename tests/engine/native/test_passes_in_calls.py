@@ -1,6 +1,7 @@
 """Several passes or steps in one C call: the same tokens and passes as one at a time, from the same random numbers."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +24,19 @@ from specbench.engine.capture.static import FIRST_CAPACITY
 from specbench.engine.native.model import NativeModel
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.prompts import LoweredPrompt
+from specbench.engine.native.sessions import NativeSession
 from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
+from specbench.engine.window import Window
 from specbench.kernels import is_available, rows
+from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
+from specbench.methods.router.config import RouterConfig
+from specbench.methods.router.draft import RouterDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
+from specbench.methods.window.draft import WindowDraft
 from specbench.records.decoded import Trace
+from specbench.records.passes_run import VERIFIED_IN_C
 from specbench.sampling import Choice, Sampling
 from tests.support.decode import autoregressive as decode_alone
 from tests.support.decode import speculative as decode_with
@@ -62,7 +71,7 @@ def autoregressive(target: NativeModel, prompt: Prompt, sampling: Sampling, most
 
 
 def speculative(
-    target: NativeModel, draft: ModelDraft, prompt: Prompt, sampling: Sampling, most: int, gamma: Any, seed: int = 0,
+    target: NativeModel, draft: Draft, prompt: Prompt, sampling: Sampling, most: int, gamma: Any, seed: int = 0,
     rule: Any = accept_exact,
 ) -> Trace:  # fmt: skip
     return decode_with(
@@ -266,6 +275,52 @@ def test_what_is_drafted_elsewhere_is_verified_in_one_call(
             last = found[0].passes[-1]
             within += last.emitted == last.accepted < last.drafted
     assert calls and (within or sampling.temperature == 0)
+
+
+def test_passes_of_a_call_are_not_cut_again_where_no_string_ends_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, model = models("gpt2", frozenset({39}))
+    cut = []
+    monkeypatch.setattr(decoding.Text, "up_to_end", lambda text, block: cut.append(block) or block)
+    trace = speculative(target, ModelDraft(model, 40), start("gpt2"), Sampling(), 40, 3)
+    assert len(trace.passes) > 1 and not cut
+
+
+def routed(target: NativeModel, model: NativeModel) -> Draft:
+    return RouterDraft([LookupDraft(40, torch.device("cpu"), 3), ModelDraft(model, 40)], RouterConfig(least_match=1))
+
+
+ON_THE_TARGET: dict[str, Callable[[NativeModel, NativeModel], Draft]] = {
+    "early exit": lambda target, _: EarlyExitDraft(target, 1),
+    "layer skip": lambda target, _: LayerSkipDraft(target, ["mlp1"]),
+    "window": lambda target, _: WindowDraft(target, target.windowed(Window(16, 4), "draft.window")),
+    "router": routed,
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_TARGET)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0)])
+def test_drafts_that_use_the_targets_cache_alone_are_verified_in_one_call(
+    name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their steps are one call, too; the same as step by step, also where the buffers grow and gamma varies."""
+    verified, rolled = [], []
+    verify, rollout = NativePasses.verify, NativeSession.rollout
+    target, model = models("gpt2", frozenset({39}))
+    for gamma, seed in itertools.product((1, 4, Adaptive(0.5, {1: 1.0, 3: 1.2, 6: 1.5})), range(3)):
+        found = []
+        for in_calls in (True, False):
+            draft = ON_THE_TARGET[name](target, model)
+            with monkeypatch.context() as patched:
+                if in_calls:
+                    patched.setattr(NativePasses, "verify", lambda *of: verified.append(1) or verify(*of))
+                    patched.setattr(NativeSession, "rollout", lambda *of: rolled.append(1) or rollout(*of))
+                else:
+                    patched.setattr(NativeModel, "passes", lambda *_: None)
+                    patched.setattr(NativeSession, "rollout", lambda *_: None)
+                found.append(speculative(target, draft, start("gpt2"), sampling, 70, gamma, seed))
+        assert did(found[0]) == did(found[1]), (gamma, seed)
+        assert found[0].passes_run == VERIFIED_IN_C
+    assert len(verified) > 50 and len(rolled) > 50
 
 
 @pytest.mark.parametrize("kind", KINDS)

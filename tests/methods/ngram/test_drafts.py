@@ -33,6 +33,7 @@ def test_smoothed_rows_are_distributions_without_zeros(texts: list[list[int]], o
     for text in texts:
         for end in range(len(text) + 1):
             row = draft.probabilities([START, *text][:end])
+            assert torch.equal(draft.row([START, *text][:end], Sampling(1.0)), row.float().unsqueeze(0))
             assert row.sum().item() == pytest.approx(1)
             assert (row > 0).all()
 
