@@ -40,8 +40,8 @@ from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
-from specbench.recorded import to_json
 from specbench.records.decoded import Trace
+from specbench.records.prompt_sums import Evidence, Sums
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 from specbench.text.tokenizer import load_tokenizer
@@ -282,7 +282,7 @@ def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Se
     return sorted(needed)[enough - 1] if len(needed) >= enough else None
 
 
-def fails_after(records: Sequence[Any], foreign: Sequence[Foreign], order: Sequence[int]) -> int | None:
+def fails_after(records: Sequence[Evidence], foreign: Sequence[Foreign], order: Sequence[int]) -> int | None:
     """After how many texts the proof fails for the first time, or the test of foreign tokens."""
     together, others = deepcopy(records[order[0]]), Foreign()
     for count, index in enumerate(order, 1):
@@ -295,12 +295,12 @@ def fails_after(records: Sequence[Any], foreign: Sequence[Foreign], order: Seque
     return None
 
 
-def _add(together: Any, one: Any) -> None:
-    for name, value in one.items():
-        if isinstance(value, dict):
-            _add(together[name], value)
+def _add(together: Evidence | Sums, one: Evidence | Sums) -> None:
+    for name, value in vars(one).items():
+        if isinstance(value, Sums):
+            _add(getattr(together, name), value)
         else:
-            together[name] += value
+            setattr(together, name, getattr(together, name) + value)
 
 
 def sampled_row(
@@ -311,11 +311,8 @@ def sampled_row(
     uniform = UniformDraft(target.vocabulary_size, target.device)
     foreign = [Foreign() for _ in pairs]
     raw = [
-        [
-            to_json(evidence(target, uniform, *pair, sampling, seen=one.add))
-            for pair, one in zip(pairs, foreign, strict=True)
-        ],
-        [to_json(evidence(target, ModelDraft(draft, target.vocabulary_size), *pair, sampling)) for pair in pairs],
+        [evidence(target, uniform, *pair, sampling, seen=one.add) for pair, one in zip(pairs, foreign, strict=True)],
+        [evidence(target, ModelDraft(draft, target.vocabulary_size), *pair, sampling) for pair in pairs],
     ]
     lengths = list(map(len, texts))
     without, with_draft = (tokens_to_see(partial(fails_after, records, foreign), lengths) for records in raw)
