@@ -16,7 +16,7 @@ def weights(seen: Observed) -> Finding | None:
     Heads that do not read the last token are not compared with a bigram, which does: where completions repeat
     themselves, sound heads stay far below it.
     """
-    alpha, unigram, bigram = map(mean, (seen.betas, seen.cheap.unigram, seen.cheap.bigram))
+    alpha, unigram, bigram = mean(seen.betas), mean(seen.cheap.unigram), mean(seen.cheap.bigram)
     if alpha <= HARDLY * unigram and _beats(seen, seen.cheap.unigram):
         better = f"a unigram draft is accepted {_in_100(unigram)}"
     elif seen.reads_last and alpha <= FAR_LESS * bigram and _beats(seen, seen.cheap.bigram):
