@@ -32,6 +32,7 @@ from specbench.analysis.acceptance.agreement import logits_along, total_variatio
 from specbench.analysis.proof import prove
 from specbench.analysis.proof.departures import departures
 from specbench.analysis.proof.evidence import evidence
+from specbench.analysis.proof.foreign import Foreign
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.engine.eager.model import EagerModel
@@ -39,9 +40,8 @@ from specbench.engine.session import Prompt, Session
 from specbench.engine.weights.load import load_model
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
-from specbench.recorded import to_json
 from specbench.records.decoded import Trace
-from specbench.records.prompt_sums import Evidence
+from specbench.records.prompt_sums import Evidence, Sums
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
 from specbench.tasks.rows import read_rows
 from specbench.text.tokenizer import load_tokenizer
@@ -102,10 +102,28 @@ def faults(target: EagerModel, draft: EagerModel, temperature: float, most: int)
         )
         return text[0, ids.shape[1] :].tolist()
 
+    def one_in(often: int) -> Writer:
+        """Each token is, once in `often`, any token of the vocabulary, after which the target goes on."""
+
+        def write(prompt: Prompt, generator: torch.Generator) -> list[int]:
+            session, tokens = target.start(prompt), list(prompt.prefix)
+            while len(tokens) < len(prompt.prefix) + most:
+                p_1V = standardise(session.extend(tokens[session.length :])[-1:], sampling, target.vocabulary_size)
+                is_foreign = float(torch.rand((), generator=generator)) < 1 / often
+                row_V = torch.ones_like(p_1V[0]) / p_1V.shape[-1] if is_foreign else p_1V[0]
+                tokens.append(draw(row_V, generator))
+                if tokens[-1] in target.eos_ids:
+                    break
+            return tokens[len(prompt.prefix) :]
+
+        return write
+
     yield Fault("none: our speculative decoding", loop(Verification(accept_exact, sampling)))
     yield Fault("none: assisted generation of transformers", assisted)
     for other in (0.95, 0.9, 0.7) if temperature else (0.3, 0.1):
         yield Fault(f"temperature {other:g}", alone(target, Sampling(other)), target, Sampling(other))
+    for often in (50, 100, 200) if temperature else ():
+        yield Fault(f"one token in {often} is any token", one_in(often))
     for lenience in (0.5, 0.3, 0.1):
         rule = Verification(lenient(lenience, sampling), before_argmax(sampling))
         yield Fault(f"lossy rule, lenience {lenience:g}", loop(rule), lenience=lenience)
@@ -264,24 +282,25 @@ def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Se
     return sorted(needed)[enough - 1] if len(needed) >= enough else None
 
 
-def fails_after(records: Sequence[Evidence], order: Sequence[int]) -> int | None:
-    """After how many texts the proof fails for the first time."""
-    together: Any = deepcopy(records[order[0]])
+def fails_after(records: Sequence[Evidence], foreign: Sequence[Foreign], order: Sequence[int]) -> int | None:
+    """After how many texts the proof fails for the first time, or the test of foreign tokens."""
+    together, others = deepcopy(records[order[0]]), Foreign()
     for count, index in enumerate(order, 1):
         if count > 1:
             _add(together, records[index])
+        others.nats = [one + other for one, other in zip(others.nats, foreign[index].nats, strict=True)]
         proof = prove([{"proof": together}])  # type: ignore[list-item, typeddict-item]
-        if proof is not None and proof.failed:
+        if (proof is not None and proof.failed) or others.failed:
             return count
     return None
 
 
-def _add(together: Any, one: Any) -> None:
-    for name, value in one.items():
-        if isinstance(value, dict):
-            _add(together[name], value)
+def _add(together: Evidence | Sums, one: Evidence | Sums) -> None:
+    for name, value in vars(one).items():
+        if isinstance(value, Sums):
+            _add(getattr(together, name), value)
         else:
-            together[name] += value
+            setattr(together, name, getattr(together, name) + value)
 
 
 def sampled_row(
@@ -290,12 +309,13 @@ def sampled_row(
     texts = written(fault, prompts)
     pairs = list(zip(prompts, texts, strict=True))
     uniform = UniformDraft(target.vocabulary_size, target.device)
+    foreign = [Foreign() for _ in pairs]
     raw = [
-        [to_json(evidence(target, one, *pair, sampling)) for pair in pairs]
-        for one in (uniform, ModelDraft(draft, target.vocabulary_size))
+        [evidence(target, uniform, *pair, sampling, seen=one.add) for pair, one in zip(pairs, foreign, strict=True)],
+        [evidence(target, ModelDraft(draft, target.vocabulary_size), *pair, sampling) for pair in pairs],
     ]
     lengths = list(map(len, texts))
-    without, with_draft = (tokens_to_see(partial(fails_after, records), lengths) for records in raw)
+    without, with_draft = (tokens_to_see(partial(fails_after, records, foreign), lengths) for records in raw)
     variation = None
     if fault.name.startswith("none") or fault.drawn_from is not None or fault.lenience is not None:
         variation = sum(varied(target, draft, fault, *pair, sampling) for pair in pairs) / sum(lengths)

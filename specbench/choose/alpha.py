@@ -19,7 +19,7 @@ from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.distinct import numbers_of
 from specbench.analysis.findings import findings
 from specbench.analysis.findings.base import Observed, Text
-from specbench.analysis.findings.observed import has_network, reads_states
+from specbench.analysis.findings.observed import has_network, reads_last, reads_states
 from specbench.analysis.forecast.grown_trees import counts_of_children
 from specbench.analysis.forecast.positions import POSITIONS
 from specbench.choose.alpha_rows import alpha_rows, of_routers, of_top_tokens
@@ -224,6 +224,7 @@ def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
         scored.config.sampling.temperature,
         {str(token): piece for token, piece in one.parts.vocabulary.pieces(tokens).items()},
         inside=reads_states(draft),
+        reads_last=reads_last(draft),
     )
     return [finding.to_json() for finding in findings(seen)]
 

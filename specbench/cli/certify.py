@@ -19,6 +19,7 @@ from specbench.config.verbs import CertifyConfig, check_certify, require_used_by
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
+    from specbench.analysis.proof.certificate import Certificate
     from specbench.interop.certify import Certified
 
 ABOUT = """
@@ -102,11 +103,18 @@ def as_document(found: Certified) -> dict[str, object]:
         "power": certificate.power,
         "tokens_needed": certificate.needed,
         "tests": certificate.tests,
+        "foreign": _foreign(certificate),
         "findings": [one.to_json() for one in found.findings],
         "departures": [
             {"row": where, **asdict(one), "is_rounding": one.is_rounding} for where, one in found.departures
         ],
     }
+
+
+def _foreign(certificate: Certificate) -> dict[str, object] | None:
+    """The test of foreign tokens, for documents."""
+    one = certificate.foreign
+    return None if one is None or not one.tokens else {"nats": one.total, "failed": one.failed, "one_in": one.one_in}
 
 
 def draw(found: Certified) -> None:
@@ -143,6 +151,10 @@ def draw(found: Certified) -> None:
             else "total variation per token that would have shown 9 times in 10, for a fault like a wrong temperature"
         )
         rows.append(("power", f"{certificate.power:.3g}: {what}"))
+    if certificate.foreign is not None and (number := certificate.foreign.one_in) is not None:
+        rows.append(
+            ("", f"one token in {number}: any token of the vocabulary in its place would have shown 9 times in 10")
+        )
     if certificate.needed is not None:
         rows.append(("tokens needed", f"about {certificate.needed}"))
     for name, title in (("", "likelihood"), ("_draft", "draft"), ("2", "second moment"), ("_order", "order")):

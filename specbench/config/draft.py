@@ -19,6 +19,7 @@ class DraftConfig(NamedConfig):
     falls_with_position: it is accepted less often the further ahead it drafts, since a whole proposal comes from one
         place, so that one alpha does not describe it.
     at_once: one step of it drafts all tokens of a proposal.
+    reads_last_token: it reads the last token of the text before it drafts; heads on the target's last state do not.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`algorithm.tree_draft`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
@@ -38,6 +39,7 @@ class DraftConfig(NamedConfig):
     inside_target: ClassVar[bool] = False
     falls_with_position: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
+    reads_last_token: ClassVar[bool] = True
     paper: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False

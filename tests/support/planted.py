@@ -43,18 +43,16 @@ FIRST_BAD = 48  # position from which a fault of positions is planted
 Kept = tuple[Parts, list[list[int]]]
 
 
-@cache
-def pair(
+def parts_of(
     target: str, draft: str, temperature: float, prompts: int = PROMPTS, tokens: int = TOKENS, rows: str | None = None
-) -> Kept:
-    """The parts of a sound pair, and the target's completions.
+) -> Parts:
+    """The parts of a sound pair. A target that is a folder is its own draft.
 
-    A target that is a folder is its own draft. `rows`: another file that ships, for its prompts.
+    `rows`: another file that ships, for its prompts.
     """
     named: dict[str, object] = {"target": target, "draft": draft}
     if Path(target).is_dir():
         named = {"target": "gpt-mini", "target.path": target, "draft": "gpt-nano", "draft.path": draft}
-        prompts, tokens = prompts // 2, tokens * 2 // 3
     if rows is not None:
         named["task.shipped"] = rows
     words = overrides({
@@ -62,6 +60,14 @@ def pair(
         "device": "cpu", "dtype": "float32", "numerics": "fast", "sampling": {"temperature": temperature},
     })  # fmt: skip
     (parts,) = build_each([resolve(composed_config(RunConfig, words, "run"))], lambda line: None)
+    return parts
+
+
+@cache
+def pair(target: str, draft: str, temperature: float) -> Kept:
+    """The parts of a sound pair, and the target's completions."""
+    few = Path(target).is_dir()
+    parts = parts_of(target, draft, temperature, *((PROMPTS // 2, TOKENS * 2 // 3) if few else (PROMPTS, TOKENS)))
     texts = [baseline_of(parts, parts.spec, index)().tokens for index in range(len(parts.prompts))]
     return parts, texts
 
@@ -404,26 +410,31 @@ def outcomes(target: str, nano: str, planted: Sequence[Fault] = FAULTS) -> Itera
             yield outcome(target, one.name, one.right, findings(observed))
         for one in here:
             if one.decoded:
-                yield outcome(target, one.name, one.right, of_passes(kept, one.made(kept[0].draft)))
+                yield outcome(target, one.name, one.right, of_passes(kept[0], one.made(kept[0].draft)))
 
 
 def outcome(target: str, fault: str, right: str, found: list[Finding]) -> Outcome:
     return Outcome(family_of(target), fault, right, [one.name for one in found], [one.line for one in found])
 
 
-def of_passes(kept: Kept, draft: Draft) -> list[Finding]:
+def of_passes(parts: Parts, draft: Draft, gamma: int = 4) -> list[Finding]:
     """The findings of a run with this draft."""
     from specbench.algorithm.gamma import Constant
     from specbench.analysis.acceptance.by_position import acceptance_by_position
 
-    parts = replace(kept[0], draft=draft, spec=replace(kept[0].spec, gamma=Constant(4)))
+    parts = replace(parts, draft=draft, spec=replace(parts.spec, gamma=Constant(gamma)))
     prompts = []
     for index in range(len(parts.prompts)):
         ours = speculative_of(parts, parts.spec, index)()
         prompts.append(prompt_record(parts, index, baseline_of(parts, parts.spec, index)(), ours, None))
     passes = [one for prompt in prompts for one in prompt["speculative"].passes]
     summary = {"temperature": parts.spec.sampling.temperature, "acceptance_by_position": acceptance_by_position(passes)}
-    record: Any = {"summary": summary, "config": {"draft": {"kind": "model"}}, "prompts": prompts, "pieces": {}}
+    record: Any = {
+        "summary": summary,
+        "config": {"draft": {"kind": parts.config.draft.kind}},
+        "prompts": prompts,
+        "pieces": {},
+    }
     return findings_of(record)
 
 

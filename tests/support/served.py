@@ -184,5 +184,6 @@ PLANTED: dict[str, tuple[Served, str | None, str]] = {
         "once a block",
     ),
     "one drafted token in fifty, T=0": (Served(COLD, rule=one_in_fifty), "a fault of speculation", ""),
+    "one drafted token in fifty": (Served(WARM, rule=one_in_fifty), "a fault of speculation", "could be any token"),
     "q's sample after a rejection": (Served(WARM, rule=sample_of_q), "a fault of speculation", ""),
 }  # fmt: skip

@@ -1,20 +1,27 @@
 """Findings against what drafts that cost nothing reach on the same tokens."""
 
+from collections.abc import Sequence
+
 from specbench.analysis.findings.base import Finding, Observed, falls, is_above, mean
 
 HARDLY = 0.9  # of what a unigram reaches: an alpha from which a draft is no draft
+FAR_LESS = 1 / 3  # of what a bigram reaches, likewise
 COPIED = 0.3  # the least alpha on copied tokens that is a finding of them
 ELSEWHERE = 0.15  # of that: the most alpha on all others
 
 
 def weights(seen: Observed) -> Finding | None:
-    """The draft is accepted less often than the commonest token of the other completions."""
-    alpha, unigram = mean(seen.betas), mean(seen.cheap.unigram)
-    less = [
-        [named - beta for named, beta in zip(hits, text.beta, strict=True)]
-        for hits, text in zip(seen.cheap.unigram, seen.texts, strict=True)
-    ]
-    if alpha > HARDLY * unigram or not is_above(less, seen.groups):
+    """The draft is accepted less often than the commonest token of the other completions, or far less than a bigram.
+
+    Heads that do not read the last token are not compared with a bigram, which does: where completions repeat
+    themselves, sound heads stay far below it.
+    """
+    alpha, unigram, bigram = mean(seen.betas), mean(seen.cheap.unigram), mean(seen.cheap.bigram)
+    if alpha <= HARDLY * unigram and _beats(seen, seen.cheap.unigram):
+        better = f"a unigram draft is accepted {_in_100(unigram)}"
+    elif seen.reads_last and alpha <= FAR_LESS * bigram and _beats(seen, seen.cheap.bigram):
+        better = f"a bigram draft, which reads one token, is accepted {_in_100(bigram)}"
+    else:
         return None
     said = f"α is {alpha:.3f}"
     if seen.drafted:
@@ -28,10 +35,19 @@ def weights(seen: Observed) -> Finding | None:
     )  # fmt: skip
     return Finding(
         "weights",
-        f"{said}; a unigram draft is accepted {_in_100(unigram)} on the same tokens: the draft {what}",
+        f"{said}; {better} on the same tokens: the draft {what}",
         check,
-        {"alpha": alpha, "unigram": unigram, "bigram": mean(seen.cheap.bigram)},
+        {"alpha": alpha, "unigram": unigram, "bigram": bigram},
     )
+
+
+def _beats(seen: Observed, cheap: Sequence[Sequence[bool]]) -> bool:
+    """Whether a draft that costs nothing is accepted more often than the draft, beyond chance."""
+    more = [
+        [named - beta for named, beta in zip(hits, text.beta, strict=True)]
+        for hits, text in zip(cheap, seen.texts, strict=True)
+    ]
+    return is_above(more, seen.groups)
 
 
 def copies(seen: Observed) -> Finding | None:

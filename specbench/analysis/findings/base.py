@@ -64,6 +64,7 @@ class Observed:
         positions: of each position of a proposal, how often it was reached and how often accepted.
         falls: whether the draft is accepted less often the further ahead it drafts, by its kind.
         inside: whether it reads the target's states.
+        reads_last: whether it reads the last token before it drafts.
         starts: of passes by prompt: how many, how often teacher forcing accepts the first token, how often they did.
         accepted, drafted: tokens of all passes; 0 where there were none.
     """
@@ -75,6 +76,7 @@ class Observed:
     positions: Sequence[tuple[int, int]] = ()
     falls: bool = False
     inside: bool = False
+    reads_last: bool = True
     starts: Sequence[tuple[int, float, int]] = ()
     accepted: int = 0
     drafted: int = 0

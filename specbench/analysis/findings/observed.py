@@ -29,6 +29,7 @@ def of_run(record: RunRecord) -> Observed | None:
         positions=[(one["reached"], one["accepted"]) for one in summary["acceptance_by_position"]],
         falls=any(kind.falls_with_position for kind in kinds_of(draft)),
         inside=reads_states(draft),
+        reads_last=reads_last(draft),
         starts=[_starts(prompt, summary["temperature"] == 0) for prompt in prompts] if exact else [],
         accepted=sum(one.accepted for one in passes),
         drafted=sum(one.drafted for one in passes),
@@ -55,6 +56,11 @@ def has_network(draft: Mapping[str, Any]) -> bool:
 def reads_states(draft: Mapping[str, Any]) -> bool:
     """Whether a frozen draft reads the target's layers or states."""
     return any(kind.inside_target is True for kind in kinds_of(draft))
+
+
+def reads_last(draft: Mapping[str, Any]) -> bool:
+    """Whether a frozen draft reads the last token before it drafts."""
+    return all(kind.reads_last_token for kind in kinds_of(draft))
 
 
 def _text(prompt: PromptRecord) -> Text:

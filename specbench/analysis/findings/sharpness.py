@@ -8,6 +8,8 @@ from specbench.stats import over_rows
 
 POWERS = ("flatter", "sharper")  # q at twice and at half its temperature (`analysis.acceptance.signs`)
 GAIN = 0.08  # of alpha, from which the temperature is a finding
+FAR_SHARPER = 1 / 3  # of the entropy of p: a q so sharp is a finding from `SOME` on, as where p itself is sharp
+SOME = 0.01  # of alpha
 CUT = 0.1  # of the entropy of p: less is a q that is cut to few tokens
 LEAST_ENTROPY = 0.3  # nats of p, below which sharpness says little
 
@@ -28,7 +30,9 @@ def temperature(seen: Observed) -> Finding | None:
             evidence,
         )
     for name in POWERS:
-        if sums[name] / tokens - alpha < GAIN or not _gains(seen, name):
+        far = name == "flatter" and entropy_p >= LEAST_ENTROPY and entropy_q < FAR_SHARPER * entropy_p
+        least = SOME if far else GAIN
+        if sums[name] / tokens - alpha < least or not _gains(seen, name, least):
             continue
         how = "half" if name == "sharper" else "twice"
         return Finding(
@@ -51,14 +55,14 @@ def _sums(seen: Observed) -> tuple[dict[str, float], int]:
     return sums | {"beta": sum(sum(text.beta) for text in known)}, sum(len(text.beta) for text in known)
 
 
-def _gains(seen: Observed, name: str) -> bool:
+def _gains(seen: Observed, name: str, least: float) -> bool:
     """Whether alpha would be higher beyond chance; a few prompts show it where the gain is twice as large."""
     columns = [(text.sums[name], sum(text.beta), len(text.beta)) for text in seen.texts]
     if len(set(seen.groups)) < FEW:
         more, own, tokens = np.sum(columns, axis=0)
-        return bool((more - own) / tokens > 2 * GAIN)
+        return bool((more - own) / tokens > 2 * least)
     low = over_rows(columns, _gain, scale="difference", level=LEVEL, groups=list(seen.groups)).low
-    return low is not None and low > GAIN / 2
+    return low is not None and low > (least / 2 if least >= GAIN else 0)
 
 
 def _gain(totals: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,12 +1,17 @@
 """A certificate: from the tests of completions to a verdict, with its power."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench.analysis.proof import SCORES, Proof, Score
 from specbench.records.numbers import Proved
+
+if TYPE_CHECKING:
+    from specbench.analysis.proof.foreign import Foreign
 
 Verdict = Literal["the target's", "not the target's", "not independent", "cannot tell"]
 
@@ -34,6 +39,7 @@ class Certificate:
         power: what would have shown: at T > 0 the total variation a token, at T = 0 the share of tokens that differ.
         needed: about how many tokens give the requested `power`, if there are too few.
         tests: at T > 0, the tests as records name them.
+        foreign: at T > 0, whether tokens are any tokens of the vocabulary, and how many of them would have shown.
         not_covered: what a positive verdict does not exclude; '' for the others.
     """
 
@@ -44,6 +50,7 @@ class Certificate:
     needed: int | None = None
     tests: Proved | None = None
     not_covered: str = ""
+    foreign: Foreign | None = None
 
     @property
     def exit_code(self) -> int:
@@ -99,7 +106,9 @@ def greedy_power(tokens: int) -> float | None:
     return 1 - MISSED ** (1 / tokens) if tokens else None
 
 
-def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "", suspect: str = "") -> Certificate:
+def sampled_certificate(
+    proof: Proof | None, within: float, retokenised: str = "", suspect: str = "", foreign: Foreign | None = None
+) -> Certificate:
     """The certificate of sampled completions.
 
     Args:
@@ -107,15 +116,24 @@ def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "
         within: the total variation a token that a positive verdict excludes.
         retokenised: how the tokenizer may explain a failing test, or ''.
         suspect: the draft that the tests were made with, or '' for the default, which suspects none.
+        foreign: the test of foreign tokens.
     """
+    return replace(_of_tests(proof, within, retokenised, suspect, foreign), foreign=foreign)
+
+
+def _of_tests(
+    proof: Proof | None, within: float, retokenised: str, suspect: str, foreign: Foreign | None
+) -> Certificate:
     if proof is None or not proof.tokens:
         return Certificate("cannot tell", "no token was read", 0, None)
     tests, power = proof.columns(), proof.power
     failed = [NAMES[name] for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed]
-    reason = f"{proof.outside} tokens have no probability under the target" if proof.outside else ""
+    reasons = [f"{proof.outside} tokens have no probability under the target"] if proof.outside else []
     if failed:
-        why = f"tokens do not follow the target's distribution: {', '.join(failed)}"
-        reason = f"{reason}; {why}" if reason else why
+        reasons.append(f"tokens do not follow the target's distribution: {', '.join(failed)}")
+    if foreign is not None and foreign.failed:
+        reasons.append(str(foreign))
+    reason = "; ".join(reasons)
     if reason and retokenised:
         return Certificate("cannot tell", f"{reason}; but {retokenised}", proof.tokens, power, tests=tests)
     if reason:

@@ -11,7 +11,7 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ def evidence(
     sampling: Sampling,
     drafting: Sampling | None = None,
     noise: float = 0.0,
+    seen: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Evidence:
     """The sums of the proof along `written`.
 
@@ -43,6 +44,7 @@ def evidence(
         sampling: of the target.
         drafting: the sampling of the draft's tokens; None: the target's.
         noise: how far the logits of who wrote it may lie from the target's, if that is more than measured here.
+        seen: is given p and the tokens of each chunk.
 
     Raises:
         FloatingPointError: a distribution is not finite.
@@ -55,6 +57,8 @@ def evidence(
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
         stop = start + len(p_LV)
         odd += _add(found, p_LV, proposing.score(tokens[:stop], start), tokens[start:stop], start)
+        if seen is not None:
+            seen(p_LV, torch.tensor(tokens[start:stop], device=p_LV.device))
     if odd:
         found.outside = sum(not explained for explained in _by_rounding(target, prompt, tokens, odd, sampling, noise))
     return found

@@ -242,7 +242,8 @@ def _differ(drafted: Side, plain: Side) -> bool:
     """Whether the fault with a draft is more than the completions without one show, but for a chance below `CHANCE`.
 
     At T = 0 a server repeats itself: of the same prompts each token before the fault is the same on both sides. At
-    T > 0 each statistic is compared per token, and the tokens outside the target's support as shares.
+    T > 0 each statistic is compared per token, and the tokens outside the target's support as shares; foreign tokens
+    differ if those without a draft speak against the rate of those with one.
     """
     ours, theirs = drafted.certificate, plain.certificate
     if ours.tests is None or theirs.tests is None:
@@ -252,6 +253,8 @@ def _differ(drafted: Side, plain: Side) -> bool:
     if drafted.lags and not plain.lags:
         return True
     if _more(ours.tests.get("proof_outside") or 0, ours.tokens, theirs.tests.get("proof_outside") or 0, theirs.tokens):
+        return True
+    if ours.foreign and theirs.foreign and ours.foreign.failed and theirs.foreign.is_without(ours.foreign):
         return True
     spread = math.sqrt(1 / ours.tokens + 1 / theirs.tokens)
     pairs = [(ours.tests.get(name), theirs.tests.get(name)) for name in STATISTICS]

@@ -7,6 +7,7 @@ from specbench.algorithm.decoding import autoregressive
 from specbench.analysis.proof import Proof, prove
 from specbench.analysis.proof.certificate import sampled_certificate, with_copies, with_fault
 from specbench.analysis.proof.evidence import evidence
+from specbench.analysis.proof.foreign import Foreign
 from specbench.analysis.proof.kinds import CLOSE, FEW, Side
 from specbench.config.verbs import CertifyConfig
 from specbench.interop.certify.lagging import SAID, is_lagging, lagging_nats
@@ -36,17 +37,19 @@ def sampled(setup: Setup, found: Outputs) -> Side:
     for row in rows:
         if row.claimed and _last_log(setup, row) < IMPLAUSIBLE:
             found.contradictions[RARE_END].append(row.where)
-    proof = _proof(setup, rows)
+    foreign = Foreign()
+    proof = _proof(setup, rows, foreign=foreign)
     kind = setup.config.draft.kind
     suspect = "" if kind == CertifyConfig().draft.kind else kind  # a draft that the user named, whose faults show
-    certificate = sampled_certificate(proof, setup.config.within, suspect=suspect)
+    certificate = sampled_certificate(proof, setup.config.within, suspect=suspect, foreign=foreign)
     if lags := is_lagging(nats := lagging_nats(setup, rows)):
         certificate = with_fault(certificate, f"tokens are likelier by {nats:.0f} nats with lagging penalties, {SAID}")
     from_text = any(row.text is not None for row in rows)
     if certificate.verdict == "not the target's" and from_text and (retokenised := _retokenised(setup, rows)):
-        certificate = sampled_certificate(proof, setup.config.within, retokenised)
+        certificate = sampled_certificate(proof, setup.config.within, retokenised, foreign=foreign)
     certificate = with_copies(certificate, found.left_out[COPIES], len(rows))
-    return Side(certificate, within_close=_is_close(setup, rows, proof), lags=lags)
+    is_close = not foreign.failed and _is_close(setup, rows, proof)
+    return Side(certificate, within_close=is_close, lags=lags)
 
 
 def _last_log(setup: Setup, row: Output) -> float:
@@ -57,11 +60,13 @@ def _last_log(setup: Setup, row: Output) -> float:
     return float(p_V[row.tokens[-1]].cpu().double().log())
 
 
-def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0) -> Proof | None:
-    """The tests of all rows, by the target whose logits may be off by `noise`."""
+def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0, foreign: Foreign | None = None) -> Proof | None:
+    """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` reads them, too."""
+    seen = None if foreign is None else foreign.add
     sums = [
-        evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise) for row in rows
-    ]  # fmt: skip
+        evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise, seen=seen)
+        for row in rows
+    ]
     return prove(cast(list[PromptRecord], [{"proof": one} for one in sums]))
 
 

@@ -115,6 +115,9 @@ def _certified(
     power, tests = found.drafted.power, found.drafted.tests
     what = "differing tokens" if tests is None else "total variation a token"
     shown = [] if power is None or found.is_faulty else [f"a fault of {power:.2g} {what} would have shown"]
+    foreign = found.drafted.foreign
+    if shown and foreign is not None and foreign.one_in is not None:
+        shown.append(f"any other token in the place of one in {foreign.one_in} would have shown 9 times in 10")
     reason = "; ".join([*found.evidence, *shown])
     return Verdict(name, reason, verified, found.is_faulty, identical, found.drafted)
 

@@ -15,3 +15,4 @@ class BlockwiseConfig(TrainedConfig):
     learner: ClassVar[str] = "specbench.methods.head_learners:BlockwiseLearner"
     recipe: ClassVar[str] = "blockwise"
     at_once: ClassVar[bool] = True
+    reads_last_token: ClassVar[bool] = False

@@ -15,3 +15,4 @@ class MedusaConfig(TrainedConfig):
     learner: ClassVar[str] = "specbench.methods.head_learners:MedusaLearner"
     recipe: ClassVar[str] = "medusa"
     at_once: ClassVar[bool] = True
+    reads_last_token: ClassVar[bool] = False

@@ -14,6 +14,7 @@ class ParallelConfig(TrainedConfig):
     builder: ClassVar[str | None] = "specbench.methods.parallel_sampling.draft:ParallelBuilder"
     learner: ClassVar[str] = "specbench.methods.parallel_sampling.train:LookAheadLearner"
     recipe: ClassVar[str] = "pass"
+    reads_last_token: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
 

@@ -94,6 +94,24 @@ def test_a_draft_that_is_worse_than_the_commonest_token() -> None:
     assert one.line.startswith("accepted 0 of 240 draft tokens") and "a unigram draft is accepted" in one.line
 
 
+def test_a_draft_that_is_far_worse_than_a_bigram() -> None:
+    follows = {token: (7 * token + 3) % WORDS for token in range(WORDS)}
+    draw, made = random.Random(3), list[Text]()
+    for _ in range(PROMPTS):
+        row = [draw.randrange(20)]
+        while len(row) < LENGTH:
+            row.append(follows[row[-1]] if draw.random() < 0.6 else draw.randrange(20))
+        hits = [draw.random() < 0.1 for _ in row]
+        named: list[int | None] = [
+            token if hit else draw.randrange(WORDS) for token, hit in zip(row, hits, strict=True)
+        ]
+        made.append(Text(row, named, list(map(float, hits)), row))
+    (one,) = findings(Observed(made, range(PROMPTS)))
+    assert one.name == "weights" and "a bigram draft, which reads one token, is accepted" in one.line
+    assert one.evidence["alpha"] > 0.9 * one.evidence["unigram"], "a unigram would not have shown it"
+    assert findings(Observed(made, range(PROMPTS), reads_last=False)) == []
+
+
 def test_acceptance_falls_past_a_length_of_context_and_in_later_turns() -> None:
     broken = [[*row[:32], *mostly([row[32:]], 0.05, place)[0]] for place, row in enumerate(texts())]
     (one,) = findings(observed(mostly(broken, 0.95)))  # type: ignore[arg-type]
@@ -120,6 +138,10 @@ def test_a_temperature_shows_in_sums() -> None:
     sums = {"entropy_p": 120.0, "entropy_q": 300.0, "sharper": 50.0, "flatter": 20.0}
     made = [Text(row, row, [0.5] * LENGTH, row, sums=sums) for row in texts()]
     assert names(findings(Observed(made, range(PROMPTS), 1.0))) == ["temperature"]
+    sharp = {"entropy_p": 30.0, "entropy_q": 9.0, "sharper": 50.0, "flatter": 51.5}
+    for share, found in ((0.83, ["temperature"]), (0.86, [])):  # of 60: less, and more, than with q flatter
+        made = [Text(row, row, [share] * LENGTH, row, sums=sharp) for row in texts()]
+        assert names(findings(Observed(made, range(PROMPTS), 1.0))) == found
     greedy = [Text(row, row, [0.5] * LENGTH, row, sums=sums | {"entropy_q": 0.0}) for row in texts()]
     assert names(findings(Observed(greedy, range(PROMPTS), 1.0))) == ["cut"]
 
