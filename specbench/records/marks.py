@@ -10,8 +10,12 @@ from collections.abc import Iterable
 from specbench.records.schema import Row
 
 WEAKEST = 0.1  # total variation a token: docs/losslessness.md says why; `certify within=` has the same default
-UNPROVED = "untested: sampled before records held a test; two greedy completions were compared (docs/losslessness.md)"
-TOO_SMALL = f"underpowered: tests would have missed {WEAKEST} total variation per token (docs/losslessness.md)"
+UNPROVED = (
+    "untested: sampled before records held a test; only two greedy completions were compared (docs/losslessness.md)"
+)
+TOO_SMALL = (
+    f"underpowered: the tests would have missed a fault of {WEAKEST} total variation per token (docs/losslessness.md)"
+)
 
 
 def is_unproved(row: Row) -> bool:
