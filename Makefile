@@ -27,14 +27,19 @@ beyond: $(READY)
 	$(foreach sweep,$(BEYOND),$(BIN)/specbench sweep experiment=$(sweep) $(ARGS) &&) true
 
 # Real weights: drafts of a chat model in the folder TARGET are trained on its own completions of prompts of our own (study/, MINUTES
-# each), and compared with drafts that need no training. TEXTS: files of texts, to summarise among the prompts. A stopped `make` resumes.
+# each, some 4 hours in all), and compared with drafts that need no training (some 100 minutes). TEXTS: files of texts, to summarise among the
+# prompts. A stopped `make` resumes.
 TARGET  ?=
 TEXTS   ?= specbench/shipped/data/sum-mini-train.jsonl.gz
 PROMPTS ?= 1600
-MINUTES ?= 40
+MINUTES ?= 15
 LEARNED := distill.target=$(TARGET) 'data.path=[study/prompts.jsonl]' data.hold_out=40 distill.greedy=0.5 distill.sampled=1 \
   distill.max_new_tokens=96 distill.outputs=study/outputs optim.batch_size=8 optim.max_minutes=$(MINUTES) log_steps=20 save_steps=50
 OF_distill   := model.family=own model.decoder_layers=2 optim.lr=0.001 optim.lr_scale=flat
+OF_eagle     := optim.lr=0.05
+OF_eagle3    := optim.lr=0.05
+OF_mtp       := optim.lr=0.05
+OF_peagle    := optim.lr=0.05
 OF_pard      := model.start_from=study/distill
 OF_medusa    := heads.number=2 heads.rank=1
 OF_hydra     := heads.number=2 heads.narrow=32 heads.rank=1

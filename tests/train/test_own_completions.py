@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.cli import main
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.methods.eagle.train import EagleLearner
 from specbench.sampling import Sampling
 from specbench.train import completions as made
 from specbench.train.completions import completions, engine_of, kept_completions
@@ -261,3 +263,19 @@ def test_two_recipes_at_once_write_a_shared_file_once(
         first, second = pool.map(lambda _: kept_completions(file, network, SOURCES, **asked), range(2))
     assert first == second and len(written) == 1
     assert len(file.read_text().splitlines()) == len(SOURCES)
+
+
+def test_eagles_layer_begins_near_the_feature_that_it_reads(target: Path) -> None:
+    """In Llamas the layer that it starts from adds to states that are many times as large as normalised features."""
+    network = AutoModelForCausalLM.from_pretrained(target)
+    with torch.no_grad():
+        network.model.layers[-1].mlp.down_proj.weight.mul_(3)
+    recipe = Recipe(task="lm", kind="eagle", distill=DistillPlan(target=str(target)))
+    learner = EagleLearner(network, recipe, Dataset.from_dict({}))
+    ids_BT = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    output = learner.read({"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT)})
+    with torch.no_grad():
+        (predicted_BTD,) = learner.steps(output, 1)
+    read_BTD = output.features_BTF[:, :-1]
+    farther = (predicted_BTD - read_BTD).norm() / read_BTD.norm()
+    assert farther < 5  # 30 with the weights of the target's layer as they are

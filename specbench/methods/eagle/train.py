@@ -165,6 +165,11 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     if eagle.fc.bias is not None:
         nn.init.zeros_(eagle.fc.bias)
     if not eagle.shape.taps:
+        if (
+            eagle.shape.layer.positions == "rotary"
+        ):  # the target's layer adds to states that are far larger than features
+            for projection in (eagle.layer.self_attn.o_proj, eagle.layer.mlp.down_proj):
+                projection.weight.mul_(SMALL)
         return
     final, scale = final_norm(target)
     eagle.norm.load_state_dict({name: weight * scale for name, weight in final.state_dict().items()})
