@@ -14,6 +14,7 @@ Without counts: the random draft of the paper's opening, for which every token i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +37,8 @@ ROWS_KEPT_BYTES = 256 * 2**20  # standardised rows kept between steps
 MOST_TOKENS_KEPT = 500_000  # at T = 0
 BEFORE_SAMPLING = Sampling(temperature=1.0)
 
-Followers = NDArray[np.int32]
-_NO_CONTEXT: tuple[Followers, NDArray[np.float64], float] = (np.empty(0, np.int32), np.empty(0), 1.0)
+Discounted = tuple[NDArray[np.int32], NDArray[Any], float]  # followers, their shares, and what is left
+_NO_CONTEXT: Discounted = (np.empty(0, np.int32), np.empty(0), 1.0)
 
 
 class NgramDraft(Draft):
@@ -68,7 +69,7 @@ class NgramDraft(Draft):
     def _rounded(self, before: Sequence[int]) -> Tensor:
         """`probabilities` in fp32, of which the last context makes no row in fp64: that would take most of the time."""
         *shorter, (followers, shares, rest) = (_NO_CONTEXT, *self._discounted(before))
-        row_V = self.unigram_V
+        row_V: NDArray[Any] = self.unigram_V
         for some, of_some, left in shorter:
             row_V = row_V * left
             row_V[some] += of_some
@@ -76,14 +77,14 @@ class NgramDraft(Draft):
         made_V[followers] = row_V[followers] * rest + shares
         return torch.from_numpy(made_V)
 
-    def _discounted(self, before: Sequence[int]) -> Iterator[tuple[Followers, NDArray[np.float64], float]]:
+    def _discounted(self, before: Sequence[int]) -> Iterator[Discounted]:
         """Of each context that was counted, the shortest first: its followers, their shares, and what is left."""
         for length in range(1, min(self.order - 1, len(before)) + 1):
             found = self.counts.row(before[-length:])
             if found is None:
                 break  # nor any longer context
             followers, times = found
-            total = times.sum(dtype=np.int64)
+            total = int(times.sum(dtype=np.int64))
             yield followers, (times - self.discount) / total, self.discount * len(followers) / total
 
     def draw_next(
