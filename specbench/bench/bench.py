@@ -294,7 +294,7 @@ def _growth(setup: Bench) -> list[BenchRow]:
     ]
     rows += [
         BenchRow("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
-        for size, seconds in over_vocabularies(setup.target, setup.device).items()
+        for size, seconds in over_vocabularies(setup.target, setup.device, prompt).items()
     ]
     return rows
 
