@@ -128,6 +128,15 @@ PARTS = {
     "output={results}/t5-mini",
     "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
     "output={results}/t5-nano",
+    # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along.
+    "train-97m": "train recipe=gpt-97m {text} {pair} optim.lr=0.001 {minutes} output={results}/gpt-97m",
+    "train-6m": "train recipe=gpt-6m tokenizer.start_from={results}/gpt-97m {text} {pair} optim.lr=0.003 {minutes} "
+    "output={results}/gpt-6m",
+    **{
+        f"gpt-{name}": "run target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m draft.path={results}/gpt-6m "
+        f"task=lm-mini gamma=5 sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
+        for name, temperature in (("t0", 0), ("t1", 1))
+    },
     # Steps, passes and prompts beside those of transformers; of the large model steps and passes alone.
     **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
     **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
@@ -149,6 +158,9 @@ FULL = {
     "here": "device=cuda dtype=bfloat16 results={results}",
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads",
     "train": "optim.max_steps=300 data.passages.rows=4000",
+    "text": "data.path=[data/wiki-sentences.txt.xz] data.hub=null",
+    "minutes": "optim.max_minutes=4 optim.max_steps=100000 optim.warmup_steps=200 compile=true",
+    "pair": "optim.by_clock=true optim.beta2=0.95 model.dropout=0 progress=false log_steps=200 save_steps=1000",
 }
 SMALL = {
     "t5": _architecture("d_model=64", "d_ff=128", "num_heads=2", "num_layers=2", "num_decoder_layers=2"),
@@ -187,6 +199,11 @@ SMALL = {
         "head_dim=32",
         "vocab_size=4000",
     ),
+    "text": "data.path=[specbench/shipped/data/sum-mini-train.jsonl.gz] data.text=article data.hub=null "
+    "data.max_rows=60 tokenizer.size=400",
+    "minutes": "optim.max_minutes=0.05 optim.max_steps=30 optim.batch_size=4 optim.warmup_steps=2 "
+    "model.d_model=32 model.d_ff=64 model.heads=2 model.decoder_layers=1 data.max_target=32 threads=1 bf16=false",
+    "pair": "optim.by_clock=true optim.beta2=0.95 model.dropout=0 progress=false log_steps=2 save_steps=1000",
     "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10 distill.max_new_tokens=4",
 }
 

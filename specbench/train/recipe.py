@@ -130,6 +130,9 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output)
     minutes = recipe.optim.max_minutes
     clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
+    if isinstance(trainer, SizedTrainer):
+        trainer.clock = clock if recipe.optim.by_clock else None
+        trainer.tokens_a_step = tokens_a_step(recipe, train_set)
     trainer.add_callback(clock)
     trainer.add_callback(MarksWhole())
     return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
@@ -147,12 +150,11 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
     history = trainer.state.log_history
     (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
     losses = [entry["loss"] for entry in history if "loss" in entry]
-    per_row = sum(begun.train_set["length"]) / len(begun.train_set)
     facts = Facts(
         parameters=networks.parameter_count(trainer.model),
         rows=len(begun.train_set),
         seconds=begun.clock.seconds,
-        tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * trainer.state.global_step),
+        tokens=round(tokens_a_step(recipe, begun.train_set) * trainer.state.global_step),
         loss=float(losses[-1]) if losses else None,
         steps=trainer.state.global_step,
         measured=measured,
@@ -162,6 +164,11 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
         print(f"{name}: {value}", file=sys.stderr)
     if rows_to_run := held_out_prompts(recipe, begun.held, begun.tokenizer):
         write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
+
+
+def tokens_a_step(recipe: Recipe, train_set: Dataset) -> float:
+    """The mean number of tokens of an optimiser step."""
+    return sum(train_set["length"]) / len(train_set) * recipe.optim.batch_size * recipe.optim.accumulate
 
 
 def load_target(
@@ -195,6 +202,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
         adam_beta2=optim.beta2,
         max_grad_norm=optim.clip,
         optim="adamw_torch_fused",
+        torch_compile=recipe.compile,
         bf16=recipe.bf16,
         use_cpu=not torch.cuda.is_available(),
         seed=recipe.seed,

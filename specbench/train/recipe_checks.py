@@ -36,6 +36,10 @@ def check(recipe: Recipe) -> Recipe:
         raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
     if recipe.optim.max_minutes is not None:
         _require(recipe, "optim.max_minutes", lambda value: value > 0, "above 0, or null")
+    elif recipe.optim.by_clock:
+        raise UserError("optim.by_clock=true: needs optim.max_minutes, over which the rate falls")
+    if recipe.optim.by_clock and recipe.optim.schedule != "cosine":
+        raise UserError(f"optim.schedule={recipe.optim.schedule}: with optim.by_clock=true it must be cosine")
     for name, allowed in CHOICES.items():
         _require_choice(recipe, name, allowed)
     _require_range(recipe, SHARES, 0, 1)

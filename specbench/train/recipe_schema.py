@@ -106,6 +106,9 @@ class OptimPlan:
     max_minutes: float | None = key(
         None, "training ends after so many minutes, however many steps that were; a larger number resumes it"
     )
+    by_clock: bool = key(
+        False, "the rate falls over max_minutes instead of over max_steps, by a cosine; max_steps is then the most"
+    )
     warmup_steps: int = key(300, "of them with a rising rate")
     schedule: str = key("cosine", "a learning rate schedule of transformers")
     batch_size: int = key(128, "rows a device and step")
@@ -257,6 +260,7 @@ class Recipe:
     force: bool = key(False, "start again, and discard the checkpoints of any training in output")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
+    compile: bool = key(False, "run the network by torch.compile: pays on a GPU, after a minute of compiling")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     log_steps: int = key(50, "steps between losses")
     save_steps: int = key(300, "steps between checkpoints")

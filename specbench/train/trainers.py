@@ -5,6 +5,7 @@ Independent of recipes; the texts to learn on come from `train.sets`.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from specbench.border import Unreadable
 from specbench.train.losses import distillation_loss, mean_overlap
 
 SHORT_FILE = 1000  # bytes
+LEAST_RATE = 0.02  # at the end of a training by the clock, over the highest
 ALPHA_EVERY = 5  # steps: three passes over the vocabulary each time
 NOT_DECAYED = ("norm", "bias", "ln_", "shared", "wte", "wpe")
 
@@ -44,9 +46,16 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
 
 
 class SizedTrainer(Seq2SeqTrainer):
-    """A Trainer for pairs and for text; `lr_by_size` makes its optimiser AdamW over `groups_by_size`."""
+    """A Trainer for pairs and for text; `lr_by_size` makes its optimiser AdamW over `groups_by_size`.
+
+    clock: by which the rate falls; None: by steps.
+    tokens_a_step: for the tokens a second that are logged beside the loss.
+    """
 
     optimizer: torch.optim.Optimizer | None
+    lr_scheduler: Any
+    clock: Clock | None = None
+    tokens_a_step = 0.0
 
     def __init__(self, *args: Any, lr_by_size: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,6 +71,30 @@ class SizedTrainer(Seq2SeqTrainer):
         betas = (self.args.adam_beta1, self.args.adam_beta2)
         self.optimizer = torch.optim.AdamW(self.groups, betas=betas, fused=True)
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        clock, warmup = self.clock, self.args.warmup_steps
+        if clock is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                optimizer or self.optimizer,
+                lambda step: min(1.0, (step + 1) / max(1, warmup)) * falling(clock.share),
+            )
+        return self.lr_scheduler
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        step, now = self.state.global_step, time.monotonic()
+        before, self._logged = getattr(self, "_logged", None), (step, now)
+        if "loss" in logs and before is not None and now > before[1] and step > before[0]:
+            rate = self.tokens_a_step * (step - before[0]) / (now - before[1])
+            logs = {**logs, "tokens_per_s": round(rate)}
+        super().log(logs, start_time)
+
+
+def falling(share: float) -> float:
+    """The rate after a share of the time, over the highest: a cosine that ends at a fiftieth."""
+    return LEAST_RATE + (1 - LEAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
 class DistillTrainer(SizedTrainer):
@@ -147,7 +180,15 @@ class Clock(TrainerCallback):
     def __init__(self, file: Path, most_s: float | None = None) -> None:
         """`most_s`: training ends when it has taken so many seconds, with a checkpoint."""
         self.file, self.most_s = file, most_s
-        self.seconds = 0.0
+        self.seconds = self.before = 0.0
+        self.started: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of `most_s` that has passed; 0 before training begins."""
+        if self.started is None or self.most_s is None:
+            return 0.0
+        return (self.before + time.monotonic() - self.started) / self.most_s
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed = state.global_step > 0 and self.file.is_file()
@@ -155,7 +196,7 @@ class Clock(TrainerCallback):
         self.started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.most_s is not None and self.before + time.monotonic() - self.started >= self.most_s:
+        if self.most_s is not None and self.share >= 1:
             control.should_training_stop = control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -165,5 +206,6 @@ class Clock(TrainerCallback):
         self._keep()
 
     def _keep(self) -> None:
+        assert self.started is not None
         self.seconds = self.before + time.monotonic() - self.started
         self.file.write_text(f"{self.seconds:.3f}\n")

@@ -22,7 +22,8 @@ SCRIPT = ROOT / "experiments" / "bench_gpu.py"
 ORDER = [
     "tests", "pair", "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
     "llama-batch-1", "llama-batch-4", "llama-batch-16", "llama-context-512", "llama-context-2048", "llama-prompts",
-    "experts", "experts-run", "quantised", "train-target", "train-draft",
+    "experts", "experts-run", "quantised", "train-target", "train-draft", "train-97m", "train-6m",
+    "gpt-t0", "gpt-t1",
     *(f"threads-{count}" for count in (1, 2, 4, 8, 16)),
     *(f"threads-{count}-large" for count in (1, 2, 4, 8, 16)), "tables",
 ]  # fmt: skip

@@ -3,7 +3,9 @@
 import json
 import re
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from specbench.errors import UserError
-from specbench.train.recipe import train
-from specbench.train.recipe_schema import DistillPlan, Recipe
-from specbench.train.trainers import SizedTrainer
+from specbench.train import trainers
+from specbench.train.recipe import arguments, train
+from specbench.train.recipe_schema import DistillPlan, OptimPlan, Recipe
+from specbench.train.resuming import fingerprint
+from specbench.train.trainers import LEAST_RATE, SizedTrainer, falling
 from tests.support.small_recipes import losses
 
 
@@ -111,3 +115,32 @@ def test_a_draft_with_another_vocabulary_is_refused(t5_recipe: Recipe, nano_reci
     nano_recipe.tokenizer.start_from = str(train(other))
     with pytest.raises(UserError, match="vocabulary is not that of distill.target=.*tokens differ.*start_from"):
         train(nano_recipe)
+
+
+def test_the_rate_falls_by_the_clock_and_tokens_a_second_are_logged(
+    gpt_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock takes half a second of a minute."""
+    looks = count()
+    monkeypatch.setattr(trainers, "time", SimpleNamespace(monotonic=lambda: 0.5 * next(looks)))
+    optim = OptimPlan(
+        lr=0.01, lr_scale="flat", max_steps=1000, max_minutes=1, by_clock=True, warmup_steps=2, batch_size=4
+    )
+    folder = train(replace(gpt_recipe, optim=optim))
+    history = [one for one in json.loads((folder / "training-log.json").read_text()) if "loss" in one]
+    rates = [one["learning_rate"] for one in history]
+    assert 5 < len(rates) < 200  # the minute ended it, not the steps
+    assert rates[1:] == sorted(rates[1:], reverse=True) and rates[-1] < 0.001 and max(rates) > 0.009
+    assert all(one["tokens_per_s"] > 0 for one in history[1:])
+    assert falling(0) == 1 and falling(1) == falling(2) == pytest.approx(LEAST_RATE)
+
+
+def test_a_clock_needs_minutes_and_a_network_may_be_compiled(gpt_recipe: Recipe) -> None:
+    with pytest.raises(UserError, match="optim.by_clock=true: needs optim.max_minutes"):
+        train(replace(gpt_recipe, optim=replace(gpt_recipe.optim, by_clock=True)))
+    linear = replace(gpt_recipe.optim, by_clock=True, max_minutes=1, schedule="linear")
+    with pytest.raises(UserError, match="optim.schedule=linear: with optim.by_clock=true it must be cosine"):
+        train(replace(gpt_recipe, optim=linear))
+    told = arguments(replace(gpt_recipe, compile=True), Path(gpt_recipe.output), False)
+    assert told.torch_compile and told.optim == "adamw_torch_fused"
+    assert fingerprint(replace(gpt_recipe, compile=True)) == fingerprint(gpt_recipe)

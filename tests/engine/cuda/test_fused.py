@@ -48,9 +48,11 @@ def logits(kind: str) -> Tensor:
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "launches"), [("t5", 9), ("t5-v1_1", 9), ("llama", 8), ("gpt2", None)])
 def test_fewer_kernels_and_the_same_logits(kind: str, launches: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the 18 kernels of a layer of T5 v1.1 9 remain, if it is small, and of Llama's 23 8: residuals and norms are part
-    of the linear maps that follow, the GELU is part of the gate's product, writing keys and values is part of the
-    attention, and a rotation is one kernel."""
+    """Of the 18 kernels of a layer of T5 v1.1 9 remain, if it is small, and of Llama's 23 8.
+
+    Residuals and norms are part of the linear maps that follow, the GELU is part of the gate's product, writing keys
+    and values is part of the attention, and a rotation is one kernel.
+    """
     before, want = counted(kind, 3).kernels, logits(kind)
     monkeypatch.setattr(fused, "agreeing", lambda device: fused.ALL)
     two, three = counted(kind, 2), counted(kind, 3)
