@@ -153,8 +153,8 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
         pairs = []
         for tokens in (1, 3):
             whole, normed = torch_add_norm(x[:, :tokens], y[:, :tokens], weight, 1e-6)
-            ours = norm_linear(x[:, :tokens], y[:, :tokens], weight, 1e-6, matrix, bias)
-            pairs += [(ours[0], whole), (ours[1], functional.linear(normed, matrix, bias))]
+            both = norm_linear(x[:, :tokens], y[:, :tokens], weight, 1e-6, matrix, bias)
+            pairs += [(both[0], whole), (both[1], functional.linear(normed, matrix, bias))]
         return pairs
     left, right = random(1, 3, 192).split([96, 96], -1)
     if name == "gated":
@@ -164,7 +164,7 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
         cosine, sine, turned = angles.cos(), angles.sin(), torch.cat([-heads[..., 24:], heads[..., :24]], -1)
         return [(rotated(heads, cosine, sine), heads * cosine + turned * sine)]
     keys, values = (states.view(1, 3, 2, 48).transpose(1, 2) for states in (left, right.contiguous()))
-    ours, theirs = ([buffer.clone() for buffer in random(2, 1, 2, 70, 48)] for _ in range(2))
+    ours = [buffer.clone() for buffer in random(2, 1, 2, 70, 48)]
     theirs = [buffer.clone() for buffer in ours]
     at = torch.tensor([1, 5, 2], device=device)
     if name == "write_pair":
@@ -172,15 +172,18 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
         kernels.write(theirs[0], at, keys)
         kernels.write(theirs[1], at, values)
         return list(zip(ours, theirs, strict=True))
-    query, bias = random(1, 4, 1, 48), random(1, 4, 1, 70)
+    query, bias, (cached, mixed) = random(1, 4, 1, 48), random(1, 4, 1, 70), ours
     bias[..., 60:] = -torch.inf
     if name == "attend_one":
-        return [(attend_one(query, *ours, one, 0.2), kernels.attend(query, *ours, one, 0.2)) for one in (bias, None)]
+        return [
+            (attend_one(query, cached, mixed, one, 0.2), kernels.attend(query, cached, mixed, one, 0.2))
+            for one in (bias, None)
+        ]
     newest = keys[:, :, :1], values[:, :, :1]
-    found = write_attend(query, *ours, at[1:2], *newest, bias, 0.2)
+    found = write_attend(query, cached, mixed, at[1:2], *newest, bias, 0.2)
     kernels.write(theirs[0], at[1:2], newest[0])
     kernels.write(theirs[1], at[1:2], newest[1])
-    return [(found, kernels.attend(query, *theirs, bias, 0.2)), *zip(ours, theirs, strict=True)]
+    return [(found, kernels.attend(query, theirs[0], theirs[1], bias, 0.2)), *zip(ours, theirs, strict=True)]
 
 
 def fuse(module: GraphModule, one_token: bool) -> GraphModule:
@@ -301,10 +304,11 @@ def _fuse_attention(module: GraphModule, attention: Node, can: frozenset[str]) -
 
 def _fuse_rotation(total: Node) -> None:
     """x cos + cat(-x2, x1) sin, of one row."""
+    straight: Any
+    turned: Any
     straight, turned = total.args
     if not all(isinstance(one, Node) and one.target == aten.mul.Tensor for one in (straight, turned)) or total.kwargs:
         return
-    assert isinstance(straight, Node) and isinstance(turned, Node)
     (x, cosine), (halves, sine) = straight.args, turned.args
     if not isinstance(halves, Node) or halves.target != aten.cat.default or not isinstance(x, Node):
         return
