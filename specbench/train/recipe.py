@@ -168,7 +168,8 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
 
 def tokens_a_step(recipe: Recipe, train_set: Dataset) -> float:
     """The mean number of tokens of an optimiser step."""
-    return sum(train_set["length"]) / len(train_set) * recipe.optim.batch_size * recipe.optim.accumulate
+    per_row: float = sum(train_set["length"]) / len(train_set)
+    return per_row * recipe.optim.batch_size * recipe.optim.accumulate
 
 
 def load_target(

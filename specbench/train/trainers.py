@@ -76,9 +76,10 @@ class SizedTrainer(Seq2SeqTrainer):
         clock, warmup = self.clock, self.args.warmup_steps
         if clock is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:
+        optimizer = optimizer or self.optimizer
+        if self.lr_scheduler is None and optimizer is not None:
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-                optimizer or self.optimizer,
+                optimizer,
                 lambda step: min(1.0, (step + 1) / max(1, warmup)) * falling(clock.share),
             )
         return self.lr_scheduler

@@ -168,7 +168,7 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
     theirs = [buffer.clone() for buffer in ours]
     at = torch.tensor([1, 5, 2], device=device)
     if name == "write_pair":
-        kernels.write_pair(*ours, at, keys, values)
+        kernels.write_pair(ours[0], ours[1], at, keys, values)
         kernels.write(theirs[0], at, keys)
         kernels.write(theirs[1], at, values)
         return list(zip(ours, theirs, strict=True))
@@ -312,7 +312,8 @@ def _fuse_rotation(total: Node) -> None:
     (x, cosine), (halves, sine) = straight.args, turned.args
     if not isinstance(halves, Node) or halves.target != aten.cat.default or not isinstance(x, Node):
         return
-    (parts, *axis), shape = halves.args, value(x).shape
+    of_halves: Any = halves.args
+    (parts, *axis), shape = of_halves, value(x).shape
     if axis not in ([-1], [len(shape) - 1]) or len(parts) != 2 or len(shape) != 4 or shape[0] != 1:
         return
     negative, first = parts
