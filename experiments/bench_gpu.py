@@ -126,7 +126,7 @@ PARTS = {
     f"{SIMULATED} limit=4 {{quantised}}",
     "train-target": f"train recipe=t5-mini model.start_from=specbench/shipped/models/t5-mini {ROWS} {{train}} "
     "output={results}/t5-mini",
-    "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
+    "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} {{outputs}} "
     "output={results}/t5-nano",
     # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along.
     "train-97m": "train recipe=gpt-97m {text} {pair} optim.lr=0.001 {minutes} output={results}/gpt-97m",
@@ -158,6 +158,7 @@ FULL = {
     "here": "device=cuda dtype=bfloat16 results={results}",
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads",
     "train": "optim.max_steps=300 data.passages.rows=4000",
+    "outputs": "",
     "text": "data.path=[data/wiki-sentences.txt.xz] data.hub=null",
     "minutes": "optim.max_minutes=4 optim.max_steps=100000 optim.warmup_steps=200 compile=true",
     "pair": "optim.by_clock=true optim.beta2=0.95 model.dropout=0 progress=false log_steps=200 save_steps=1000",
@@ -204,7 +205,8 @@ SMALL = {
     "minutes": "optim.max_minutes=0.05 optim.max_steps=30 optim.batch_size=4 optim.warmup_steps=2 "
     "model.d_model=32 model.d_ff=64 model.heads=2 model.decoder_layers=1 data.max_target=32 threads=1 bf16=false",
     "pair": "optim.by_clock=true optim.beta2=0.95 model.dropout=0 progress=false log_steps=2 save_steps=1000",
-    "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10 distill.max_new_tokens=4",
+    "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10",
+    "outputs": "distill.max_new_tokens=4",
 }
 
 

@@ -86,8 +86,8 @@ def test_every_import_of_the_parts_is_tried(script: ModuleType) -> None:
     own = {"specbench", "tests"}
     tried = {name.partition(".")[0] for name in script.IMPORTS + script.TEST_IMPORTS}
     # Triton comes with torch for CUDA; gguf and peft are extras that no part uses; scipy is imported by a helper of
-    # tests that are no part; without pynvml the driver's own command is asked.
-    assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml", "gguf", "peft"}
+    # tests that are no part; without pynvml the driver's own command is asked; no part draws a page with plotly.
+    assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml", "gguf", "peft", "plotly"}
     names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score", "pyyaml"}
     assert {script._name(one) for one in script.requirements()} <= names
 
