@@ -39,6 +39,8 @@ SECONDS_TO_END = 20  # that a part has to write what it keeps, after it was told
 STOPPED = 124, 130  # exit codes of a part that its limit, or whoever runs it, has stopped
 # The machine with the GPU has these, built for its driver. They are not fetched, and neither is what they bring.
 OF_THE_MACHINE = ("torch", "transformers")
+# A page of the report needs it, which no part draws.
+OF_NO_PART = ("plotly",)
 # The part `tests` requires these of the development packages.
 FOR_TESTS = ("hypothesis", "pytest", "pytest-timeout")
 # No wheels of these are published. They are pure Python, so any interpreter builds them.
@@ -126,8 +128,8 @@ PARTS = {
     f"{SIMULATED} limit=4 {{quantised}}",
     "train-target": f"train recipe=t5-mini model.start_from=specbench/shipped/models/t5-mini {ROWS} {{train}} "
     "output={results}/t5-mini",
-    "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} {{outputs}} "
-    "output={results}/t5-nano",
+    "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
+    "{outputs} output={results}/t5-nano",
     # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along.
     "train-97m": "train recipe=gpt-97m {text} {pair} optim.lr=0.001 {minutes} output={results}/gpt-97m",
     "train-6m": "train recipe=gpt-6m tokenizer.start_from={results}/gpt-97m {text} {pair} optim.lr=0.003 {minutes} "
@@ -326,10 +328,10 @@ def _name(requirement: str) -> str:
 
 
 def requirements() -> list[str]:
-    """What pyproject.toml requires beside OF_THE_MACHINE, and what the part `tests` requires."""
+    """What pyproject.toml requires beside OF_THE_MACHINE and OF_NO_PART, and what the part `tests` requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tests = [one for one in project["optional-dependencies"]["dev"] if _name(one) in FOR_TESTS]
-    return [one for one in project["dependencies"] if _name(one) not in OF_THE_MACHINE] + tests
+    return [one for one in project["dependencies"] if _name(one) not in OF_THE_MACHINE + OF_NO_PART] + tests
 
 
 def listed(file: Path) -> set[str]:
