@@ -112,7 +112,7 @@ test-slow: $(READY)
 test-engines: $(READY)
 	SPECBENCH_TEST_ENGINES=1 $(BIN)/python -m pytest tests/engines -v -rsxX $(ARGS)
 
-# All that is to be measured on a GPU, in parts of at most ten minutes that are kept as they are done:
+# All that is to be measured on a GPU, in parts of at most eight minutes that are kept as they are done:
 #   make bench-gpu PARTS="tests pair"           # some of them; experiments/bench_gpu.py --list names all
 #   make bench-gpu PYTHON=python3 VENV=none WHEELS=FOLDER   # this interpreter, missing packages from a folder of wheels
 #   python experiments/bench_gpu.py --fetch FOLDER --python 3.12   # fills it, on a machine with a network

@@ -1,12 +1,17 @@
-"""All that is to be measured on a GPU, in parts of at most ten minutes: `make bench-gpu PYTHON=python3 VENV=none`.
+"""All that is to be measured on a GPU, in parts of at most eight minutes: `make bench-gpu PYTHON=python3 VENV=none`.
 
     python experiments/bench_gpu.py [PART ...] [--list] [--small] [--again] [--wheels FOLDER] [--results FOLDER]
-    python experiments/bench_gpu.py --fetch FOLDER [--python 3.12]
+    python experiments/bench_gpu.py --fetch FOLDER [--python 3.12] [--has FILE]
 
 It needs Python 3.11 or later with torch and transformers, and no network: packages that are missing come from a folder
-of wheels, which `--fetch` fills on a machine with a network, for the Python named by `--python` on Linux (x86-64). All
-imports are tried before the first part. A part that has run is not run again. Records, tables and logs lie in the
-results folder, `parts.json` there says what ran. `--small` is the same in small shapes on a CPU.
+of wheels, which `--fetch` fills on a machine with a network, for the Python named by `--python` on Linux (x86-64);
+`--has` names a file of the packages that the machine with the GPU has (`pip freeze` there), which are not fetched.
+`tools/gpu_tree.py` lays out the smallest tree that runs the parts.
+
+All imports are tried before the first part. A part that has run is not run again. A part that was stopped, by its limit
+or by hand, has kept what it had: a run its prompts, a training its checkpoints, a benchmark its rows; called again it
+goes on. Records, tables and logs lie in the results folder, `parts.json` there says what ran. `--small` is the same in
+small shapes on a CPU.
 """
 
 import argparse
@@ -24,14 +29,18 @@ import tomllib
 import zipfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-MINUTES = 10  # of a part
+MINUTES = 8  # of a part
+SECONDS_TO_END = 20  # that a part has to write what it keeps, after it was told to stop
+STOPPED = 124, 130  # exit codes of a part that its limit, or whoever runs it, has stopped
 # The machine with the GPU has these, built for its driver. They are not fetched, and neither is what they bring.
 OF_THE_MACHINE = ("torch", "transformers")
+# A page of the report needs it, which no part draws.
+OF_NO_PART = ("plotly",)
 # The part `tests` requires these of the development packages.
 FOR_TESTS = ("hypothesis", "pytest", "pytest-timeout")
 # No wheels of these are published. They are pure Python, so any interpreter builds them.
@@ -61,6 +70,8 @@ for name in sys.argv[1:]:
 
 XXL = "target=random-t5-xxl draft=random-t5-small {t5}"
 LLAMA = "target=random-llama3.1-8b draft=random-llama3.2-1b {llama}"
+EXPERTS = "target=random-qwen3-30b-a3b draft=random-qwen3-0.6b {experts}"
+SIMULATED = "gamma=5 simulate.alpha=0.75 sampling.temperature=0 max_new_tokens=64"
 # The paper's alpha and best gamma with T5-small (Table 2), on prompts that ship: only lengths count.
 SETTINGS = {
     "ende-t0": "gamma=7 simulate.alpha=0.75 sampling.temperature=0",
@@ -100,10 +111,34 @@ PARTS = {
     "generate": f"bench {XXL} {SHORT} gammas=[7] parts=abg {{here}} results={{results}}/generate",
     "invariant": f"bench {XXL} {SHORT} gammas=[7] parts=de numerics=invariant {{here}} results={{results}}/invariant",
     "llama": f"bench {LLAMA} {SHORT} gammas=[5] parts=abde {{here}}",
+    # Records of runs hold the peak of memory, joules, c and v of their own passes.
+    **{
+        f"llama-batch-{rows}": f"run {LLAMA} {SIMULATED} batch={rows} limit={max(8, 2 * rows)} {{here}}"
+        for rows in (1, 4, 16)
+    },
+    **{
+        f"llama-context-{tokens}": f"run {LLAMA} {SIMULATED} context={tokens} limit=4 {{here}}"
+        for tokens in (512, 2048)
+    },
+    "llama-prompts": f"bench {LLAMA} {SHORT} gammas=[5] parts=i {{here}} results={{results}}/prompts",
+    "experts": f"bench {EXPERTS} {SHORT} gammas=[3] parts=def {{here}}",
+    "experts-run": f"run {EXPERTS} {SIMULATED} limit=8 {{here}}",
+    # No engine of ours has quantised kernels on a GPU: the shape is timed on that machine's CPU.
+    "quantised": "run target=random-llama3.2-1b draft=quantised draft.bits=8 task=lm-mini engine=native "
+    f"{SIMULATED} limit=4 {{quantised}}",
     "train-target": f"train recipe=t5-mini model.start_from=specbench/shipped/models/t5-mini {ROWS} {{train}} "
     "output={results}/t5-mini",
     "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
-    "output={results}/t5-nano",
+    "{outputs} output={results}/t5-nano",
+    # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along.
+    "train-97m": "train recipe=gpt-97m {text} {pair} optim.lr=0.001 {minutes} output={results}/gpt-97m",
+    "train-6m": "train recipe=gpt-6m tokenizer.start_from={results}/gpt-97m {text} {pair} optim.lr=0.003 {minutes} "
+    "output={results}/gpt-6m",
+    **{
+        f"gpt-{name}": "run target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m draft.path={results}/gpt-6m "
+        f"task=lm-mini gamma=5 sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
+        for name, temperature in (("t0", 0), ("t1", 1))
+    },
     # Steps, passes and prompts beside those of transformers; of the large model steps and passes alone.
     **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
     **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
@@ -120,9 +155,15 @@ def _architecture(*values: str) -> str:
 FULL = {
     "t5": "",
     "llama": "",
+    "experts": "",
+    "quantised": "device=cpu dtype=bfloat16 threads=16 results={results}/threads",
     "here": "device=cuda dtype=bfloat16 results={results}",
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads",
     "train": "optim.max_steps=300 data.passages.rows=4000",
+    "outputs": "",
+    "text": "data.path=[data/wiki-sentences.txt.xz] data.hub=null",
+    "minutes": "optim.max_minutes=4 optim.max_steps=100000 optim.warmup_steps=200 compile=true",
+    "pair": "optim.beta2=0.95 model.dropout=0 progress=false log_steps=200 save_steps=1000",
 }
 SMALL = {
     "t5": _architecture("d_model=64", "d_ff=128", "num_heads=2", "num_layers=2", "num_decoder_layers=2"),
@@ -135,6 +176,20 @@ SMALL = {
         "head_dim=16",
         "vocab_size=1000",
     ),
+    "experts": _architecture(
+        "hidden_size=64",
+        "num_hidden_layers=2",
+        "num_attention_heads=4",
+        "num_key_value_heads=2",
+        "head_dim=16",
+        "vocab_size=1000",
+    )
+    + " target.architecture.num_experts=8 target.architecture.num_experts_per_tok=2 "
+    "target.architecture.moe_intermediate_size=32 draft.architecture.intermediate_size=128",
+    "quantised": "device=cpu dtype=bfloat16 threads=1 results={results}/threads limit=2 max_new_tokens=16 "
+    "target.architecture.hidden_size=64 target.architecture.intermediate_size=128 "
+    "target.architecture.num_hidden_layers=2 target.architecture.num_attention_heads=2 "
+    "target.architecture.num_key_value_heads=2 target.architecture.head_dim=32 target.architecture.vocab_size=1000",
     "here": "device=cpu dtype=bfloat16 results={results} limit=2 max_new_tokens=16",
     # One thread: this machine may have no more.
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads limit=2 max_new_tokens=16 threads=1 parts=bde "
@@ -147,7 +202,13 @@ SMALL = {
         "head_dim=32",
         "vocab_size=4000",
     ),
-    "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10 distill.max_new_tokens=4",
+    "text": "data.path=[specbench/shipped/data/sum-mini-train.jsonl.gz] data.text=article data.hub=null "
+    "data.max_rows=60 tokenizer.size=400",
+    "minutes": "optim.max_minutes=0.05 optim.max_steps=30 optim.batch_size=4 optim.warmup_steps=2 "
+    "model.d_model=32 model.d_ff=64 model.heads=2 model.decoder_layers=1 data.max_target=32 threads=1 bf16=false",
+    "pair": "optim.beta2=0.95 model.dropout=0 progress=false log_steps=2 save_steps=1000",
+    "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10",
+    "outputs": "distill.max_new_tokens=4",
 }
 
 
@@ -201,11 +262,11 @@ def environment(wheels: Path | None, site: Path, parts: Sequence[str]) -> dict[s
 
 
 def run(part: str, command: Sequence[str], log: Path, variables: dict[str, str]) -> tuple[int, float]:
-    """Exit code and seconds of a part, whose output goes to `log` and its end to the screen. It is killed with all its
-    processes after MINUTES; then the code is 124."""
+    """Exit code and seconds of a part, whose output is added to `log` and its end to the screen. It is stopped with all
+    its processes after MINUTES (then the code is 124), and when this process is (130)."""
     print(f"== {part}: {shlex.join(command)}", flush=True)
     began = time.monotonic()
-    with open(log, "w", encoding="utf-8") as written:
+    with open(log, "a", encoding="utf-8") as written:
         process = subprocess.Popen(
             [sys.executable, *command], cwd=ROOT, env=variables, stdout=written, stderr=written, start_new_session=True
         )
@@ -213,22 +274,40 @@ def run(part: str, command: Sequence[str], log: Path, variables: dict[str, str])
             code = process.wait(timeout=60 * MINUTES)
         except subprocess.TimeoutExpired:
             code = 124
+        except KeyboardInterrupt:
+            code = 130
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _end(process)
     print("".join(f"   {line}\n" for line in log.read_text(encoding="utf-8").splitlines()[-12:]), flush=True)
     return code, time.monotonic() - began
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the process and all that it started, so that it may write what it keeps, and kill what remains."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(timeout=SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_parts(
     chosen: dict[str, list[str]], again: bool, state: Path, variables: dict[str, str], done: dict[str, Any]
 ) -> None:
-    """Run what is not in `done`, which is what `state` says, or did not end well; write each into both when it ends."""
+    """Run what is not in `done`, which is what `state` says, or did not end well; write each into both when it ends.
+
+    Raises KeyboardInterrupt after it has written what was interrupted.
+    """
     for part, command in chosen.items():
-        if not again and part in done and done[part]["code"] == 0 and done[part]["command"] == command:
+        before = done.get(part, {"code": None, "command": command})
+        if not again and before["code"] == 0 and before["command"] == command:
             print(f"== {part}: has run")
             continue
+        if not again and before["code"] in STOPPED:
+            print(f"== {part}: was stopped after {before['seconds']:.0f} s, and goes on")
         code, seconds = run(part, command, state.parent / f"{part}.log", variables)
         done[part] = {
             "code": code,
@@ -239,6 +318,8 @@ def run_parts(
         temporary = state.with_suffix(".new")
         temporary.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
         temporary.replace(state)
+        if code == 130:
+            raise KeyboardInterrupt
 
 
 def _name(requirement: str) -> str:
@@ -247,10 +328,36 @@ def _name(requirement: str) -> str:
 
 
 def requirements() -> list[str]:
-    """What pyproject.toml requires beside OF_THE_MACHINE, and what the part `tests` requires."""
+    """What pyproject.toml requires beside OF_THE_MACHINE and OF_NO_PART, and what the part `tests` requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tests = [one for one in project["optional-dependencies"]["dev"] if _name(one) in FOR_TESTS]
-    return [one for one in project["dependencies"] if _name(one) not in OF_THE_MACHINE] + tests
+    return [one for one in project["dependencies"] if _name(one) not in OF_THE_MACHINE + OF_NO_PART] + tests
+
+
+def listed(file: Path) -> set[str]:
+    """The packages that a file names, one a line, as `pip freeze` and `pip list` print them."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {_name(line) for line in lines if re.match(r"[A-Za-z0-9]", line.strip())}
+
+
+def lacking(there: set[str], python: str) -> list[str]:
+    """What a machine with only the packages `there` lacks of `requirements` and of what these require: NAME==VERSION.
+
+    A package's requirements are those of the version that is installed here, for Linux and the Python named.
+    """
+    from packaging.requirements import Requirement
+
+    of_machine = {"extra": "", "python_version": python, "sys_platform": "linux", "platform_system": "Linux"}
+    left, found = requirements(), dict[str, str]()
+    there = {*there, *OF_THE_MACHINE}
+    while left:
+        wanted = Requirement(left.pop())
+        name = _name(wanted.name)
+        if name in there or name in found or (wanted.marker is not None and not wanted.marker.evaluate(of_machine)):
+            continue
+        found[name] = f"{name}=={version(name)}"
+        left += requires(name) or []
+    return sorted(found.values())
 
 
 def pins() -> dict[str, str]:
@@ -268,11 +375,12 @@ def _stand_in(name: str, number: str, folder: Path) -> None:
         wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 
-def fetch(folder: Path, python: str) -> None:
+def fetch(folder: Path, python: str, has: Path | None = None) -> None:
     """Download the wheels of `requirements`, and of what they require, for `python` on Linux (x86-64) into `folder`.
 
-    pip evaluates `python_version` in requirements with the interpreter that runs it. What that misses is named when the
-    imports are tried.
+    `has`: a file of the packages that are there already (`listed`), which are left out. pip evaluates
+    `python_version` in requirements with the interpreter that runs it. What that misses is named when the imports are
+    tried.
     """
     pip = [sys.executable, "-m", "pip"]
     pinned = pins()
@@ -283,20 +391,22 @@ def fetch(folder: Path, python: str) -> None:
             number = f"{pinned[name].partition('==')[2]}+machine"
             pinned[name] = f"{name}=={number}"
             _stand_in(name, number, own)
-        built = [pinned[name] for name in BUILT]
-        subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(own), *built], check=True)
+        wanted = requirements() if has is None else lacking(listed(has), python)
+        alone = [] if has is None else ["--no-deps"]
+        if built := [pinned[name] for name in BUILT if has is None or name in map(_name, wanted)]:
+            subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(own), *built], check=True)
         constraints = Path(temporary) / "constraints.txt"
         constraints.write_text("".join(f"{pin}\n" for pin in pinned.values()), encoding="utf-8")
         options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
         options += ["--abi", f"cp{python.replace('.', '')}", *(f"--platform={name}" for name in PLATFORMS)]
         options += ["--find-links", str(own), "--constraint", str(constraints), "--dest", str(wheels)]
-        subprocess.run([*pip, "download", *options, *requirements()], check=True)
+        subprocess.run([*pip, "download", *alone, *options, *wanted], check=True)
         folder.mkdir(parents=True, exist_ok=True)
         kept = [wheel for wheel in sorted(wheels.iterdir()) if "+machine" not in wheel.name]
         size = sum(wheel.stat().st_size for wheel in kept)
         for wheel in kept:
             shutil.move(wheel, folder / wheel.name)
-    print(f"{folder}: {len(kept)} wheels for Python {python}, {size / 1e6:.0f} MB")
+    print(f"{folder}: {len(kept)} wheels for Python {python}, {size / 1e6:.1f} MB")
 
 
 def main() -> int:
@@ -308,15 +418,18 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, help="a folder of wheels for packages that are missing")
     parser.add_argument("--fetch", type=Path, metavar="FOLDER", help="fill such a folder, and stop")
     parser.add_argument("--python", default="3.12", metavar="3.N", help="with --fetch: for this Python (default 3.12)")
+    parser.add_argument("--has", type=Path, metavar="FILE", help="with --fetch: what the machine has, left out")
     parser.add_argument("--results", help="the folder to write (default results/gpu, with --small results/gpu-small)")
     given = parser.parse_args()
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}: choose among {', '.join(PARTS)}")
     if not re.fullmatch(r"3\.\d+", given.python) or int(given.python.partition(".")[2]) < 11:
         parser.error(f"--python {given.python}: must be a version such as 3.12, at least 3.11")
+    if given.has is not None and not given.has.is_file():
+        parser.error(f"--has {given.has}: no such file; `pip freeze` of the machine with the GPU writes it")
     if given.fetch is not None:
         try:
-            fetch(given.fetch, given.python)
+            fetch(given.fetch, given.python, given.has)
         except subprocess.CalledProcessError as error:
             sys.exit(f"--fetch {given.fetch}: pip {error.cmd[3]} failed: nothing was written")
         return 0
@@ -332,8 +445,12 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "parts.json"
     done = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a part as Ctrl-C does
     with tempfile.TemporaryDirectory() as site:
-        run_parts(chosen, given.again, state, environment(given.wheels, Path(site), list(chosen)), done)
+        try:
+            run_parts(chosen, given.again, state, environment(given.wheels, Path(site), list(chosen)), done)
+        except KeyboardInterrupt:
+            sys.exit("interrupted: what has run is kept; the same command goes on")
     failed = {part: done[part]["code"] for part in chosen if done[part]["code"]}
     for part in chosen:
         how = f"exit code {failed[part]}" if part in failed else "done"

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict
 
 from specbench.errors import UserError
 
+LAID_OUT = "COMMIT"  # the file of a tree that is no checkout
 CHANGES = "+changes"  # after a commit from which tracked files differ
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "hydra-core", "numpy", "sacrebleu", "rouge_score")
 
@@ -72,10 +73,14 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit, with '+changes' where tracked files differ from it."""
+    """The commit, with '+changes' where tracked files differ from it.
+
+    Of a tree that `tools/gpu_tree.py` has laid out, and which is no checkout, its file says it.
+    """
     here = Path(__file__).resolve().parent
     if not (here.parent / ".git").exists():
-        return None
+        laid_out = here.parent / LAID_OUT
+        return laid_out.read_text(encoding="utf-8").strip() if laid_out.is_file() else None
     git = ["git", "-C", str(here.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)

@@ -133,7 +133,7 @@ class DrawnNumbers:
     def of(cls, count: int, generator: torch.Generator, device: torch.device, at_each: bool = False) -> DrawnNumbers:
         """The numbers for `count` draft tokens."""
         if at_each:
-            return cls(torch.empty(0), uniforms(count + 1, generator, device))
+            return cls(torch.empty(0, device=device), uniforms(count + 1, generator, device))
         return cls(trials(count, generator, device), uniforms(1, generator, device))
 
 

@@ -63,21 +63,26 @@ class Bench:
     folder: str | None = None  # of the target's weights, or its name on the hub
 
 
-def bench(setup: Bench, say: Callable[[str], None]) -> list[BenchRow]:
+def bench(
+    setup: Bench, say: Callable[[str], None], keep: Callable[[list[BenchRow]], object] | None = None
+) -> list[BenchRow]:
     """All rows, in the order of the table. `say` receives the name of each part as it is timed.
 
-    The rows of a part that waited for a core are marked. Parts that take seconds are repeated first.
+    `keep` receives the rows so far after each part: a benchmark that is stopped has kept them. The rows
+    of a part that waited for a core are marked. Parts that take seconds are repeated first.
     """
     parts = {name: (part, TRIES if letter in QUICK else 1) for letter, (name, part) in PARTS.items()
              if letter in setup.parts}  # fmt: skip
     parts |= {name: (partial(_against_peer, name=name), 1) for name in setup.peers}
-    rows = []
+    rows: list[BenchRow] = []
     for name, (part, tries) in parts.items():
         say(f"timing {name}")
         with already_collected():
             found, waited = least_disturbed(partial(part, setup), tries)
         signs = of_steps(waited, ()).all_signs
         rows += [replace(row, disturbed_by=signs) for row in found]
+        if keep is not None:
+            keep(rows)
     return rows
 
 
@@ -289,7 +294,7 @@ def _growth(setup: Bench) -> list[BenchRow]:
     ]
     rows += [
         BenchRow("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
-        for size, seconds in over_vocabularies(setup.target, setup.device).items()
+        for size, seconds in over_vocabularies(setup.target, setup.device, prompt).items()
     ]
     return rows
 

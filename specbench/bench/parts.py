@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from specbench.algorithm.acceptance.base import PendingProposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import DecodingSpec, autoregress, autoregressive, speculative
 from specbench.algorithm.draft import Draft
@@ -94,19 +96,30 @@ def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
     return found
 
 
-def over_vocabularies(model: Model, device: torch.device) -> dict[int, float]:
-    """Seconds of everything that a sampled pass does with distributions: q and p standardised, a block accepted."""
+def over_vocabularies(model: Model, device: torch.device, prompt: Prompt) -> dict[int, float]:
+    """Seconds of everything that a sampled pass does with distributions: q and p standardised, a block accepted.
+
+    On a GPU of the verdict, from the target's logits to what the host reads: q is part of the draft's graph.
+    """
     generator = torch.Generator(device=device).manual_seed(0)
     sampled = Sampling(temperature=1.0)
+    verification = Verification(accept_exact, sampled)
     found = {}
     for size in VOCABULARIES:
         logits = torch.randn(2 * GAMMA + 1, size, device=device)
+        tokens = torch.tensor([1, 2, 3, 4], device=device)
+        pending = PendingProposal(tokens, standardise(logits[:GAMMA], sampled, size), tokens[:0])
 
-        def accept(logits: torch.Tensor = logits, size: int = size) -> None:
-            q_GV = standardise(logits[:GAMMA], sampled, size)
-            p_GV = standardise(logits[GAMMA:], sampled, size)
-            accept_exact(p_GV, q_GV, [1, 2, 3, 4], generator)
+        def accept(logits: torch.Tensor = logits, size: int = size, pending: PendingProposal = pending) -> None:
+            if device.type == "cpu":
+                q_GV = standardise(logits[:GAMMA], sampled, size)
+                p_GV = standardise(logits[GAMMA:], sampled, size)
+                accept_exact(p_GV, q_GV, [1, 2, 3, 4], generator)
+                return
+            rows = target_rows(logits[GAMMA:], pending, verification, size, model.repeat)
+            verdict_on_host(rows, pending, verification, generator, model.repeat)
 
+        captured_first(model, prompt, 1, [accept])
         found[size] = medians({"accept": accept}, model.now, REPEATS // 2)["accept"]
     return found
 

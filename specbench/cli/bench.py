@@ -28,7 +28,7 @@ from specbench.escaping import file_name
 from specbench.files import require_writable
 from specbench.recorded import to_json
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.records.timed_documents import BeamDocument, BenchDocument
+from specbench.records.timed_documents import BeamDocument, BenchDocument, BenchRow
 from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
@@ -134,6 +134,25 @@ def job(form: str, config: BenchConfig) -> None:
         peers=tuple(config.peers),
         folder=weights_folder(config.target),
     )
+    surroundings = environment()
+    at = None if run.context is None else f"c{run.context}"
+    short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
+
+    def keep(rows: list[BenchRow]) -> tuple[Path, Path]:
+        document: BenchDocument = {
+            "schema_version": SCHEMA_VERSION,
+            "command": f"specbench bench {' '.join(sys.argv[1:])}".strip(),
+            "hardware": hardware(surroundings, run.device),
+            "dtype": run.dtype,
+            "engine": parts.engine,
+            "rollout_fell_back": parts.rollout_fell_back,
+            "prompts": len(parts.prompts),
+            "max_new_tokens": config.max_new_tokens,
+            "environment": surroundings,
+            "rows": rows,
+        }
+        return write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
+
     with translated_errors(run):
         reason = why_step_by_step(parts.draft, parts.prompts[0], config.gammas, config.max_new_tokens)
         if reason is not None and not config.step_by_step:
@@ -141,24 +160,8 @@ def job(form: str, config: BenchConfig) -> None:
                 f"engine={parts.engine}: the draft's steps cannot be captured as one graph ({reason}), and drafting "
                 "step by step says little of this engine: give step_by_step=true to time it"
             )
-        rows = bench(setup, to_stderr)
-    surroundings = environment()
-    machine = hardware(surroundings, run.device)
-    document: BenchDocument = {
-        "schema_version": SCHEMA_VERSION,
-        "command": f"specbench bench {' '.join(sys.argv[1:])}".strip(),
-        "hardware": machine,
-        "dtype": run.dtype,
-        "engine": parts.engine,
-        "rollout_fell_back": parts.rollout_fell_back,
-        "prompts": len(parts.prompts),
-        "max_new_tokens": config.max_new_tokens,
-        "environment": surroundings,
-        "rows": rows,
-    }
-    at = None if run.context is None else f"c{run.context}"
-    short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
-    files = write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
+        rows = bench(setup, to_stderr, keep)
+    files = keep(rows)
     print_rows(form, to_json(rows), lambda: print(table(rows)))
     if contended := sum(row.disturbed_by is not None for row in rows):
         print(

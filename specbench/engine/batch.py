@@ -49,6 +49,13 @@ class Batch(Model):
         self.operations, self.now, self.device = model.operations, model.now, model.device
         self.mark, self.experts = model.mark, model.experts
 
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        """Capture what verdicts are computed by. Steps of a batch are no graphs."""
+        self.model.capture_repeated()
+
+    def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        return self.model.repeat(function, *inputs)
+
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
         """`model` with room for `rows` sequences.

@@ -175,6 +175,9 @@ class Model(ABC):
         """
         return function(*inputs)
 
+    def capture_repeated(self) -> None:
+        """Capture the functions that `repeat` has run as they are; `get_ready` does it as well."""
+
     def passes(
         self, session: Session, draft: Session | None, plan: "PassPlan", tokens: list[int]
     ) -> "PassesInCalls | None":
@@ -211,6 +214,12 @@ class WrappedModel(Model):
 
     def own_prompt(self, prompt: Prompt) -> Prompt:
         return self.model.own_prompt(prompt)
+
+    def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        return self.model.repeat(function, *inputs)
+
+    def capture_repeated(self) -> None:
+        self.model.capture_repeated()
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         self.model.get_ready(prompt, tokens)

@@ -149,12 +149,11 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
     history = trainer.state.log_history
     (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
     losses = [entry["loss"] for entry in history if "loss" in entry]
-    per_row = sum(begun.train_set["length"]) / len(begun.train_set)
     facts = Facts(
         parameters=networks.parameter_count(trainer.model),
         rows=len(begun.train_set),
         seconds=begun.clock.seconds,
-        tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * trainer.state.global_step),
+        tokens=round(tokens_a_step(recipe, begun.train_set) * trainer.state.global_step),
         loss=float(losses[-1]) if losses else None,
         steps=trainer.state.global_step,
         measured=measured,
@@ -164,6 +163,12 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
         print(f"{name}: {value}", file=sys.stderr)
     if rows_to_run := held_out_prompts(recipe, begun.held, begun.tokenizer):
         write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
+
+
+def tokens_a_step(recipe: Recipe, train_set: Dataset) -> float:
+    """The mean number of tokens of an optimiser step."""
+    per_row: float = sum(train_set["length"]) / len(train_set)
+    return per_row * recipe.optim.batch_size * recipe.optim.accumulate
 
 
 def load_target(
@@ -197,6 +202,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
         adam_beta2=optim.beta2,
         max_grad_norm=optim.clip,
         optim="adamw_torch_fused",
+        torch_compile=recipe.compile,
         bf16=recipe.bf16,
         use_cpu=not torch.cuda.is_available(),
         seed=recipe.seed,

@@ -272,6 +272,7 @@ class Recipe:
     force: bool = key(False, "start again, and discard the checkpoints of any training in output")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
+    compile: bool = key(False, "run the network by torch.compile: pays on a GPU, after a minute of compiling")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     log_steps: int = key(50, "steps between losses")
     save_steps: int = key(300, "steps between checkpoints")

@@ -24,7 +24,7 @@ FINGERPRINT = "training.json"
 LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
 # What says how a training is shown, saved or measured, and not what is trained.
 NOT_IDENTITY = (
-    "name", "takes", "output", "force", "threads", "progress", "log_steps", "save_steps", "eval_steps",
+    "name", "takes", "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps",
     "data.eval_path", "data.eval_rows", "data.test", "data.test_rows", "data.passages.test", "optim.max_minutes",
     "distill.outputs",
 )  # fmt: skip

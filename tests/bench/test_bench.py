@@ -176,6 +176,19 @@ def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypa
     assert table(rows).count("CONTENDED: it waited for a core 50%") == 2
 
 
+def test_rows_are_kept_after_each_part(setup: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[list[str]] = []
+
+    def stopped(_: Bench) -> list[Row]:
+        raise KeyboardInterrupt
+
+    parts = {letter: (letter, partial(_one_row, [], letter)) for letter in "ag"} | {"b": ("b", stopped)}
+    monkeypatch.setattr("specbench.bench.bench.PARTS", parts)
+    with pytest.raises(KeyboardInterrupt):
+        bench(replace(setup, parts="abg"), lambda _: None, lambda rows: kept.append([row.part for row in rows]))
+    assert kept == [["a"], ["a", "g"]]
+
+
 def _one_row(timed: list[str], letter: str, setup: Bench) -> list[Row]:
     timed.append(letter)
     return [Row(letter, "a row", 1.0)]

@@ -37,7 +37,7 @@ def task_of(*overrides: str, primary: str = "run") -> str:
 def expected(target: str) -> str:
     if target.startswith(GPT_LIKE):
         return "lm1b"
-    if target == "gpt-mini" or target.startswith(("random-llama", "random-moe")):
+    if target == "gpt-mini" or target.startswith(("random-llama", "random-moe", "random-qwen")):
         return "lm-mini"
     if target in TODAY:
         return TODAY[target]

@@ -4,11 +4,14 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,10 @@ from tests.support.paths import ROOT
 SCRIPT = ROOT / "experiments" / "bench_gpu.py"
 ORDER = [
     "tests", "pair", "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
-    "train-target", "train-draft", *(f"threads-{count}" for count in (1, 2, 4, 8, 16)),
+    "llama-batch-1", "llama-batch-4", "llama-batch-16", "llama-context-512", "llama-context-2048", "llama-prompts",
+    "experts", "experts-run", "quantised", "train-target", "train-draft", "train-97m", "train-6m",
+    "gpt-t0", "gpt-t1",
+    *(f"threads-{count}" for count in (1, 2, 4, 8, 16)),
     *(f"threads-{count}-large" for count in (1, 2, 4, 8, 16)), "tables",
 ]  # fmt: skip
 
@@ -80,8 +86,8 @@ def test_every_import_of_the_parts_is_tried(script: ModuleType) -> None:
     own = {"specbench", "tests"}
     tried = {name.partition(".")[0] for name in script.IMPORTS + script.TEST_IMPORTS}
     # Triton comes with torch for CUDA; gguf and peft are extras that no part uses; scipy is imported by a helper of
-    # tests that are no part; without pynvml the driver's own command is asked.
-    assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml", "gguf", "peft"}
+    # tests that are no part; without pynvml the driver's own command is asked; no part draws a page with plotly.
+    assert used - own - set(sys.stdlib_module_names) - tried <= {"triton", "scipy", "pynvml", "gguf", "peft", "plotly"}
     names = {name.replace("_", "-") for name in tried} | {"protobuf", "hydra-core", "rouge-score", "pyyaml"}
     assert {script._name(one) for one in script.requirements()} <= names
 
@@ -133,6 +139,7 @@ def test_wheels_are_fetched_for_the_interpreter_that_is_named(
     [
         (["--python", "312"], "--python 312: must be a version such as 3.12"),
         (["--python", "3.9"], "--python 3.9: must be a version such as 3.12, at least 3.11"),
+        (["--has", "no-such-file"], "--has no-such-file: no such file"),
         (["--wheels", "no-such-folder"], "--wheels no-such-folder: no such folder"),
     ],
 )
@@ -143,6 +150,25 @@ def test_mistakes_are_one_line(
     with pytest.raises(SystemExit):
         script.main()
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_only_what_the_machine_lacks_is_fetched(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = tmp_path / "freeze.txt"
+    names = [script._name(pin) for pin in script.pins().values()]
+    there = [name for name in names if name not in ("hydra-core", "omegaconf", "antlr4-python3-runtime")]
+    has.write_text("".join(f"{name}==1.0\n" for name in there) + "# a comment\n-e git+somewhere\n")
+    assert [script._name(one) for one in script.lacking(script.listed(has), "3.12")] == [
+        "antlr4-python3-runtime", "hydra-core", "omegaconf",
+    ]  # fmt: skip
+    pip = Pip()
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", "--fetch", str(tmp_path / "wheels"), "--has", str(has)])
+    assert script.main() == 0
+    built, downloaded = pip.commands
+    assert [script._name(word) for word in built if "==" in word] == ["antlr4-python3-runtime"]
+    assert "--no-deps" in downloaded and "torch" not in map(script._name, downloaded)
 
 
 def test_a_download_that_fails_leaves_nothing(
@@ -193,6 +219,66 @@ def test_a_part_is_run_once_and_a_failure_is_kept(
     assert script.main() == 1
     out = capfd.readouterr().out
     assert out.count("== good: has run") == 1 and "exit code 1" in out
+
+
+TWO_HALVES = """
+import pathlib, sys, time
+kept = pathlib.Path(sys.argv[1])
+if kept.exists():
+    kept.write_text("both halves")
+    sys.exit(0)
+try:
+    kept.with_name("half").write_text("the first half")
+    time.sleep(600)
+except KeyboardInterrupt:
+    kept.write_text(kept.with_name("half").read_text())
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "code"), [(subprocess.TimeoutExpired("part", 1), 124), (KeyboardInterrupt(), 130)]
+)
+def test_a_part_that_is_stopped_keeps_what_it_has_and_goes_on(
+    stopped_by: BaseException,
+    code: int,
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    kept, own = tmp_path / "kept", subprocess.Popen.wait
+
+    def stopped(process: Any, timeout: float | None = None) -> int:
+        """Stops the part in the middle of its work."""
+        if timeout != 60 * script.MINUTES or process.args[-1] != str(kept):
+            return own(process, timeout)
+        while not kept.with_name("half").is_file() and process.poll() is None:
+            time.sleep(0.01)
+        raise stopped_by
+
+    handlers: list[object] = []
+    monkeypatch.setattr(signal, "signal", lambda *handler: handlers.append(handler))
+    monkeypatch.setattr(script, "IMPORTS", ["json"])
+    monkeypatch.setattr(script, "SECONDS_TO_END", 300)
+    monkeypatch.setattr(script, "PARTS", {"halves": "a", "next": "b"})
+    monkeypatch.setattr(script, "words", lambda part, *_: ["-c", TWO_HALVES if part == "halves" else "", str(kept)])
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", "--results", str(tmp_path)])
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "wait", stopped)
+        if code == 130:
+            patch.setattr(script, "words", lambda part, *_: ["-c", TWO_HALVES, str(kept)])
+            with pytest.raises(SystemExit, match="the same command goes on"):
+                script.main()
+        else:
+            patch.setattr(script, "PARTS", {"halves": "a"})
+            assert script.main() == 1
+    done = json.loads((tmp_path / "parts.json").read_text())
+    assert {part: one["code"] for part, one in done.items()} == {"halves": code}
+    assert kept.read_text() == "the first half"
+    assert (signal.SIGTERM, signal.default_int_handler) in handlers
+    assert script.main() == 0
+    assert kept.read_text() == "both halves" and "== halves: was stopped after" in capfd.readouterr().out
 
 
 def test_a_part_ends_after_its_minutes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

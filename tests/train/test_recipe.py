@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from specbench.errors import UserError
-from specbench.train.recipe import train
+from specbench.train.recipe import arguments, train
 from specbench.train.recipe_schema import DistillPlan, Recipe
+from specbench.train.resuming import fingerprint
 from specbench.train.trainers import SizedTrainer
 from tests.support.small_recipes import losses
 
@@ -111,3 +112,9 @@ def test_a_draft_with_another_vocabulary_is_refused(t5_recipe: Recipe, nano_reci
     nano_recipe.tokenizer.start_from = str(train(other))
     with pytest.raises(UserError, match="vocabulary is not that of distill.target=.*tokens differ.*start_from"):
         train(nano_recipe)
+
+
+def test_a_network_may_be_compiled(gpt_recipe: Recipe) -> None:
+    told = arguments(replace(gpt_recipe, compile=True), Path(gpt_recipe.output), False)
+    assert told.torch_compile and told.optim == "adamw_torch_fused"
+    assert fingerprint(replace(gpt_recipe, compile=True)) == fingerprint(gpt_recipe)

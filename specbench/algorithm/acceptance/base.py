@@ -225,6 +225,7 @@ class ChainRule(ABC):
     k_sequential: on trees it is K-SEQ.
     own_alpha: the name of its own alpha at T > 0, where that is not Algorithm 1's (`drafted_LV`).
     numbers_beforehand: it takes its random numbers in the order of `sampling.DrawnNumbers`.
+    draws_at_each: these are one for each place, where it draws a token, and none for a test.
     in_c: the same rule in the C kernels, where they have it: with the same random numbers the same verdict, but for
         sums that are rounded in another order.
     """
@@ -235,6 +236,7 @@ class ChainRule(ABC):
     k_sequential: ClassVar[bool] = False
     own_alpha: ClassVar[str | None] = None
     numbers_beforehand: ClassVar[bool] = False
+    draws_at_each: ClassVar[bool] = False
 
     @property
     def in_c(self) -> RuleInC | None:

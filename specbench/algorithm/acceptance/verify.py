@@ -4,9 +4,10 @@ At T = 0 a lossless rule compares one-hot rows, so its verdict only depends on w
 `target_rows` then computes argmax tokens instead of rows, which on a CPU would cost as much as the rest of the
 verification, and `verify` computes the verdict from these tokens. A test compares both with the rule on the rows.
 
-A proposal that is still on the device is verified there (`verdict_on_host`): the drafted tokens and the verdict come to
-the host in one copy. What computes them there are functions of tensors (`ArgmaxTokens`, `StandardisedRows`,
-`PendingVerdict`), which an engine may capture: dozens of small operations become one launch (`Model.repeat`).
+On another device than a CPU a chain is verified there (`verdict_on_host`), whether the host knows its tokens or not.
+From the logits of the target's run to the verdict all is one function of tensors (`VerdictOfLogits`), which an engine
+may capture: dozens of small operations become one launch (`Model.repeat`), and a few numbers come to the host in one
+copy.
 
 Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
 """
@@ -43,8 +44,16 @@ class NodeDistributions(dict[int, Tensor]):
         return row_V
 
 
-# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
-TargetRows = Tensor | NodeDistributions | list[int]
+@dataclass(frozen=True)
+class UnreadRows:
+    """Logits [G + 1, V] on a device, of which the verdict makes p, or the argmax tokens, itself."""
+
+    logits_LV: Tensor
+    vocabulary_size: int
+
+
+# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it; or the logits that give either.
+TargetRows = Tensor | NodeDistributions | list[int] | UnreadRows
 
 
 def target_rows(
@@ -63,15 +72,24 @@ def target_rows(
     rows = proposal.size + 1
     if proposal.unverified is not None:
         logits_LV = logits_LV[: len(logits_LV) - len(proposal.unverified.tokens)]
+    if _on_device(logits_LV, proposal, verification):
+        return UnreadRows(logits_LV[-rows:], vocabulary_size)
     if verification.argmax_only:
-        if isinstance(proposal, PendingProposal):
-            return repeat(ArgmaxTokens(vocabulary_size), logits_LV[-rows:])
-        return most_likely(logits_LV, vocabulary_size, rows)
+        if logits_LV.is_cpu:
+            return most_likely(logits_LV, vocabulary_size, rows)
+        return checked(repeat(ArgmaxTokens(vocabulary_size), logits_LV[-rows:]).tolist())
     if proposal.parents is not None:
         return NodeDistributions(logits_LV[-rows:], verification.sampling, vocabulary_size)
-    if isinstance(proposal, PendingProposal):
-        return repeat(StandardisedRows(verification.sampling, vocabulary_size), logits_LV[-rows:])
     return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
+
+
+def _on_device(logits_LV: Tensor, proposal: Proposal | PendingProposal, verification: Verification) -> bool:
+    """Whether the verdict on `proposal` is computed on the device of the logits, without rows that the host reads."""
+    decides = isinstance(verification.rule, ChainRule) and verification.rule.numbers_beforehand
+    if isinstance(proposal, PendingProposal):
+        return decides or verification.argmax_only
+    is_chain = proposal.parents is None and bool(proposal.tokens)
+    return decides and not verification.argmax_only and is_chain and not logits_LV.is_cpu
 
 
 @dataclass(frozen=True)
@@ -110,35 +128,28 @@ class ArgmaxTokens:
 
 
 @dataclass(frozen=True)
-class StandardisedRows:
-    """p [L, V]."""
-
-    sampling: Sampling
-    vocabulary_size: int
-
-    def __call__(self, logits_LV: Tensor) -> Tensor:
-        return standardise(logits_LV, self.sampling, self.vocabulary_size)
-
-
-@dataclass(frozen=True)
-class PendingVerdict:
+class VerdictOfLogits:
     """Drafted tokens [G], how many of them count, how many are accepted, and the next token, as one tensor [G + 3].
 
-    `rule` is None where the argmax tokens decide; `rows` are then those tokens, otherwise p. `numbers` are the tensors
-    of `DrawnNumbers`, and q where the draft has any.
+    Logits [G + 1, V] are standardised, tokens tested, and the next token drawn. `numbers` are the tensors of
+    `DrawnNumbers`, and q where the draft has any; none where the argmax tokens decide (`rule` is None).
     """
 
     rule: ChainRule | None
+    sampling: Sampling
+    vocabulary_size: int
 
-    def __call__(self, rows: Tensor, tokens_G: Tensor, ends_E: Tensor, *numbers: Tensor) -> Tensor:
+    def __call__(self, logits_LV: Tensor, tokens_G: Tensor, ends_E: Tensor, *numbers: Tensor) -> Tensor:
         proposal = PendingProposal(tokens_G, numbers[2] if len(numbers) > 2 else None, ends_E)
         count_1 = proposal.proposed()
         if self.rule is None:
-            accepted_1 = leading(rows[:-1] == tokens_G, count_1)
-            token_1 = rows.index_select(0, accepted_1)
+            best_L = argmax(logits_LV, self.vocabulary_size)
+            accepted_1 = leading(best_L[:-1] == tokens_G, count_1)
+            token_1 = best_L.index_select(0, accepted_1)
         else:
+            p_LV = standardise(logits_LV, self.sampling, self.vocabulary_size)
             given = DrawnNumbers(*numbers[:2])
-            accepted_1, token_1 = self.rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, given)
+            accepted_1, token_1 = self.rule.decide(p_LV, proposal.q(p_LV), proposal.read_G, count_1, given)
         return torch.cat([tokens_G, count_1, accepted_1, token_1])
 
 
@@ -149,31 +160,45 @@ def verdict_on_host(
     generator: torch.Generator,
     repeat: Repeat = as_it_is,
 ) -> tuple[Proposal, Verdict]:
-    """Verify `proposal`, on the device if it is still there, and return it and the verdict on the host.
+    """Verify `proposal`, on the device where `rows` are still logits, and return it and the verdict on the host.
 
     `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError where p or q is not finite.
     """
+    if isinstance(rows, UnreadRows):
+        return _verdict_of_logits(rows, proposal, verification, generator, repeat)
+    if isinstance(proposal, PendingProposal):  # and a rule that reads values on the host
+        proposal = proposal.brought()
+        assert isinstance(rows, Tensor)
+        rows = rows[: proposal.size + 1]
+    return proposal, verify(rows, proposal, verification, generator)
+
+
+def _verdict_of_logits(
+    rows: UnreadRows,
+    proposal: Proposal | PendingProposal,
+    verification: Verification,
+    generator: torch.Generator,
+    repeat: Repeat,
+) -> tuple[Proposal, Verdict]:
+    """The verdict by one function on the device, whose result is read once."""
+    logits_LV, device = rows.logits_LV, rows.logits_LV.device
+    asked, pending = proposal.size, proposal
     if isinstance(proposal, Proposal):
-        return proposal, verify(rows, proposal, verification, generator)
-    assert isinstance(rows, Tensor)
-    rule, tokens_G = verification.rule, proposal.tokens_G
-    if verification.argmax_only:
-        verdict = repeat(PendingVerdict(None), rows, tokens_G, proposal.ends_E)
-    elif isinstance(rule, ChainRule) and rule.numbers_beforehand:
-        numbers = DrawnNumbers.of(len(tokens_G), generator, rows.device)
-        q = () if proposal.q_GV is None else (proposal.q_GV,)
-        verdict = repeat(PendingVerdict(rule), rows, tokens_G, proposal.ends_E, numbers.trials_G, numbers.next_1, *q)
-    elif isinstance(rule, ChainRule):
-        count_1 = proposal.proposed()
-        verdict = torch.cat(
-            [tokens_G, count_1, *rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, generator)]
-        )
-    else:  # a rule that reads values on the host
-        known = proposal.brought()
-        return known, verify(rows[: known.size + 1], known, verification, generator)
-    *tokens, count, accepted, token = verdict.tolist()
+        tokens_G = torch.tensor(proposal.tokens, device=device)
+        asked, pending = max(asked, proposal.asked), PendingProposal(tokens_G, proposal.q_GV, tokens_G[:0])
+    assert isinstance(pending, PendingProposal)
+    rule = verification.rule if isinstance(verification.rule, ChainRule) and not verification.argmax_only else None
+    numbers: list[Tensor] = []
+    if rule is not None:
+        # As many as for all tokens that were asked for, so that the generator is where it would be after them.
+        drawn = DrawnNumbers.of(asked, generator, device, rule.draws_at_each)
+        at_each = drawn.next_1[: pending.size + 1] if rule.draws_at_each else drawn.next_1
+        numbers = [drawn.trials_G[: pending.size], at_each, *(() if pending.q_GV is None else (pending.q_GV,))]
+    function = VerdictOfLogits(rule, verification.sampling, rows.vocabulary_size)
+    *tokens, count, accepted, token = repeat(function, logits_LV, pending.tokens_G, pending.ends_E, *numbers).tolist()
     checked([token])
-    return proposal.known(tokens, count), Verdict.chain(accepted, token)
+    known = proposal if isinstance(proposal, Proposal) else pending.known(tokens, count)
+    return known, Verdict.chain(accepted, token)
 
 
 def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
@@ -183,6 +208,7 @@ def verify(rows: TargetRows, proposal: Proposal, verification: Verification, gen
     rule is for chains alone.
     """
     tokens, parents, rule = proposal.tokens, proposal.parents, verification.rule
+    assert not isinstance(rows, UnreadRows)
     if isinstance(rows, list):
         if parents is not None:
             return _by_argmax(rows, tokens, parents)

@@ -218,6 +218,11 @@ class CudaGraphModel(StaticModel):
                 continue
             self.captures += 1
         self._asked.clear()
+        self.capture_repeated()
+
+    @torch.inference_mode()
+    def capture_repeated(self) -> None:
+        """Capture the functions that were repeated since the last time (`Model.capture_repeated`)."""
         for name, asked in self._functions.items():
             if asked is not None and not isinstance(asked, FunctionGraph):
                 try:

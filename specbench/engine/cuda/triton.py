@@ -1,16 +1,50 @@
 """The kernels of `fused` in Triton. Imported on a GPU alone, and in a test by Triton's own interpreter.
 
-A program computes one row. Nothing here is a copy of a library's kernel.
+Nothing here is a copy of a library's kernel. On a GPU that has it a kernel starts before its predecessor has drained
+(programmatic dependent launch): it waits for that, and lets its successor start, before it reads anything.
 """
 
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor, empty, empty_like
 
+HOPPER = 9  # the first compute capability with programmatic dependent launch
+SLOTS = 64  # of a cache that a program of `write_attend` reads at a time
 COLUMNS = 1024  # of a row that a program of `gated` computes
 NUMBERS = 8192  # weights that a program of `norm_linear` reads
 KINDS = {"relu": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # epsilon where none is given: of float32, of bfloat16
+
+
+@lru_cache
+def _starts_early(device: torch.device) -> bool:
+    """Whether kernels on `device` may start before their predecessor has ended; SPECBENCH_PDL=0 turns it off."""
+    has_words = all(hasattr(tl.extra.cuda, word) for word in ("gdc_wait", "gdc_launch_dependents"))
+    return (
+        device.type == "cuda"
+        and has_words
+        and os.environ.get("SPECBENCH_PDL") != "0"
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device)[0] >= HOPPER
+    )
+
+
+def _early(x: Tensor) -> dict[str, Any]:
+    """The arguments of a launch that say so."""
+    return {"EARLY": True, "launch_pdl": True} if _starts_early(x.device) else {"EARLY": False}
+
+
+@triton.jit
+def _wait(EARLY: tl.constexpr):
+    """Let the next kernel start, and wait for what the kernel before has written."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, epsilon: float | None) -> tuple[Tensor, Tensor]:
@@ -18,24 +52,73 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, epsilon: float | None) -> tup
     x, y, width = x.contiguous(), y.contiguous(), x.shape[-1]
     whole, normed = empty_like(x), empty_like(x)
     _add_norm[(x.numel() // width,)](
-        x, y, weight, whole, normed, width, _least(x, epsilon), BLOCK=triton.next_power_of_2(width), num_warps=8
-    )
+        x, y, weight, whole, normed, width, _least(x, epsilon), BLOCK=triton.next_power_of_2(width), num_warps=8,
+        **_early(x),
+    )  # fmt: skip
     return whole, normed
 
 
 def norm_linear(
     x: Tensor, y: Tensor, norm: Tensor, epsilon: float | None, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """x + y and a linear map of its RMS norm. Each program normalises the row again, which costs less than a launch."""
+    """x + y of a few tokens and a linear map of its RMS norm.
+
+    Each program maps one token to a block of outputs and normalises its row again, which costs less than a launch. The
+    weights of a block are read from memory once: the programs of all tokens run side by side and find them in L2.
+    """
     x, y, width, outputs = x.contiguous(), y.contiguous(), x.shape[-1], len(weight)
     whole, made = empty_like(x), empty((*x.shape[:-1], outputs), dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(width)
     rows = max(1, NUMBERS // block)
-    _norm_linear[(triton.cdiv(outputs, rows),)](
+    _norm_linear[(x.numel() // width, triton.cdiv(outputs, rows))](
         x, y, norm, weight, weight if bias is None else bias, whole, made, width, outputs, _least(x, epsilon),
-        BLOCK=block, ROWS=rows, HAS_BIAS=bias is not None,
+        BLOCK=block, ROWS=rows, HAS_BIAS=bias is not None, **_early(x),
     )  # fmt: skip
     return whole, made
+
+
+def write_attend(
+    query: Tensor, key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tensor, values: Tensor,
+    bias: Tensor | None, scale: float,
+) -> Tensor:  # fmt: skip
+    """Write the keys and values of one token into their slot, and attend to all slots: `fused.write_attend`."""
+    return _attended(query, key_buffer, value_buffer, at, keys, values, bias, scale, writes=True)
+
+
+def attend_one(query: Tensor, key_buffer: Tensor, value_buffer: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """One token attends to slots that hold all that it sees, such as an encoder's: `fused.attend_one`."""
+    return _attended(query, key_buffer, value_buffer, query, query, query, bias, scale, writes=False)
+
+
+def _attended(
+    query: Tensor, key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tensor, values: Tensor,
+    bias: Tensor | None, scale: float, writes: bool,
+) -> Tensor:  # fmt: skip
+    _, heads, _, channels = query.shape
+    _, key_heads, slots, value_channels = value_buffer.shape
+    made = empty((1, heads, 1, value_channels), dtype=query.dtype, device=query.device)
+    per_head = 0 if bias is None or bias.shape[1] == 1 else bias.stride(1)
+    _write_attend[(heads,)](
+        query, key_buffer, value_buffer, at, keys, values, query if bias is None else bias, made, slots, channels,
+        value_channels, heads // key_heads, scale, query.stride(1), query.stride(3), *key_buffer.stride()[1:],
+        *value_buffer.stride()[1:], keys.stride(1), keys.stride(3), values.stride(1), values.stride(3), per_head,
+        0 if bias is None else bias.stride(3), BLOCK=triton.next_power_of_2(channels),
+        WIDE=triton.next_power_of_2(value_channels), AT_ONCE=SLOTS, HAS_BIAS=bias is not None, WRITES=writes,
+        **_early(query),
+    )  # fmt: skip
+    return made
+
+
+def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions of one row: `fused.rotated`. `x` [1, H, L, D] may be a part of a merged row."""
+    _, heads, count, channels = x.shape
+    made = empty((1, heads, count, channels), dtype=x.dtype, device=x.device)
+    cosine, sine = (part.expand(1, 1, count, channels) for part in (cosine, sine))
+    _rotated[(count, heads)](
+        x, cosine, sine, made, channels, *x.stride()[1:], *cosine.stride()[2:], *sine.stride()[2:], *made.stride()[1:],
+        HALF=channels // 2, BLOCK=triton.next_power_of_2(channels), **_early(x),
+    )  # fmt: skip
+    return made
 
 
 def write_pair(key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -43,7 +126,7 @@ def write_pair(key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tenso
     _, heads, count, channels = keys.shape
     _write_pair[(count, heads)](
         key_buffer, value_buffer, at, keys, values, channels, *key_buffer.stride()[1:], *value_buffer.stride()[1:],
-        *keys.stride()[1:], *values.stride()[1:], BLOCK=triton.next_power_of_2(channels),
+        *keys.stride()[1:], *values.stride()[1:], BLOCK=triton.next_power_of_2(channels), **_early(keys),
     )  # fmt: skip
 
 
@@ -58,13 +141,15 @@ def gated(activation: str, x: Tensor, gate: Tensor) -> Tensor:
     made = empty(x.shape, dtype=x.dtype, device=x.device)
     grid = (len(rows_x), triton.cdiv(width, COLUMNS))
     _gated[grid](
-        rows_x, rows_gate, made, width, rows_x.stride(0), rows_gate.stride(0), KIND=KINDS[activation], BLOCK=COLUMNS
-    )
+        rows_x, rows_gate, made, width, rows_x.stride(0), rows_gate.stride(0), KIND=KINDS[activation], BLOCK=COLUMNS,
+        **_early(x),
+    )  # fmt: skip
     return made
 
 
 @triton.jit
-def _add_norm(x, y, weight, whole, normed, width, epsilon, BLOCK: tl.constexpr):
+def _add_norm(x, y, weight, whole, normed, width, epsilon, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    _wait(EARLY)
     row = tl.program_id(0).to(tl.int64) * width
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -79,7 +164,8 @@ def _add_norm(x, y, weight, whole, normed, width, epsilon, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _gated(x, gate, made, width, x_stride, gate_stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(x, gate, made, width, x_stride, gate_stride, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    _wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -100,35 +186,38 @@ def _gated(x, gate, made, width, x_stride, gate_stride, KIND: tl.constexpr, BLOC
 @triton.jit
 def _norm_linear(
     x, y, norm, weight, bias, whole, made, width, outputs, epsilon,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    _wait(EARLY)
+    token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
-    left = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    right = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    left = tl.load(x + token * width + at, mask=inside, other=0.0).to(tl.float32)
+    right = tl.load(y + token * width + at, mask=inside, other=0.0).to(tl.float32)
     rounded = (left + right).to(whole.dtype.element_ty)
-    if tl.program_id(0) == 0:
-        tl.store(whole + at, rounded, mask=inside)
+    if tl.program_id(1) == 0:
+        tl.store(whole + token * width + at, rounded, mask=inside)
     wide = rounded.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / width + epsilon)
     factor = tl.load(norm + at, mask=inside, other=0.0).to(tl.float32)
     normed = (wide * scale * factor).to(made.dtype.element_ty).to(tl.float32)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = row < outputs
     places = weight + row[:, None].to(tl.int64) * width + at[None, :]
     block = tl.load(places, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
     total = tl.sum(block * normed[None, :], 1)
     if HAS_BIAS:
         total += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
-    tl.store(made + row, total.to(made.dtype.element_ty), mask=there)
+    tl.store(made + token * outputs + row, total.to(made.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def _write_pair(
     key_buffer, value_buffer, at, keys, values, channels,
     kb_head, kb_slot, kb_channel, vb_head, vb_slot, vb_channel,
-    k_head, k_token, k_channel, v_head, v_token, v_channel, BLOCK: tl.constexpr,
+    k_head, k_token, k_channel, v_head, v_token, v_channel, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    _wait(EARLY)
     token, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     slot = tl.load(at + token)
     channel = tl.arange(0, BLOCK)
@@ -139,3 +228,84 @@ def _write_pair(
     to_value = value_buffer + head * vb_head + slot * vb_slot + channel * vb_channel
     tl.store(to_key, key.to(key_buffer.dtype.element_ty), mask=inside)
     tl.store(to_value, value.to(value_buffer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _write_attend(
+    query, key_buffer, value_buffer, at, keys, values, bias, made, slots, channels, value_channels, group, scale,
+    q_head, q_channel, kb_head, kb_slot, kb_channel, vb_head, vb_slot, vb_channel, k_head, k_channel, v_head, v_channel,
+    b_head, b_slot, BLOCK: tl.constexpr, WIDE: tl.constexpr, AT_ONCE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    WRITES: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    _wait(EARLY)
+    head = tl.program_id(0).to(tl.int64)
+    key_head = head // group
+    channel, wide = tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    inside, within = channel < channels, wide < value_channels
+    asked = tl.load(query + head * q_head + channel * q_channel, mask=inside, other=0.0)
+    # As `attend` computes it: the query in the dtype of the cache, sums in fp32.
+    asked = asked.to(key_buffer.dtype.element_ty).to(tl.float32)
+    of_keys, of_values = key_buffer + key_head * kb_head, value_buffer + key_head * vb_head
+    if WRITES:
+        slot = tl.load(at)
+        key = tl.load(keys + key_head * k_head + channel * k_channel, mask=inside, other=0.0)
+        value = tl.load(values + key_head * v_head + wide * v_channel, mask=within, other=0.0)
+        key, value = key.to(key_buffer.dtype.element_ty), value.to(value_buffer.dtype.element_ty)
+        if head % group == 0:  # the others of its heads do not read what this one writes
+            tl.store(of_keys + slot * kb_slot + channel * kb_channel, key, mask=inside)
+            tl.store(of_values + slot * vb_slot + wide * vb_channel, value, mask=within)
+    highest = -float("inf")
+    mass = 0.0
+    mixed = tl.zeros((WIDE,), tl.float32)
+    for first in range(0, slots, AT_ONCE):
+        place = first + tl.arange(0, AT_ONCE)
+        there = place < slots
+        seen_keys = tl.load(
+            of_keys + place[:, None] * kb_slot + channel[None, :] * kb_channel,
+            mask=there[:, None] & inside[None, :], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        seen_values = tl.load(
+            of_values + place[:, None] * vb_slot + wide[None, :] * vb_channel,
+            mask=there[:, None] & within[None, :], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        if WRITES:
+            newest = (place == slot)[:, None]
+            seen_keys = tl.where(newest, key.to(tl.float32)[None, :], seen_keys)
+            seen_values = tl.where(newest, value.to(tl.float32)[None, :], seen_values)
+        score = tl.sum(seen_keys * asked[None, :], 1) * scale
+        if HAS_BIAS:
+            score += tl.load(bias + head * b_head + place * b_slot, mask=there, other=0.0).to(tl.float32)
+        score = tl.where(there, score, -float("inf"))
+        now_highest = tl.maximum(highest, tl.max(score, 0))
+        base = tl.where(now_highest == -float("inf"), 0.0, now_highest)  # nothing is seen so far
+        weight = tl.exp(score - base)
+        before = tl.exp(highest - base)
+        mass = mass * before + tl.sum(weight, 0)
+        # A slot that is not seen may hold anything: its weight is 0, and 0 times that must be 0.
+        seen_values = tl.where((weight > 0)[:, None], seen_values, 0.0)
+        mixed = mixed * before + tl.sum(seen_values * weight[:, None], 0)
+        highest = now_highest
+    tl.store(made + head * value_channels + wide, (mixed / mass).to(made.dtype.element_ty), mask=within)
+
+
+@triton.jit
+def _rotated(
+    x, cosine, sine, made, channels, x_head, x_token, x_channel, c_token, c_channel, s_token, s_channel,
+    m_head, m_token, m_channel, HALF: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    _wait(EARLY)
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    channel = tl.arange(0, BLOCK)
+    inside = channel < channels
+    row = x + head * x_head + token * x_token
+    straight = tl.load(row + channel * x_channel, mask=inside, other=0.0)
+    other = tl.where(channel < HALF, channel + HALF, channel - HALF)
+    turned = tl.load(row + other * x_channel, mask=inside, other=0.0).to(tl.float32)
+    turned = tl.where(channel < HALF, -turned, turned)
+    by_cosine = tl.load(cosine + token * c_token + channel * c_channel, mask=inside, other=0.0).to(tl.float32)
+    by_sine = tl.load(sine + token * s_token + channel * s_channel, mask=inside, other=0.0).to(tl.float32)
+    # Each product is rounded, as torch's are.
+    left = (straight.to(tl.float32) * by_cosine).to(made.dtype.element_ty).to(tl.float32)
+    right = (turned * by_sine).to(made.dtype.element_ty).to(tl.float32)
+    place = made + head * m_head + token * m_token + channel * m_channel
+    tl.store(place, (left + right).to(made.dtype.element_ty), mask=inside)

@@ -7,15 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import PendingProposal, Verification
+from specbench.algorithm.acceptance.base import ChainRule, PendingProposal, Proposal, Verification
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_exact
+from specbench.algorithm.acceptance.rules.k_seq import accept_k_seq
 from specbench.algorithm.acceptance.rules.lenient import lenient
-from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.acceptance.rules.match import accept_match
+from specbench.algorithm.acceptance.rules.top_beta import TopBeta
+from specbench.algorithm.acceptance.rules.typical import Typical
+from specbench.algorithm.acceptance.verify import UnreadRows, target_rows, verdict_on_host, verify
 from specbench.algorithm.decoding import autoregressive, speculative
+from specbench.engine.batch import Batch
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import FunctionGraph
-from specbench.engine.session import Prompt
+from specbench.engine.session import Prompt, as_it_is
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import DrawnNumbers, Sampling, before_argmax, standardise, trials, uniforms
 from tests.support.captured import Repeated
@@ -35,34 +40,58 @@ def test_numbers_drawn_beforehand_are_those_of_a_rule() -> None:
         uniforms(2, given, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["exact", "block", "lenient", "chance"])
-def test_graphs_of_verdicts_give_the_verdicts_of_their_operations(name: str, temperature: float) -> None:
-    """Twelve proposals in one graph: none sees an earlier one's content."""
-    model = graphs(network("gpt2", seed=5, layers=1), SIZE, frozenset({1}))
-    sampling = Sampling(temperature)
-    rules = {"exact": accept_exact, "block": accept_block, "chance": AcceptByChance(0.5)}
+def verification_of(name: str, sampling: Sampling) -> Verification:
     if name == "lenient":
-        verification = Verification(lenient(0.3, sampling), before_argmax(sampling))
-    else:
-        verification = Verification(rules[name], sampling)
+        return Verification(lenient(0.3, sampling), before_argmax(sampling))
+    rules: dict[str, ChainRule] = {
+        "exact": accept_exact, "block": accept_block, "chance": AcceptByChance(0.5), "match": accept_match,
+        "typical": Typical(0.3, 0.3), "top-beta": TopBeta(3, 1.0), "k-seq": accept_k_seq,
+    }  # fmt: skip
+    return Verification(rules[name], sampling)
+
+
+NAMES = ["exact", "block", "lenient", "chance", "match", "typical", "top-beta", "k-seq"]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(0.8, top_k=20, top_p=0.9)])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_graphs_of_verdicts_give_the_verdicts_of_their_operations(
+    name: str, sampling: Sampling, is_known: bool
+) -> None:
+    """Sixteen proposals, in one graph for each number of tokens: none sees an earlier one's content.
+
+    The random numbers are those of the rule on rows that the host reads, and the generator is where it would be.
+    """
+    capturing = graphs(network("gpt2", seed=5, layers=1), SIZE, frozenset({1}))
+    model, verification = Batch.of(capturing, 2), verification_of(name, sampling)
+    if is_known and verification.argmax_only:
+        pytest.skip("the host compares the tokens")
     draw = torch.Generator().manual_seed(0)
-    for turn in range(12):
+    for turn in range(16):
         logits_LV, from_LV = (2 * torch.randn(GAMMA + 1, SIZE + 2, generator=draw) for _ in range(2))
-        q_GV = standardise(from_LV[:GAMMA], Sampling(1.0), SIZE) if temperature else None
+        q_GV = standardise(from_LV[:GAMMA], Sampling(1.0), SIZE) if sampling.temperature else None
         tokens_G = torch.randint(2, SIZE, (GAMMA,), generator=draw)
         if turn % 2:
             tokens_G = logits_LV[:GAMMA, :SIZE].argmax(-1)
+        count = 1 + turn % 3 if is_known else next((i + 1 for i, one in enumerate(tokens_G) if one in (1, 9)), GAMMA)
+        known = Proposal(tokens_G[:count].tolist(), None if q_GV is None else q_GV[:count], asked=GAMMA)
         found = []
-        for repeat in ({"repeat": model.repeat}, {}):
-            pending = PendingProposal(tokens_G, q_GV, torch.tensor([1, 9]))
-            rows = target_rows(logits_LV, pending, verification, SIZE, **repeat)
+        for repeat in (as_it_is, model.repeat):
+            pending = known if is_known else PendingProposal(tokens_G, q_GV, torch.tensor([1, 9]))
+            rows = UnreadRows(logits_LV[: pending.size + 1], SIZE)
+            assert is_known or isinstance(target_rows(logits_LV, pending, verification, SIZE), UnreadRows)
             generator = torch.Generator().manual_seed(turn)
-            proposal, verdict = verdict_on_host(rows, pending, verification, generator, **repeat)
-            found.append((proposal.tokens, verdict.accepted, verdict.token))
-        assert found[0] == found[1]
-        model.capture_asked()
-    assert all(isinstance(function, FunctionGraph) for function in model._functions.values()) and model._functions
+            proposal, verdict = verdict_on_host(rows, pending, verification, generator, repeat)
+            found.append((proposal.tokens, verdict.accepted, verdict.token, float(torch.rand(1, generator=generator))))
+        generator = torch.Generator().manual_seed(turn)
+        read = target_rows(logits_LV[: count + 1], known, verification, SIZE)
+        verdict = verify(read, known, verification, generator)
+        found.append((known.tokens, verdict.accepted, verdict.token, float(torch.rand(1, generator=generator))))
+        assert found[0] == found[1] == found[2]
+        model.get_ready(Prompt((), (1,)), 1)
+    captured = list(capturing._functions.values())
+    assert len(captured) == (3 if is_known else 1) and all(isinstance(one, FunctionGraph) for one in captured)
 
 
 def test_what_cannot_be_captured_runs_as_it_is() -> None:

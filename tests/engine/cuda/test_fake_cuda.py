@@ -18,7 +18,10 @@ from specbench.algorithm.acceptance.base import AcceptanceRule
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
+from specbench.algorithm.acceptance.rules.match import accept_match
+from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.algorithm.acceptance.rules.typical import Typical
+from specbench.algorithm.acceptance.verify import VerdictOfLogits
 from specbench.algorithm.batching import together
 from specbench.algorithm.draft import Draft
 from specbench.engine.batch import Batch
@@ -26,6 +29,7 @@ from specbench.engine.beside import captured as beside_captured
 from specbench.engine.beside.captured import CapturedBeside
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
+from specbench.engine.cuda.replayed import FunctionGraph
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, return_states
 from specbench.engine.session import Prompt, Read, clock_of
@@ -101,6 +105,7 @@ def decoded(
 RULES: list[tuple[AcceptanceRule, Sampling]] = [
     (accept_exact, Sampling()), (accept_exact, NUCLEUS), (accept_block, NUCLEUS), (lenient(0.5, NUCLEUS), NUCLEUS),
     (lenient(0.5, Sampling()), Sampling()), (AcceptByChance(0.6), NUCLEUS), (Typical(0.3, 0.3), NUCLEUS),
+    (accept_match, NUCLEUS), (TopBeta(3, 1.0), NUCLEUS),
 ]  # fmt: skip
 
 
@@ -301,6 +306,44 @@ def test_a_planted_fault_is_found(
     monkeypatch.setattr(sampling, "drawn", partial(fault, sampling.drawn))
     with pytest.raises(raised):
         decoded(target, ModelDraft(small, SIZE), "gpt2", Sampling(1.0))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rule", [accept_exact, accept_block, accept_match])
+def test_a_verdict_on_tokens_that_the_host_knows_is_one_graph_too(
+    rule: AcceptanceRule, rows: int, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone and in a batch: from the logits to the numbers that the host reads, nothing runs beside the graph."""
+    monkeypatch.setattr("specbench.engine.capture.static.rows_agree", lambda *_: True)  # it reads numbers
+    target, spec = model(graphs, "gpt2"), spec_of(NUCLEUS, 4 * GAMMA, GAMMA, rule)
+    read_of_verdicts: list[bool] = []
+    own = CudaGraphModel.repeat
+
+    def repeated(self: CudaGraphModel, function: Any, *inputs: Tensor) -> Tensor:
+        if isinstance(function, VerdictOfLogits):
+            read_of_verdicts.append(isinstance(self._functions.get(_key(function, inputs)), FunctionGraph))
+        return own(self, function, *inputs)
+
+    monkeypatch.setattr(CudaGraphModel, "repeat", repeated)
+    for _ in range(3):
+        read_of_verdicts.clear()
+        if rows == 1:
+            traces = [decoding.speculative(target, UniformDraft(SIZE, CUDA), prompt("gpt2"), spec, FakeGenerator())]  # type: ignore[arg-type]
+        else:
+            batch = Batch.of(target, rows)
+            each = [
+                decoding.speculate(batch, UniformDraft(SIZE, CUDA), prompt("gpt2"), spec, FakeGenerator())  # type: ignore[arg-type]
+                for _ in range(rows)
+            ]
+            traces = together(each, rows, batch)
+        drafted = sum(one.drafted > 0 for trace in traces for one in trace.passes)
+        assert len(read_of_verdicts) == drafted > 2
+    assert all(read_of_verdicts)
+
+
+def _key(function: Any, inputs: tuple[Tensor, ...]) -> Any:
+    return (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
 
 
 @pytest.mark.full

@@ -48,6 +48,8 @@ class AcceptMatch(ChainRule):
 
     by_argmax: ClassVar[bool] = True
     own_alpha: ClassVar[str | None] = "match"
+    numbers_beforehand: ClassVar[bool] = True
+    draws_at_each: ClassVar[bool] = True
 
     @property
     def in_c(self) -> RuleInC:
