@@ -53,6 +53,9 @@ def to_schema(
     if "draft" in composed:
         beside = {f"draft.{name}" for one in listed for name in keys_of_kind(one.draft.kind)}
         built.draft = of_kind(built.draft, "draft", _given(overrides), beside)
+    if "sampling" in composed:
+        keys = (key.partition("sampling.") for key in _given(overrides))
+        vars(built.sampling)["typed"] = frozenset(name for before, _, name in keys if name and not before)
     assert isinstance(built, schema)
     return built
 
