@@ -28,4 +28,6 @@ def test_two_files_of_one_id_are_two_records(tmp_path: Path, capfd: Capture) -> 
     assert main(["compare", *files, "--results", str(tmp_path)]) == 0
     out = capfd.readouterr().out
     assert f"A  {files[0]} " in out and f"B  {files[1]} " in out
-    assert not next(line for line in out.splitlines() if line.startswith("speedup A / B")).split()[4].startswith("1.000")
+    assert (
+        not next(line for line in out.splitlines() if line.startswith("speedup A / B")).split()[4].startswith("1.000")
+    )

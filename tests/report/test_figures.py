@@ -271,7 +271,7 @@ def test_a_lossy_line_begins_at_algorithm_1_of_the_same_loop(
 @pytest.mark.parametrize(("character", "sign"), [("\n", "⏎"), ("\r\n", "⏎"), ("\t", "⇥"), ("\x07", ""), ("中", "中")])
 def test_characters_without_a_glyph_are_no_warnings(character: str, sign: str) -> None:
     made = record(prompts=1)
-    made["pieces"] = {token: f"a{character}" for token in made["pieces"]}
+    made["pieces"] = dict.fromkeys(made["pieces"], f"a{character}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with styled():
