@@ -208,8 +208,10 @@ class HydraCheckpoint:
             head, _, rest = rest.partition(".")
             nested = any(re.fullmatch(r"hydra_lm_head\.\d+\.1\..+", name) for name in named)
             return f"hydra_lm_head.{head}.{'1.' if nested else ''}{rest}"
-        layered = not rest.startswith("norm.") and any(name.startswith("prefix_embeding_layer.layers.0.") for name in named)
-        return f"prefix_embeding_layer.{'layers.0.' if layered else ''}{rest.removeprefix('layer.')}"
+        of = "prefix_embeding_layer."
+        if not rest.startswith("norm.") and any(name.startswith(f"{of}layers.0.") for name in named):
+            of += "layers.0."
+        return of + rest.removeprefix("layer.")
 
 
 def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCheckpoint | None:

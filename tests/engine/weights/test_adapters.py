@@ -160,7 +160,8 @@ def test_a_lack_of_memory_is_the_machines(place: str, tmp_path: Path, monkeypatc
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
 
-    monkeypatch.setattr("peft.PeftModel" if place == "PeftModel" else "peft.tuners.lora.LoraModel.merge_and_unload", fails)
+    name = "peft.PeftModel" if place == "PeftModel" else "peft.tuners.lora.LoraModel.merge_and_unload"
+    monkeypatch.setattr(name, fails)
     with pytest.raises(MachineError, match="target: its adapter does not fit on cpu beside it: .*DefaultCPUAllocator"):
         loaded(adapter(tmp_path / "a", 8))
 
