@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from specbench.errors import MachineError, UserError, first_line
@@ -60,15 +60,24 @@ def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "mod
         if cached is None:
             raise not_cached(key, repository)
         return cached
+    return str(_told_of(repository, revision, key, kind).sha)
+
+
+def _told_of(repository: str, revision: str | None, key: str, kind: Kind, files: bool = False) -> Any:
+    """What the hub says of a repository at a revision; with `files` also the size of each file.
+
+    Raises:
+        UserError: there is no such repository or revision.
+        MachineError: the hub cannot be reached.
+    """
     from huggingface_hub import HfApi
 
     silence()
     try:
-        info = HfApi().repo_info(repository, revision=revision, repo_type=kind)
+        return HfApi().repo_info(repository, revision=revision, repo_type=kind, files_metadata=files)
     except Exception as error:
         known = hub_failure(error, key, repository, revision)
         raise known or MachineError(f"{key}: the hub does not tell of {repository}: {first_line(error)}") from error
-    return str(info.sha)
 
 
 def silence() -> None:
@@ -189,14 +198,7 @@ def files_to_fetch(repository: str, revision: str | None, key: str, file: str | 
         UserError: there is no such repository, revision or file.
         MachineError: the hub cannot be reached.
     """
-    from huggingface_hub import HfApi
-
-    silence()
-    try:
-        info = HfApi().model_info(repository, revision=revision, files_metadata=True)
-    except Exception as error:
-        known = hub_failure(error, key, repository, revision)
-        raise known or MachineError(f"{key}: the hub does not tell of {repository}: {first_line(error)}") from error
+    info = _told_of(repository, revision, key, "model", files=True)
     found = [HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
     if file is not None:
         named = [one for one in found if one.name == file]

@@ -72,9 +72,13 @@ class Jackknife:
         return Jackknife(np.concatenate(moved), rows, max(1.0, number - 1))
 
     def variance(self, value: float, values_P: NDArray[np.float64]) -> float:
-        """The variance of an estimate `value`, from the statistics `values_P` of `totals_PK`."""
+        """The variance of an estimate `value`, from the statistics `values_P` of `totals_PK`.
+
+        NaN where a row cannot be left out.
+        """
         without_N, moved = values_P[: self.rows], values_P[self.rows :]
-        return float((self.rows - 1) * np.var(without_N) + ((moved - value) ** 2).sum())
+        with np.errstate(invalid="ignore"):
+            return float((self.rows - 1) * np.var(without_N) + ((moved - value) ** 2).sum())
 
     def interval(
         self,

@@ -31,6 +31,7 @@ from specbench.bench.parts import (
 )
 from specbench.bench.peers import MATCH, PEERS, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
+from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
 from specbench.files import write_atomically
@@ -125,9 +126,9 @@ def _failing_as_theirs(decode: Decoder) -> Decoder:
     def attempt(index: int) -> tuple[float, list[int]]:
         try:
             return decode(index)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise _Fails(first_line(error, 100)) from error
 
     return attempt

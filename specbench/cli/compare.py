@@ -50,8 +50,17 @@ def main(argv: list[str]) -> int:
     from specbench.analysis.paired import compare, shared
 
     catalog = Catalog(arguments.results)
-    ids = [catalog.find(name) for name in arguments.runs]
-    first, second = (catalog.whole(run_id) for run_id in ids)
+    ids, found = list[str](), list[RunRecord]()
+    for name in arguments.runs:  # one after the other: two files may hold records of one id
+        ids.append(catalog.find(name))
+        found.append(catalog.whole(ids[-1]))
+    first, second = found
+    if first == second:
+        raise UserError(
+            f"compare: {' and '.join(arguments.runs)} are one record, {ids[0]}; 'specbench results' lists all"
+        )
+    if ids[0] == ids[1]:
+        ids = list(arguments.runs)
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")

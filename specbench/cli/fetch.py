@@ -49,6 +49,11 @@ def job(form: str, only_sizes: bool, config: RunConfig) -> int:
     from specbench import hub
     from specbench.loading.model_loader import pinned
 
+    task = config.task
+    is_on_hub = task.path is None and task.hub is not None
+    if not is_on_hub and next(wanted(config), None) is None:
+        print_rows(form, [], lambda: print("nothing to fetch: these models and rows are on this machine"))
+        return 0
     if not hub.hub_is_reachable():
         raise MachineError("fetch: the model hub cannot be reached; call it on a machine with a network")
     config = pinned(config, to_stderr)
@@ -63,8 +68,6 @@ def job(form: str, only_sizes: bool, config: RunConfig) -> int:
     ]  # fmt: skip
     total = sum(file.size for _, files in found for file in files) / GIGA
     print_rows(form, rows, lambda: _draw(rows))
-    task = config.task
-    is_on_hub = task.path is None and task.hub is not None
     of_task = f", and the rows of {task.hub} ({task.split}), of unknown size" if is_on_hub else ""
     print(f"{total:.2f} GB in {len(rows)} files{of_task}", file=aside(form))
     if only_sizes:

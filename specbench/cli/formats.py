@@ -104,6 +104,8 @@ def settings_text(one: "EngineSettings") -> str:
     lines += [f"· {reason}" for reason in one["refused"]]
     if one["gamma"] is None:
         return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
+    if (why := one.get("no_gain")) is not None:
+        lines.append(f"· {why}")
     lines.append(
         f"{one['candidate']} with γ={one['gamma']}, {one['estimated']:.2f}× here ({one.get('measure', 'calibrated')})"
     )

@@ -53,6 +53,9 @@ def to_schema(
     if "draft" in composed:
         beside = {f"draft.{name}" for one in listed for name in keys_of_kind(one.draft.kind)}
         built.draft = of_kind(built.draft, "draft", _given(overrides), beside)
+    if "sampling" in composed:
+        keys = (key.partition("sampling.") for key in _given(overrides))
+        vars(built.sampling)["typed"] = frozenset(name for before, _, name in keys if name and not before)
     assert isinstance(built, schema)
     return built
 
@@ -92,18 +95,21 @@ def _given(overrides: Sequence[str]) -> set[str]:
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Clear what the user did not ask for of a default choice whose model, or its use, other keys replace.
 
-    That is its name where another model takes its place, and its smaller head (`top_tokens`) there and where the draft
-    learns or has random weights, which need all tokens. What the user picked or set stays.
+    That is its name where another model takes its place, and its smaller head (`top_tokens`) there, where the draft
+    learns or has random weights, which need all tokens, and where the user's own prompts come without the training text
+    in which tokens are counted. What the user picked or set stays.
     """
     given = _given(overrides)
-    for model in {key.rpartition(".")[0] for key in given}:
+    task = composed.get("task")
+    uncounted = task is not None and task.get("path") is not None and task.get("train_path") is None
+    for model in {key.rpartition(".")[0] for key in given} | ({"draft"} if uncounted else set()):
         node = OmegaConf.select(composed, model) if model else None
         if not isinstance(node, DictConfig) or "note" not in node or given & {model, f"draft@{model}"}:
             continue
         replaced = bool(given & {f"{model}.path", f"{model}.hub"})
         if replaced and f"{model}.name" not in given:
             node.name = node.note = None
-        whole = replaced or node.get("online") or node.get("weights") == "random"
+        whole = replaced or uncounted or node.get("online") or node.get("weights") == "random"
         if whole and "top_tokens" in node and f"{model}.top_tokens" not in given:
             node.top_tokens = None
 

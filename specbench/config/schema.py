@@ -6,7 +6,7 @@ Defaults that a person picks by name (a target, a draft, a task) live in `conf/`
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -159,6 +159,12 @@ class SamplingConfig:
         None, "a regular expression that the completion must match; it is cut at max_new_tokens, like any"
     )
 
+    typed: ClassVar[frozenset[str]] = frozenset()  # of an instance: keys that were set by hand, also to their default
+
+    def chosen(self) -> frozenset[str]:
+        """The keys that are set: to another value than their default, or by hand."""
+        return self.typed | self.set_keys().keys()
+
     @property
     def processes(self) -> bool:
         """Whether logits are changed by id or by the tokens before them: any key but of `DRAWING` and `ENDING`."""
@@ -166,7 +172,9 @@ class SamplingConfig:
 
     def set_keys(self) -> dict[str, object]:
         """The keys that are not at their default."""
-        return {name: value for name, value in vars(self).items() if value != getattr(SamplingConfig(), name)}
+        plain = SamplingConfig()
+        named = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in named if value != getattr(plain, name)}
 
     def processing(self) -> str | None:
         """What else than temperature, top-k and top-p shapes the distribution, for tables; None: nothing."""

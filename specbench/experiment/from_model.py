@@ -86,7 +86,7 @@ def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
     """
     if not config.sampling.from_model:
         return config
-    given = config.sampling.set_keys()
+    given = config.sampling.chosen()
     taken = {name: value for name, value in _asked(config)[0].items() if name not in given}
     found = replace(config, sampling=replace(config.sampling, from_model=False, **taken))
     kinds = get_type_hints(SamplingConfig)
@@ -103,12 +103,17 @@ def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
 
 def unapplied(config: RunConfig) -> str | None:
     """A line on what the target asks for and this config leaves out; None where that is nothing."""
-    options, others = _asked(config)
+    try:
+        options, others = _asked(config)
+    except UserError as error:  # which a run that applies none of it needs not
+        return f"{error}; nothing of it is applied, and texts end where config.json or the tokenizer says"
     plain = SamplingConfig()
     missing = {
         name: value
         for name, value in options.items()
-        if getattr(config.sampling, name) == getattr(plain, name) and value != getattr(plain, name)
+        if name not in config.sampling.chosen()
+        and getattr(config.sampling, name) == getattr(plain, name)
+        and value != getattr(plain, name)
     }
     if not missing and not others:
         return None

@@ -136,7 +136,7 @@ def _measured(
                 progress.note(text.replace(own_id, run_id))
             elif (done := message.get("done")) is not None:
                 note_finished(done > 0 or number > 0)
-                progress.advance(number * message["total"] + done, runs * message["total"])
+                progress.advance(done, message["total"], where)  # each process decodes all prompts
             elif "error" in message:
                 failure = message
         code = process.wait()

@@ -16,6 +16,7 @@ from specbench.analysis.summary import completed, resummarised
 from specbench.border import Unreadable
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
+from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
 from specbench.errors import MachineError, UserError
 from specbench.experiment.build import Parts, build_each, resolve
@@ -99,10 +100,6 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
         prompt["speculative"].decode_s += seconds
 
 
-# What torch says of a lack of memory where it has no type for it.
-NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
-
 @contextlib.contextmanager
 def translated_errors(config: RunConfig) -> Iterator[None]:
     """A context that raises MachineError for known errors of the block."""
@@ -113,7 +110,7 @@ def translated_errors(config: RunConfig) -> Iterator[None]:
             f"dtype={config.dtype}: {error}; use dtype=float32, and check that the weights are not damaged"
         ) from error
     except Exception as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(t in str(error) for t in NO_MEMORY):
+        if not is_out_of_memory(error):
             raise
         raise MachineError(
             f"device={config.device}: out of memory; lower gamma, max_new_tokens or task.max_source_tokens, "

@@ -68,7 +68,8 @@ FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
 BARE = "{} of {}"  # progress in a unit that depends on what is being done
-STEP = re.compile(r"[a-z]+ing |the target writes ")  # begins a line that says what is being done
+# Begins a line that says what is being done, maybe by which of several processes.
+STEP = re.compile(r"(process \d+ of \d+: )?([a-z]+ing |the target writes )")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Literal
 
 from specbench.analysis.degenerate import repeated
 from specbench.errors import UserError
+from specbench.escaping import printable
 from specbench.records.decoded import Pass
 from specbench.records.schema import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
@@ -119,9 +120,12 @@ def count(prompt: PromptRecord) -> str:
     return f"{len(ours.tokens)} tokens in {len(ours.passes)} target passes"
 
 
+SIGNS = str.maketrans({"\n": "⏎", "\r": "⏎", "\t": "⇥"})
+
+
 def token_text(texts: dict[str, str], token: int) -> str:
     """Return a token's text on one line, with a sign of its own for the end of the completion."""
-    text = texts[str(token)].replace("\n", "⏎")
+    text = printable(texts[str(token)].replace("\r\n", "⏎").translate(SIGNS))
     if not text.strip():
         return "␣" * max(1, len(text))
     return "▪" if text.strip() in ENDS else text

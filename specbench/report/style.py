@@ -5,6 +5,7 @@ a lighter twin that an SVG shows on a dark screen.
 """
 
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -63,13 +64,17 @@ RC = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Within this, every figure has this style, and no name in a record is a formula that cannot be drawn."""
+    """Within this, every figure has this style, and no name in a record is a formula that cannot be drawn.
+
+    A character that no font here has is a box, and no warning.
+    """
     original: Any = Text.set_text
 
     def drawable(text: Text, content: Any) -> None:
         original(text, content if not isinstance(content, str) or _is_drawn(content) else content.replace("$", r"\$"))
 
-    with mpl.rc_context(RC):
+    with mpl.rc_context(RC), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
         setattr(Text, "set_text", drawable)  # noqa: B010
         try:
             yield

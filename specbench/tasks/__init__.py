@@ -278,7 +278,7 @@ class Task:
         if config.path is not None and config.train_path is None:
             raise UserError(
                 "task.train_path is not set: n-gram drafts are fitted on training text, and draft.top_tokens "
-                "(1000 in the default draft=t5-nano-top1000) counts its tokens; with your own task.path also name "
+                "(1000 in draft=t5-nano-top1000) counts its tokens; with your own task.path also name "
                 "it: task.train_path=FILE.jsonl[.gz]; draft=lookup and draft=early-exit require none, nor do "
                 "models without top_tokens (draft=t5-nano)"
             )

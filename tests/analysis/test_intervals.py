@@ -142,6 +142,12 @@ def test_bounds_stay_on_their_scale() -> None:
     assert alone == Interval(0.5, None, None)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_row_that_cannot_be_left_out_is_no_warning_on_the_screen() -> None:
+    """A run whose draft proposed something in one of its two prompts alone printed numpy's 'invalid value'."""
+    assert over_rows([(1.0, 2.0), (1.0, 0.0)], ratio) == Interval(1.0, None, None)
+
+
 def test_long_completions_leave_fewer_degrees_of_freedom() -> None:
     even, uneven = Jackknife.of([(1, 2)] * 10), Jackknife.of([(10, 20)] * 2 + [(1, 2)] * 8)
     assert even.freedom == pytest.approx(9) and uneven.freedom == pytest.approx(28**2 / 208 - 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench.cli import main
 from tests.support.hub import SESSION, Hub, Outcome, run_all, serve
 
 ROWS = b'{"prompt": "the dog sees"}\n{"prompt": "a cat runs under the tree"}\n'
@@ -47,3 +48,10 @@ def test_sizes_come_first_and_the_run_needs_no_network(outcomes: tuple[list[Outc
     assert absent.code == 2 and "owner/target has no file none.gguf (its GGUF files: none)" in absent.err
     assert offline.code == 0, offline.err
     assert unreachable.code == 1 and "the model hub cannot be reached" in unreachable.err
+
+
+def test_what_ships_needs_no_network(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """`specbench fetch` of the default pair ended with 'the model hub cannot be reached'."""
+    monkeypatch.setattr("specbench.hub.hub_is_reachable", lambda: False)
+    assert main(["fetch"]) == 0
+    assert "nothing to fetch: these models and rows are on this machine" in capfd.readouterr().out

@@ -64,6 +64,11 @@ def test_defaults_are_within_their_ranges() -> None:
         (("draft.online=true",), "t5-nano", None),  # it learns all tokens
         (("draft.weights=random",), "t5-nano", None),
         (("draft.confidence=0.5",), "t5-nano", 1000),
+        (("task=prompts", "task.path=p.txt"), "t5-nano", None),  # there is no text in which tokens are counted
+        (("task=./p.txt",), "t5-nano", None),
+        (("task=./p.txt", "task.train_path=t.txt"), "t5-nano", 1000),
+        (("task=./p.txt", "draft=t5-nano-top1000"), "t5-nano", 1000),
+        (("task=./p.txt", "draft.top_tokens=500"), "t5-nano", 500),
         (("draft=t5-nano-top1000", "draft.online=true"), "t5-nano", 1000),  # asked for by name: refused, not changed
     ],
 )

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -206,3 +206,24 @@ def test_refused(capfd: Capture) -> None:
     assert "runs=2: not together with target.tp_plan" in refusal(["run", "runs=2", "target.tp_plan=auto"], capfd)
     said = refusal(["recommend", "runs=2"], capfd)
     assert said == "specbench: runs=2: specbench recommend does not use runs\n"
+
+
+def test_progress_counts_the_prompts_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`runs=2 limit=1` ended with 'decoded 2 of 2 prompts'."""
+
+    class Decodes(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, command: Any, **named: Any) -> None:
+            super().__init__(["sh", "-c", """cat > /dev/null; echo '{"done": 1, "total": 1}'"""], **named)
+
+    class Shown:
+        said: ClassVar[list[object]] = []
+
+        def say(self, text: str) -> None: ...
+        def note(self, text: str) -> None: ...
+        def advance(self, done: int, total: int, now: str = "") -> None:
+            self.said.append((done, total, now))
+
+    monkeypatch.setattr(processes.subprocess, "Popen", Decodes)
+    with pytest.raises(MachineError, match="process 2 of 2: ended with exit code 0 and no record"):
+        processes._measured(RunConfig(results=str(tmp_path)), None, "a-run", 1, 2, Shown())
+    assert Shown.said == [(1, 1, "process 2 of 2")]

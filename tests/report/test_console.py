@@ -68,3 +68,15 @@ def test_one_prompt_is_singular() -> None:
     with Screen(log, slow_s=0) as screen:
         screen.advance(1, 1)
     assert "decoded 1 of 1 prompt\n" in log.getvalue()
+
+
+def test_steps_of_several_processes_leave_no_lines_either() -> None:
+    log = io.StringIO()
+    with Screen(log, slow_s=5) as screen:
+        for said in (
+            "process 1 of 2: starting",
+            "process 1 of 2: loading target t5-mini",
+            "process 1 of 2: warming up",
+        ):
+            screen.say(said)
+    assert log.getvalue() == "process 1 of 2: starting\n"

@@ -1,6 +1,7 @@
 """Every figure is drawn, with and without records; every number on it comes from a record."""
 
 import re
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,12 +20,12 @@ from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
 from specbench.report.figures.of_parts import survival
-from specbench.report.figures.of_prompts import baseline_calls, speculative_calls
+from specbench.report.figures.of_prompts import baseline_calls, sample, speculative_calls
 from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
-from specbench.report.style import MARKERS
+from specbench.report.style import MARKERS, styled
 from tests.support.made_passes import made_pass, made_trace
-from tests.support.made_records import make
+from tests.support.made_records import make, record
 
 
 @pytest.fixture(scope="module")
@@ -265,3 +266,15 @@ def test_a_lossy_line_begins_at_algorithm_1_of_the_same_loop(
         )
     (drawn,) = build(("lossy",), Records(tmp_path))
     assert list(drawn.points["total_variation"]) == begins
+
+
+@pytest.mark.parametrize(("character", "sign"), [("\n", "⏎"), ("\r\n", "⏎"), ("\t", "⇥"), ("\x07", ""), ("中", "中")])
+def test_characters_without_a_glyph_are_no_warnings(character: str, sign: str) -> None:
+    made = record(prompts=1)
+    made["pieces"] = dict.fromkeys(made["pieces"], f"a{character}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with styled():
+            drawn = sample(made, 0)
+        assert svg(drawn)
+    assert set(drawn.points["token"].str.strip()) == {f"a{sign}"}

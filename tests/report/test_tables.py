@@ -410,3 +410,11 @@ def test_own_runs_are_a_table_whatever_they_are_of(tmp_path: Path, capfd: Captur
     assert "no record" not in out and "no run to show" in out and "was contended" in out
     assert main(["tables", "runs", "--results", str(tmp_path / "nothing")]) == 0
     assert "no record: specbench run makes one" in capfd.readouterr().out
+
+
+def test_a_table_of_formulas_leaves_no_record_out(tmp_path: Path, capfd: Capture) -> None:
+    """Table 1 named contended records, of which it would show none."""
+    make(tmp_path, disturbed=True, disturbed_by="it waited")
+    assert main(["tables", "table1", "table2", "--results", str(tmp_path)]) == 0
+    first, second = capfd.readouterr().out.split("## Table 2")
+    assert "contended" not in first and "contended" in second

@@ -21,12 +21,14 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 
 from specbench.algorithm.gamma import Constant
 from specbench.cli import main
+from specbench.compose.hydra_app import composed_config
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.errors import UserError
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.from_model import settings_of, unapplied, with_settings_of_model
+from specbench.experiment.identity import identify
 from specbench.experiment.measure import prompt_record, speculative_of
 from specbench.kernels import is_available
 from specbench.methods.lookup.config import LookupConfig
@@ -263,3 +265,32 @@ def test_settings_of_another_form_are_one_line(asked: dict[str, object], tmp_pat
     )  # fmt: skip
     with pytest.raises(UserError, match=r"generation_config\.json of odd cannot be applied: it"):
         with_settings_of_model(config, lambda line: None)
+
+
+@pytest.mark.parametrize(
+    "written", ['{"eos_token_id": ', "[1]", '{"sequence_bias": 5}', '{"do_sample": true, "temperature": "hot"}']
+)
+def test_settings_that_nobody_asked_for_end_no_run(
+    written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "odd"
+    shutil.copytree(shipped("models", "gpt-mini"), folder)
+    (folder / "generation_config.json").write_text(written)
+    completions(tmp_path, "draft=lookup", target=str(folder))
+    said = capsys.readouterr().err
+    assert "generation_config.json of" in said and "Traceback" not in said
+
+
+def test_an_option_that_is_set_by_hand_to_its_default_wins_over_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "asking"
+    shutil.copytree(shipped("models", "gpt-mini"), folder)
+    (folder / "generation_config.json").write_text(json.dumps(QWEN))
+    words = [f"target={folder}", "draft=lookup", "task=lm-mini", "sampling.from_model=true"]
+    said: list[str] = []
+    by_hand = composed_config(RunConfig, [*words, "sampling.repetition_penalty=1", "sampling.top_k=null"], "run")
+    found = with_settings_of_model(by_hand, said.append).sampling
+    assert (found.repetition_penalty, found.top_k, found.top_p, found.temperature) == (1.0, None, 0.8, 0.7), said
+    assert with_settings_of_model(composed_config(RunConfig, words, "run"), said.append).sampling.top_k == 20
+    plain = composed_config(RunConfig, [*words[:3], "sampling.repetition_penalty=1", "sampling.top_k=null"], "run")
+    assert "repetition_penalty" not in (unapplied(plain) or "") and "top_p=0.8" in (unapplied(plain) or "")
+    assert identify(plain) == identify(composed_config(RunConfig, words[:3], "run"))

@@ -1,6 +1,5 @@
 """The config and the tokenizer of a checkpoint, read from its files alone: no weights, and nothing is run."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,10 @@ from safetensors import SafetensorError, safe_open
 from specbench import border
 from specbench.border import Unreadable
 from specbench.config.model import ModelConfig, name_of, weights_folder
-from specbench.engine.weights.checkpoint import read_config
+from specbench.engine.weights.checkpoint import read_config, read_object
 from specbench.engine.weights.files import find_file
 from specbench.errors import UserError, first_line
 
-# `transformers` writes "no limit" as an integer of 31 digits, which is beyond the limits of what is read here.
-UNLIMITED = re.compile(r'("model_max_length":\s*)\d{19,}')
 TEXT = "text_config"  # of a model that sees images, too
 
 
@@ -64,8 +61,7 @@ def read_checkpoint(model: ModelConfig, key: str) -> Checkpoint:
         raise UserError(f"{key}={source}: there is no config.json")
 
     def content(name: str) -> dict[str, Any]:
-        file = find_file(source, name, pinned)
-        return {} if file is None else _object(file, key)
+        return read_object(source, name, pinned, key)
 
     spelt, settings = content("tokenizer.json"), content("tokenizer_config.json")
     template = settings.get("chat_template")
@@ -114,16 +110,6 @@ def _shapes(folder: Path, key: str) -> dict[str, tuple[int, ...]] | None:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _object(file: Path, key: str) -> dict[str, Any]:
-    try:
-        content = border.parse(UNLIMITED.sub(r"\1null", _read(file, key)), finite=False)
-    except Unreadable as error:
-        raise UserError(f"{key}: {file}: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{key}: {file}: it is no JSON object")
-    return content
 
 
 def _read(file: Path, key: str) -> str:

@@ -3,6 +3,7 @@
 The merged model is an ordinary one: p, α and certificates are of base and adapter together.
 """
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from specbench import border
 from specbench.config.model import ADAPTER, ModelConfig, adapter_in, name_of
 from specbench.config.places import place_in
+from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.weights.files import find_file
 from specbench.engine.weights.pretrained import peft_config_in
-from specbench.errors import UserError, first_line
+from specbench.errors import MachineError, UserError, first_line
 
 NAMED_BASE = "base_model_name_or_path"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that there is; a .bin holds tensors alone
@@ -55,6 +57,9 @@ def base_of(model: ModelConfig, key: str) -> ModelConfig:
     if place is None:  # a word: a folder beside, or none
         place = {"path": base}
     found = ModelConfig(**place)
+    if model.base is None and found.path is not None and not Path(found.path).exists():
+        # Named by its own file, from where it was trained, or from where it lies.
+        found = ModelConfig(path=os.path.normpath(Path(folder) / found.path))
     if found.path is not None and not Path(found.path).exists():
         name = name_of(model)
         raise UserError(f"{key}: {name} adapts {base}, which is not here; give {key}.base=./FOLDER or OWNER/NAME")
@@ -83,26 +88,35 @@ def require_peft(key: str) -> None:
 def merged(network: Any, folder: str, key: str) -> Any:
     """`network` with the adapter in `folder` merged into its weights.
 
-    Raises UserError where the adapter does not fit it.
+    Raises:
+        UserError: the adapter does not fit it, or lacks a tensor.
+        MachineError: memory does not suffice.
     """
     require_peft(key)
     from peft import PeftModel
-    from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
+    from peft.utils.save_and_load import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     fault = f"{key}: the adapter in {folder} does not fit its base"
     try:
         config = peft_config_in(folder)
         adapted = PeftModel(network, config)
-        loaded = set_peft_model_state_dict(adapted, load_peft_weights(folder, device=str(network.device)))
-        absent = [name for name in loaded.missing_keys if "lora_" in name]
-        without_place = [name for name in loaded.unexpected_keys if name not in absent]
+        weights = load_peft_weights(folder, device=str(network.device))
+        # All that such an adapter saves: also whole modules, and magnitudes.
+        absent = sorted(get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() - weights.keys())
+        without_place = [] if absent else set_peft_model_state_dict(adapted, weights).unexpected_keys
     except Exception as error:  # peft raises ValueError, RuntimeError, KeyError, TypeError, SafetensorError, ...
-        raise UserError(f"{fault}: {first_line(error, 300)}") from error
-    if without_place:
-        raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
+        raise _not_merged(error, fault, network, key) from error
     if absent:
         raise UserError(f"{fault}: {len(absent)} tensors are missing: {absent[0]}")
+    if without_place:
+        raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
     try:
         return adapted.merge_and_unload(safe_merge=True)
     except Exception as error:  # ValueError where the sum is not finite; adapters of other kinds cannot be merged
-        raise UserError(f"{fault}: {first_line(error, 300)}") from error
+        raise _not_merged(error, fault, network, key) from error
+
+
+def _not_merged(error: Exception, fault: str, network: Any, key: str) -> UserError | MachineError:
+    if is_out_of_memory(error):
+        return MachineError(f"{key}: its adapter does not fit on {network.device} beside it: {first_line(error, 300)}")
+    return UserError(f"{fault}: {first_line(error, 300)}")

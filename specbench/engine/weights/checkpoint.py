@@ -1,5 +1,6 @@
 """The files of a checkpoint that others published: its `config.json` and its tensors."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,28 @@ from specbench.engine.weights.files import find_file, mapped_weights
 from specbench.errors import UserError, first_line
 
 CONFIG = "config.json"
+# `transformers` writes "no limit" as an integer of 31 digits, which is beyond the limits of what is read here.
+UNLIMITED = re.compile(r'("model_max_length":\s*)\d{19,}')
 
 
 def read_config(source: str, pinned: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The config of a folder or a repository, which the keywords `pinned` fix; empty where there is none.
+    """`read_object` of the config."""
+    return read_object(source, CONFIG, pinned, key)
+
+
+def read_object(source: str, name: str, pinned: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The JSON object in a file of a folder or a repository, which the keywords `pinned` fix; empty without the file.
 
     Raises UserError where it is no JSON object, and what `find_file` raises with `key`.
     """
-    file = find_file(source, CONFIG, pinned, key)
+    file = find_file(source, name, pinned, key)
     try:
-        config = {} if file is None else border.parse(border.read_bytes(file), finite=False)
+        content = {} if file is None else border.parse(UNLIMITED.sub(r"\1null", border.read_text(file)), finite=False)
     except (ValueError, OSError) as error:
-        raise UserError(f"{key}: {CONFIG} of {source} is not valid JSON: {first_line(error)}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{key}: {CONFIG} of {source} is no JSON object")
-    return config
+        raise UserError(f"{key}: {name} of {source} is not valid JSON: {first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{key}: {name} of {source} is no JSON object")
+    return content
 
 
 def read_tensors(files: Sequence[Path], source: str, device: torch.device, key: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ Safe by default: safetensors first, a `.bin` only through torch's weights-only l
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -23,15 +23,16 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from specbench import border
 from specbench.config.model import ModelConfig, is_gguf, name_of
 from specbench.config.paths import shipped
 from specbench.engine import paged
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.parts import return_states
+from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.weights.adapters import adapter_of, base_of, merged
+from specbench.engine.weights.checkpoint import read_object
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.gguf_files import require_readable, settle
 from specbench.engine.weights.pretrained import (
@@ -96,9 +97,9 @@ def _from_pretrained(read: Callable[..., T], model: ModelConfig, key: str, where
         pinned["local_files_only"] = True
     try:
         return read(source, **pinned)
-    except torch.OutOfMemoryError as error:
-        raise _no_room(model, key, where, error) from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
+        if is_out_of_memory(error):
+            raise _no_room(model, key, where, error) from error
         held = str(pinned.get(GGUF_FILE) or "config.json")
         if "local_files_only" in pinned and is_not_cached(error, source, model.revision, held):
             raise not_cached(key, source) from error
@@ -148,7 +149,9 @@ def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.
     with one_at_a_time():
         loaded = network_with(kind, config, weights, device_map={"": device}, dtype=dtype)
     if find_file(source, GENERATION_CONFIG_NAME, pinned) is not None:
-        loaded.network.generation_config = generation_config_in(source, **pinned)
+        # Where it cannot be read, that of the config stays; a run says so (`experiment.from_model.unapplied`).
+        with suppress(Exception):  # OSError, TypeError, ValueError, ...
+            loaded.network.generation_config = generation_config_in(source, **pinned)
     return loaded
 
 
@@ -276,8 +279,10 @@ def load_model(
     if model.weights == "random":
         try:
             network = random_network(shape_of(model, key), dtype, device)
-        except torch.OutOfMemoryError as error:
-            raise _no_room(model, key, f"on {device}", error) from error
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise _no_room(model, key, f"on {device}", error) from error
+            raise
         if level_bits:
             round_weights(network, level_bits)
         if engine in PAGED:
@@ -348,14 +353,7 @@ def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
     model = base_of(model, key)
     if model.path is None and model.hub is not None and not hub_is_reachable():
         pinned["local_files_only"] = True
-    file = find_file(source, GENERATION_CONFIG_NAME, pinned)
-    try:
-        content = {} if file is None else border.parse(border.read_bytes(file), finite=False)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)}: {first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{key}: {GENERATION_CONFIG_NAME} of {name_of(model)} is no JSON object")
-    return content
+    return read_object(source, GENERATION_CONFIG_NAME, pinned, key)
 
 
 def layers_of(model: ModelConfig, key: str) -> int:

@@ -35,6 +35,7 @@ STATISTICS = re.compile(
     r"statistics\s+([\w-]+): #calls(?:\(b,g,a\)\s*=\s*\d+ (\d+) \d+)?.*?#gen drafts\s*=\s*(\d+), "
     r"#acc drafts\s*=\s*(\d+), #gen tokens\s*=\s*(\d+), #acc tokens\s*=\s*(\d+)(.*)"
 )
+BEGUN = re.compile(r"draft acceptance(?: rate)?\s*=|statistics\s+[\w-]+:.*#gen drafts")  # of either, cut off or whole
 PASS = re.compile(r"slot\s+\S+ id\s+(\d+) \| task (-?\d+) \|.*accepted\s+(\d+)/\s*(\d+) draft tokens")
 PASS_MARK = "draft tokens, new n_tokens"
 PROGRAM = re.compile(r"^.*\b(n_draft|n_drafted|n_accept)\s*= (\d+)\s*$")
@@ -49,8 +50,8 @@ def is_log(document: Document) -> bool:
     """Whether the document is a log of `llama-server`, or what `llama-speculative` prints."""
     if document.is_json or document.has(PASS_MARK):
         return False
-    requests = document.has("draft acceptance", "#gen drafts")
-    return requests or (document.has("n_drafted") and "n_drafted" in _sums(document))
+    told = document.has("draft acceptance", "#gen drafts") and any(map(BEGUN.search, document.lines))
+    return told or (document.has("n_drafted") and "n_drafted" in _sums(document))
 
 
 def read_log(document: Document) -> Reading:
@@ -76,7 +77,7 @@ def read_log(document: Document) -> Reading:
             tally = _of_statistics(drafts, firsts, drafted, accepted, match[7], where)
             # A call drafts for one pass of the target, and may find nothing to draft.
             statistics[match[1]] = replace(tally, undrafted=max(0, int(match[2] or 0) - drafts))
-        elif "draft acceptance" in line or "#gen drafts" in line:
+        elif BEGUN.search(line):
             raise UserError(f"{where}: a line on drafts that breaks off; the file is cut off or damaged")
     if not requests and not statistics:
         return _program(document)

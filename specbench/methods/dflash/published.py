@@ -7,7 +7,7 @@ target's name and fingerprint in `config.json`. docs/checkpoints.md has all fiel
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -65,28 +65,32 @@ class PublishedBlock:
                 f"target's weights are others; train some: {training_command(self.shape.kind)}, and give "
                 f"{self.key}.path=FOLDER"
             )
-        tensors = self._tensors(weight.device)
+        tensors, named = self._tensors(weight.device)
         own = _own_rows(tensors, network)
         shape = BlockShape(**{name: getattr(self.shape, name) for name in vars(self.shape)} | {"own_rows": own})
         drafter = BlockDrafter(shape, len(weight))
         for name, tensor in drafter.state_dict().items():
             if name not in tensors:
-                raise UserError(f"{self.key}: {self.source} has no tensor {name}: no weights of draft={shape.kind}")
+                theirs = _their_name(name, named)
+                raise UserError(f"{self.key}: {self.source} has no tensor {theirs}: no weights of draft={shape.kind}")
             if tensors[name].shape != tensor.shape:
                 found, wanted = list(tensors[name].shape), list(tensor.shape)
                 said = f"its {CONFIG} and this target say {wanted}"
-                raise UserError(f"{self.key}: {name} of {self.source} is {found}; {said}")
+                raise UserError(f"{self.key}: {_their_name(name, named)} of {self.source} is {found}; {said}")
         if unknown := sorted(tensors.keys() - drafter.state_dict().keys()):
-            raise UserError(f"{self.key}: {self.source} has a tensor {unknown[0]}, which draft={shape.kind} has not")
+            theirs = _their_name(unknown[0], named)
+            raise UserError(f"{self.key}: {self.source} has a tensor {theirs}, which draft={shape.kind} has not")
         drafter.load_state_dict(tensors)
         return drafter.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
 
-    def _tensors(self, device: torch.device) -> dict[str, Tensor]:
+    def _tensors(self, device: torch.device) -> tuple[dict[str, Tensor], list[str]]:
+        """The state dict with this package's parameter names, and the names in the files."""
         files = weight_files(self.source, self.pinned, self.key)
         if not files:
             raise UserError(f"{self.key}: {self.source} has neither model.safetensors nor pytorch_model.bin")
-        found = read_tensors(files, self.source, device, self.key).items()
-        return {_our_name(name): tensor for name, tensor in found if not UNUSED.fullmatch(name)}
+        found = read_tensors(files, self.source, device, self.key)
+        state = {_our_name(name): tensor for name, tensor in found.items() if not UNUSED.fullmatch(name)}
+        return state, list(found)
 
 
 def _our_name(name: str) -> str:
@@ -94,6 +98,14 @@ def _our_name(name: str) -> str:
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
     return name
+
+
+def _their_name(ours: str, named: Sequence[str]) -> str:
+    """The name of a tensor in files with these names: what `_our_name` makes `ours` of."""
+    for theirs, own in THEIRS.items():
+        if ours.startswith(own) and any(name.startswith(theirs) for name in named):
+            return theirs + ours.removeprefix(own)
+    return ours
 
 
 def _own_rows(tensors: dict[str, Tensor], network: Any) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ docs/checkpoints.md has all fields. Shapes: N tokens of the draft vocabulary.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -198,7 +199,8 @@ def _require_supported(made: PublishedEagle) -> None:
 # EAGLE's own layout calls the decoder layer `layers.0`, or `midlayer` in EAGLE-3; speculators calls it `layers.0`, and
 # in EAGLE `transformer`, with `fusion_fc` for `fc`. Token i of the draft vocabulary is token i + d2t[i] of the
 # target's; t2d says of each of the target's tokens whether it is one of them.
-LAYER = r"(?:midlayer|layers\.0|transformer)"
+LAYERS_OF_FILES = ("midlayer", "layers.0", "transformer")
+LAYER = rf"(?:{'|'.join(map(re.escape, LAYERS_OF_FILES))})"
 OURS = (
     (re.compile(LAYER + r"\.(hidden_norm|input_layernorm)\.weight"), r"\1.weight"),
     (re.compile(LAYER + r"\.(.+)"), r"layer.\1"),
@@ -214,15 +216,17 @@ def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ..
     Raises UserError where a tensor is missing, not known, damaged, or of another shape than the config and the target
     say.
     """
-    shape, tensors = published_state(made, network, taps)
-    return filled(made, Eagle(shape), tensors, network)
+    shape, tensors, layer = published_state(made, network, taps)
+    return filled(made, Eagle(shape), tensors, network, partial(their_name, made, layer))
 
 
-def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -> tuple[EagleShape, dict[str, Tensor]]:
-    """The shape of the first layer, and the state dict with this package's parameter names."""
+def published_state(
+    made: PublishedEagle, network: Any, taps: tuple[int, ...]
+) -> tuple[EagleShape, dict[str, Tensor], str]:
+    """The shape of the first layer, the state dict with this package's parameter names, and the layer's name there."""
     head = network.get_output_embeddings()
     rows, width = head.weight.shape
-    tensors = _tensors(made, head.weight.device)
+    tensors, layer = _tensors(made, head.weight.device)
     kept = _draft_vocabulary(made, tensors, rows) if taps else None
     if not taps:
         tensors.pop("lm_head.weight", None)  # EAGLE's code never reads it: the target's head is used
@@ -243,7 +247,7 @@ def published_state(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -
     )  # fmt: skip
     if kept is not None:
         tensors["draft_vocabulary"] = kept
-    return shape, tensors
+    return shape, tensors, layer
 
 
 def _require_stated(made: PublishedEagle, tensors: Mapping[str, Tensor], is_short: bool) -> None:
@@ -269,22 +273,31 @@ def _require_stated(made: PublishedEagle, tensors: Mapping[str, Tensor], is_shor
 Layer = TypeVar("Layer", bound=Eagle)
 
 
-def filled(made: PublishedEagle, eagle: Layer, tensors: dict[str, Tensor], network: Any) -> Layer:
-    """`eagle` with these tensors, bound to `network`. Raises UserError at one that does not fit."""
-    _require_all(made, eagle, tensors)
+def filled(
+    made: PublishedEagle, eagle: Layer, tensors: dict[str, Tensor], network: Any, theirs: Callable[[str], str]
+) -> Layer:
+    """`eagle` with these tensors, bound to `network`; `theirs` says what the files call a tensor.
+
+    Raises UserError at one that does not fit.
+    """
+    _require_all(made, eagle, tensors, theirs)
     eagle.load_state_dict(tensors)
     weight = network.get_output_embeddings().weight
     return eagle.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
 
 
-def _tensors(made: PublishedEagle, device: torch.device) -> dict[str, Tensor]:
-    """The state dict with this package's parameter names, on `device`."""
+def _tensors(made: PublishedEagle, device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """The state dict with this package's parameter names, on `device`, and what its files call the first layer."""
     key, source = made.key, made.source
     files = weight_files(source, made.pinned, key)
     if not files:
         raise UserError(f"{key}: {source} has neither model.safetensors nor pytorch_model.bin")
-    found = {_our_name(name): tensor for name, tensor in read_tensors(files, source, device, key).items()}
-    return {name: tensor for name, tensor in found.items() if not UNUSED.fullmatch(name)}
+    read = read_tensors(files, source, device, key)
+    usual = "transformer" if made.is_speculators else "midlayer"
+    layers = (usual if made.kind == ("eagle" if made.is_speculators else "eagle3") else "layers.0", *LAYERS_OF_FILES)
+    layer = next((one for one in layers if any(name.startswith(f"{one}.") for name in read)), layers[0])
+    found = {_our_name(name): tensor for name, tensor in read.items()}
+    return {name: tensor for name, tensor in found.items() if not UNUSED.fullmatch(name)}, layer
 
 
 def _our_name(name: str) -> str:
@@ -292,6 +305,15 @@ def _our_name(name: str) -> str:
         if (match := theirs.fullmatch(name)) is not None:
             return match.expand(ours)
     return name
+
+
+def their_name(made: PublishedEagle, layer: str, ours: str) -> str:
+    """The name of a tensor in files that call the decoder layer `layer`: what `_our_name` makes `ours` of."""
+    if ours in ("hidden_norm.weight", "input_layernorm.weight"):
+        return f"{layer}.{ours}"
+    if ours.startswith("fc.") and made.is_speculators and made.kind == "eagle":
+        return f"fusion_{ours}"
+    return f"{layer}.{ours.removeprefix('layer.')}" if ours.startswith("layer.") else ours
 
 
 def _draft_vocabulary(made: PublishedEagle, tensors: dict[str, Tensor], rows: int) -> Tensor:
@@ -325,15 +347,18 @@ def _drop_copied_embeddings(tensors: dict[str, Tensor], network: Any) -> None:
         del tensors[name]
 
 
-def _require_all(made: PublishedEagle, eagle: nn.Module, tensors: dict[str, Tensor]) -> None:
+def _require_all(
+    made: PublishedEagle, eagle: nn.Module, tensors: dict[str, Tensor], theirs: Callable[[str], str]
+) -> None:
     """Raise UserError at the first tensor that is missing, not known, or of another shape than the config says."""
     expected, key, source = eagle.state_dict(), made.key, made.source
     for name, tensor in expected.items():
         if name not in tensors:
-            raise UserError(f"{key}: {source} has no tensor {name}: it is no checkpoint of draft={made.kind}")
+            raise UserError(f"{key}: {source} has no tensor {theirs(name)}: it is no checkpoint of draft={made.kind}")
         if tensors[name].shape != tensor.shape:
             found, wanted = list(tensors[name].shape), list(tensor.shape)
-            raise UserError(f"{key}: {name} of {source} is {found}; its config.json and this target say {wanted}")
+            said = f"is {found}; its config.json and this target say {wanted}"
+            raise UserError(f"{key}: {theirs(name)} of {source} {said}")
     for name in tensors:
         if name not in expected:
-            raise UserError(f"{key}: {source} has a tensor {name}, which draft={made.kind} does not support")
+            raise UserError(f"{key}: {source} has a tensor {theirs(name)}, which draft={made.kind} does not support")

@@ -12,7 +12,7 @@ that an embedding is narrowed to, V the target's logits, H query heads, E channe
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,7 +142,7 @@ class HydraCheckpoint:
         """
         projection = network.get_output_embeddings().weight
         rows, width = projection.shape
-        state = self._state(projection.device)
+        state, named = self._state(projection.device)
         if (first := state.get("blocks.0.0.linear.weight")) is not None and len(first) != width:
             raise UserError(
                 f"{self.key}: the heads in {self.source} are for a target of width {len(first)}, not {width}"
@@ -153,11 +153,13 @@ class HydraCheckpoint:
         for name, tensor in heads.state_dict().items():
             if name not in state or state[name].shape != tensor.shape:
                 found = list(state[name].shape) if name in state else "missing"
+                theirs = self._their_name(name, named)
                 raise UserError(
-                    f"{self.key}: {name} of {self.source} is {found}; this target needs {list(tensor.shape)}"
+                    f"{self.key}: {theirs} of {self.source} is {found}; this target needs {list(tensor.shape)}"
                 )
         if left := sorted(state.keys() - heads.state_dict().keys()):
-            raise UserError(f"{self.key}: {self.source} has a tensor {left[0]}; its {CONFIG} says {self.heads} heads")
+            theirs = self._their_name(left[0], named)
+            raise UserError(f"{self.key}: {self.source} has a tensor {theirs}; its {CONFIG} says {self.heads} heads")
         heads.load_state_dict(state)
         return heads.to(projection.device, projection.dtype).eval().requires_grad_(False)
 
@@ -173,16 +175,15 @@ class HydraCheckpoint:
             ) from error
         return PrefixLayer(replace(shape, theta=theta, angles=angles))
 
-    def _state(self, device: torch.device) -> dict[str, Tensor]:
-        """The state dict with this package's parameter names, on `device`."""
+    def _state(self, device: torch.device) -> tuple[dict[str, Tensor], list[str]]:
+        """The state dict with this package's parameter names, on `device`, and the names in the file."""
         file, mapped = published_heads(self.source, self.pinned, WEIGHTS, device, self.key)
-        step = 2 if self.has_prefix else 1  # there a dropout without weights stands before each block
         state = {}
         for name, tensor in mapped.items():
             if UNUSED.fullmatch(name):
                 continue
             if found := BLOCK.fullmatch(name):
-                state[f"blocks.{found[1]}.{int(found[2]) // step}.{found[3]}.{found[4]}"] = tensor
+                state[f"blocks.{found[1]}.{int(found[2]) // self.step}.{found[3]}.{found[4]}"] = tensor
             elif found := OUTPUT.fullmatch(name):
                 state[f"outputs.{found[1]}.{found[2]}"] = tensor
             elif self.has_prefix and (found := PREFIX.fullmatch(name)):
@@ -190,7 +191,27 @@ class HydraCheckpoint:
                 state[f"prefix.{own}"] = tensor
             else:
                 raise UserError(f"{self.key}: {file} of {self.source} has a tensor {name}, which is not Hydra's")
-        return state
+        return state, list(mapped)
+
+    @property
+    def step(self) -> int:
+        """How far apart blocks are numbered: with a prefix a dropout without weights stands before each."""
+        return 2 if self.has_prefix else 1
+
+    def _their_name(self, ours: str, named: Sequence[str]) -> str:
+        """The name of a tensor in a file with these names: what `_state` makes `ours` of."""
+        kind, _, rest = ours.partition(".")
+        if kind == "blocks":
+            head, place, rest = rest.split(".", 2)
+            return f"hydra_mlp.{head}.{int(place) * self.step + self.step - 1}.{rest}"
+        if kind == "outputs":
+            head, _, rest = rest.partition(".")
+            nested = any(re.fullmatch(r"hydra_lm_head\.\d+\.1\..+", name) for name in named)
+            return f"hydra_lm_head.{head}.{'1.' if nested else ''}{rest}"
+        of = "prefix_embeding_layer."
+        if not rest.startswith("norm.") and any(name.startswith(f"{of}layers.0.") for name in named):
+            of += "layers.0."
+        return of + rest.removeprefix("layer.")
 
 
 def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCheckpoint | None:

@@ -22,6 +22,7 @@ _ALL: tuple[Callable[[Records], Table], ...] = (
 )  # fmt: skip
 TABLES = {make.__name__: make for make in _ALL}
 LONG = (table2, table3, table4, table5, beyond, levers, trees)  # whose pages show a part of their rows
+OF_FORMULAS = (table1.__name__,)  # in which no record has a place
 OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the paper's
 OF_SERVERS = {servers.__name__: servers}  # of other engines
 
@@ -33,11 +34,12 @@ def build(
 
     Their texts have `most` rows beside the paper's, or all (None); their values are whole.
 
-    Each names the records that it leaves out because the machine was contended.
+    Each that is made from records names those that it leaves out because the machine was contended.
     """
     makers = TABLES | OF_RUNS | OF_SERVERS | {make.__name__: partial(make, most=most) for make in LONG}
     made: list[Table] = make_each(names or usual(records), makers, "table", records, step)
-    return [replace(one, notes=[*one.notes, *contended(records.disturbed)]) for one in made]
+    left_out = contended(records.disturbed)
+    return [one if one.name in OF_FORMULAS else replace(one, notes=[*one.notes, *left_out]) for one in made]
 
 
 def usual(records: Records) -> list[str]:

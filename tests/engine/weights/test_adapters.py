@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
@@ -15,18 +19,19 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_model
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 from specbench.records.frame import Records
 from specbench.text.tokenizer import load_tokenizer
 
 BASE = str(shipped("models", "gpt-mini"))
 
 
-def adapter(folder: Path, seed: int, base: str = BASE, size: float = 0.5) -> Path:
+def adapter(folder: Path, seed: int, base: str = BASE, size: float = 0.5, **more: object) -> Path:
     torch.manual_seed(seed)
     network = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
     names = {name.rpartition(".")[2] for name, one in network.named_modules() if isinstance(one, Conv1D)}
-    made = get_peft_model(network, LoraConfig(r=4, lora_alpha=8, target_modules=sorted(names), fan_in_fan_out=True))
+    told: Any = {"target_modules": sorted(names), "fan_in_fan_out": True, **more}
+    made = get_peft_model(network, LoraConfig(r=4, lora_alpha=8, **told))
     with torch.no_grad():
         for name, weight in made.named_parameters():
             if "lora_B" in name:
@@ -131,3 +136,51 @@ def test_without_peft_one_line_names_it(adapters: list[Path], monkeypatch: pytes
     vocabulary = load_tokenizer(config, "target")
     with pytest.raises(UserError, match=r"LoRA adapters are read by the package peft: pip install"):
         load_model(config, "target", vocabulary, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("more", [{"modules_to_save": ["ln_f"]}, {"use_dora": True}, {}])
+def test_each_tensor_that_such_an_adapter_saves_is_required(more: dict[str, object], tmp_path: Path) -> None:
+    """Modules that are saved whole, and DoRA's magnitudes, too."""
+    made = adapter(tmp_path / "a", 7, **more)
+    file = made / "adapter_model.safetensors"
+    weights = load_file(file)
+    taken = next(name for name in sorted(weights) if not more or ("lora_A" not in name and "lora_B" not in name))
+    save_file({name: tensor for name, tensor in weights.items() if name != taken}, file)
+    with pytest.raises(UserError, match=f"does not fit its base: 1 tensors are missing: {re.escape(taken)}"):
+        loaded(made)
+
+
+def loaded(folder: Path, base: str | None = None) -> Any:
+    config = ModelConfig(path=str(folder), base=base)
+    return load_model(config, "target", load_tokenizer(config, "target"), torch.float32, torch.device("cpu"), "eager")
+
+
+@pytest.mark.parametrize("place", ["PeftModel", "merge"])
+def test_a_lack_of_memory_is_the_machines(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
+
+    name = "peft.PeftModel" if place == "PeftModel" else "peft.tuners.lora.LoraModel.merge_and_unload"
+    monkeypatch.setattr(name, fails)
+    with pytest.raises(MachineError, match="target: its adapter does not fit on cpu beside it: .*DefaultCPUAllocator"):
+        loaded(adapter(tmp_path / "a", 8))
+
+
+def test_a_lack_of_memory_for_weights_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it is a RuntimeError, which was said to be a damaged checkpoint."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("specbench.engine.weights.load._from_files", fails)
+    config = ModelConfig(shipped="gpt-mini")
+    with pytest.raises(MachineError, match="target: .*does not fit on cpu"):
+        load_model(config, "target", load_tokenizer(config, "target"), torch.float32, torch.device("cpu"), "eager")
+
+
+def test_a_base_is_found_from_where_the_adapter_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(BASE, tmp_path / "models" / "base")
+    made = adapter(tmp_path / "models" / "a", 9, base="../base")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert loaded(made).vocabulary_size

@@ -227,6 +227,7 @@ CUT_FILES: dict[str, Callable[[], str]] = {
     "the file is cut off": lambda: "\n".join(made.vllm_metrics().splitlines()[:6]),
     "without speculative decoding": lambda: 'vllm:num_requests_running{engine="0"} 0.0\n',
     "none of the files that specbench read knows": lambda: "mlx: 31 tokens per second\n",
+    "none of the files": lambda: "accepted / drafted   0.69  draft acceptance rate; not α: #gen drafts is another\n",
     "is empty": lambda: "\n",
     "no meta_info with spec_verify_ct": lambda: '{"text": "a", "meta_info": {"completion_tokens": 3}}',
     "no request with spec_decode_acceptance": lambda: '{"metadata": {"benchmark_phase": "profiling"}, "metrics": {}}',

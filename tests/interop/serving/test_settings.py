@@ -156,3 +156,22 @@ def test_one_candidate_of_two_rules_is_told_from_the_other() -> None:
         both[key] += plain[key]
     found = settings_for(both, "sglang")
     assert found["refused"] == ["small: SGLang has no accept=block"] and found["gamma"] == 4
+
+
+@pytest.mark.parametrize(
+    ("estimated", "said"),
+    [
+        ({"value": 1.02, "low": 0.79, "high": 1.33}, "no gain is shown here (1.02×, 95%: 0.79–1.33): serve without"),
+        ({"value": 1.6, "low": None, "high": None}, "no gain is shown here (1.60×, one prompt)"),
+        ({"value": 1.3, "low": 1.1, "high": 1.5}, None),
+    ],
+)
+def test_settings_of_what_shows_no_gain_say_so(estimated: dict[str, Any], said: str | None) -> None:
+    """They stood beside 'no significant gain' without a word."""
+    found = document(DRAFT)
+    found["rows"][0]["estimated"] = estimated
+    text = settings_text(settings_for(found, "vllm"))
+    if said is None:
+        assert "no gain" not in text
+    else:
+        assert text.index(said) < text.index("vllm serve")

@@ -1,5 +1,6 @@
 """DFlash and DSpark: logits as `transformers` and plain formulas have them; texts are the target's own."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -363,3 +364,16 @@ def test_a_run(kind: str, more: list[str], folders: dict[str, Path], tmp_path: P
     assert (summary["draft"], summary["identical"]) == (f"{kind}-own", None if sampled else 1.0)
     assert summary["c_step"] is not None and summary["lossless"]
     assert not sampled or (abs(summary["proof_z"]) < 4 and summary["proof_outside"] == 0)
+
+
+@pytest.mark.parametrize("taken", ["model.layers.1.self_attn.q_norm.weight", "encoder.fc.weight"])
+def test_a_missing_tensor_has_the_name_that_its_files_would_have(taken: str, tmp_path: Path) -> None:
+    own = network()
+    theirs = {
+        (f"encoder.{name}" if name.startswith("fc.") else f"model.{name}"): tensor
+        for name, tensor in checkpoints.state("dflash", own).items()
+    } | {"encoder.fc.more": torch.zeros(1)}
+    del theirs[taken]
+    checkpoints.write(tmp_path, checkpoints.config("dflash"), theirs)
+    with pytest.raises(UserError, match=rf"has no tensor {re.escape(taken)}: no weights of"):
+        published(tmp_path, "dflash", own).load(own)

@@ -15,7 +15,7 @@ from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.hydra.draft import HydraDraft
-from specbench.methods.hydra.network import published_hydra
+from specbench.methods.hydra.network import UNUSED, published_hydra
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence
 from tests.support import chi, published
@@ -110,6 +110,18 @@ def test_what_does_not_fit_is_refused_by_name(case: str, tmp_path: Path) -> None
     with pytest.raises(UserError) as raised:
         load(tmp_path, network("llama", 4, width=width))
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_tensor_taken_away_is_refused_by_its_name(case: str, tmp_path: Path) -> None:
+    told, state = CASES[case]
+    own = network("llama", 4)
+    needed = {name for name in state if not UNUSED.fullmatch(name)}
+    for taken in needed:
+        published.write(tmp_path, told, {name: part for name, part in state.items() if name != taken}, FILE)
+        with pytest.raises(UserError) as raised:
+            load(tmp_path, own)
+        assert f"{taken} of " in str(raised.value), (taken, raised.value)
 
 
 def load(folder: Path, own: Any) -> None:

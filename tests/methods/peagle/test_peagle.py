@@ -183,11 +183,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a state of another size": (changed(tensors={"mask_hidden": torch.zeros(1, 1, 64)}), "mask_hidden of"),
     "no second layer": (
         changed(tensors={"layers.1.mlp.up_proj.weight": None}),
-        "has no tensor later.0.layer.mlp.up_pr",
+        "has no tensor layers.1.mlp.up_proj.weight: it is",
     ),
     "a fourth layer": (
         changed(tensors={"layers.3.mlp.up_proj.weight": torch.zeros(48, 32)}),
-        "has a tensor later.2.la",
+        "has a tensor layers.3.mlp.up_proj.weight, which",
     ),
     "no word on the residual": (
         changed({"norm_before_residual": None}),

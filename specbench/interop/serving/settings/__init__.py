@@ -25,7 +25,7 @@ class EngineSettings(TypedDict):
     """The settings of an engine.
 
     `refused` holds a line for each better candidate that the engine cannot express; if it can express none, `command`
-    is empty and `gamma` None.
+    is empty and `gamma` None. `no_gain` says that the ranking shows no gain for the candidate, where it shows none.
     """
 
     engine: str
@@ -37,6 +37,7 @@ class EngineSettings(TypedDict):
     measure: NotRequired[str]  # what `estimated` is; absent: the calibrated speedup
     command: str
     settings: Mapping[str, Any]
+    no_gain: NotRequired[str]
     file: FileContent | None
     notes: list[str]
     refused: list[str]
@@ -70,10 +71,24 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
                 "command": settings.command, "settings": settings.values, "notes": list(settings.notes),
                 "file": None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]},
             }  # fmt: skip
+            if (why := without_gain(row["estimated"])) is not None:
+                found["no_gain"] = why
             break
     except (KeyError, TypeError, IndexError, StopIteration) as error:
         raise UserError(f"--from: no document of `specbench recommend` ({type(error).__name__}: {error})") from error
     return found
+
+
+def without_gain(estimated: Mapping[str, Any]) -> str | None:
+    """That a calibrated speedup is no gain, or might be none; None where its interval lies above 1."""
+    value, low, high = (estimated.get(name) for name in ("value", "low", "high"))
+    if value is None or (low is not None and low > 1) or "low" not in estimated:
+        return None
+    interval = "one prompt" if low is None or high is None else f"95%: {low:.2f}–{high:.2f}"
+    return (
+        f"no gain is shown here ({value:.2f}×, {interval}): serve without a draft, or measure these settings against "
+        "that: specbench server URL plain=URL"
+    )
 
 
 def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] = ()) -> Recommended:
