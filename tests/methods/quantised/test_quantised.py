@@ -84,7 +84,7 @@ def test_the_native_kernels_multiply_with_the_rounded_weights(kind: str, bits: i
 
 @native
 def test_long_prompts_are_read_from_levels_as_well() -> None:
-    """As those of the target are: no weights are laid out for torch's operations, and p and q are the levels' everywhere."""
+    """As those of the target are, so that no weights are laid out for torch's operations."""
     small = network("llama", 4, layers=2).bfloat16()
     round_weights(small, 8)
     reading = NativeModel(small, SIZE, ENDS, PackedWeights(8)).program.last.run
