@@ -2,9 +2,9 @@
 
     python tools/kernels_on_arm.py [--install] [--source kernels.c]
 
-By GCC and by clang, for NEON, for SVE of 128 and of 256 bits, and for SVE2; on two processes some 90 seconds. What is
-missing is named in one line, and what can be run is run. With `--install` missing packages are installed by apt-get
-where that is there and permitted. Exit code 1: a kernel is wrong.
+By GCC and by clang, for NEON, for NEON with dot products of bytes, for SVE of 128 and of 256 bits, and for SVE2; on two
+processes some two minutes. What is missing is named in one line, and what can be run is run. With `--install` missing
+packages are installed by apt-get where that is there and permitted. Exit code 1: a kernel is wrong.
 """
 
 import argparse
@@ -26,8 +26,19 @@ COMPILERS = {
     "gcc": ["aarch64-linux-gnu-gcc", "-fopenmp"],
     "clang": ["clang", "--target=aarch64-linux-gnu"],  # which has no OpenMP for ARM here: the kernels' own threads
 }
-BUILDS = {"NEON": "armv8.2-a", "SVE": "armv8.2-a+sve", "SVE2": "armv8.5-a+sve2"}
-MACHINES = [("NEON", 128), ("SVE", 128), ("SVE", 256), ("SVE2", 128)]  # builds, and bits of a register of SVE
+BUILDS = {
+    "NEON": "armv8.2-a",
+    "NEON, dot products": "armv8.2-a+dotprod",
+    "SVE": "armv8.2-a+sve",
+    "SVE2": "armv8.5-a+sve2",
+}
+MACHINES = [
+    ("NEON", 128),
+    ("NEON, dot products", 128),
+    ("SVE", 128),
+    ("SVE", 256),
+    ("SVE2", 128),
+]  # builds, and bits of a register of SVE
 INSTALL_S, COMPILE_S, RUN_S = 60, 200, 400
 
 
@@ -57,7 +68,7 @@ class Case(NamedTuple):
         processor = f"max,sve-default-vector-length={bits // 8}"
         ran = subprocess.run([EMULATOR, "-cpu", processor, str(program)], capture_output=True, text=True, timeout=RUN_S)
         said = (ran.stdout.strip().splitlines() or [f"exit code {ran.returncode}"])[0 if ran.returncode else -1]
-        size = "" if self.build == "NEON" else f" of {bits} bits"
+        size = "" if self.build.startswith("NEON") else f" of {bits} bits"
         word = "passed" if ran.returncode == 0 and said.startswith("passed") else "failed"
         return f"{word}: {self.compiler}, {self.build}{size}, {self.check}: {said}"
 

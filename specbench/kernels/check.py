@@ -10,7 +10,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, product
+from itertools import accumulate
 from operator import mul
 from random import Random
 
@@ -21,7 +21,7 @@ HEADS, CHANNELS, SLOTS = 2, 20, 160  # of attention: more of them visible than a
 GROUP = 32  # inputs that share a scale, as in levels.h
 HALF_SCALES = 64  # of `level_bits`, as in level_scales.h
 ROOM = 1 << 16  # floats for values, and as many for the kernels' own use
-NEAR = 1e-4  # of sums that are rounded
+NEAR, NEARER = 1e-4, 1e-5  # of sums that are rounded
 DRAWS = 50
 
 
@@ -91,11 +91,16 @@ def _run(
     return _from_bf16(out) if short_floats else list(out)
 
 
+def _products(x: Sequence[float], weight: Sequence[float]) -> list[float]:
+    """Rows [R, INNER] times a weight [N, INNER]."""
+    lines = [weight[at : at + INNER] for at in range(0, len(weight), INNER)]
+    return [sum(map(mul, x[r : r + INNER], line)) for r in range(0, len(x), INNER) for line in lines]
+
+
 def _maps(kernels: ctypes.PyDLL, random: Random) -> None:
     """Linear maps in fp32 and bf16, of several rows and of one."""
     x, weight = _eighths(random, ROWS * INNER), _eighths(random, WIDTH * INNER)
-    lines = [weight[at : at + INNER] for at in range(0, len(weight), INNER)]
-    wanted = [sum(map(mul, x[r : r + INNER], line)) for r in range(0, len(x), INNER) for line in lines]
+    wanted = _products(x, weight)
     for is_short in (False, True):
         plain = _as_bf16(weight) if is_short else _floats(weight)
         packed = (ctypes.c_uint8 * (kernels.packed_size(WIDTH, INNER) * (2 if is_short else 4)))()
@@ -104,26 +109,32 @@ def _maps(kernels: ctypes.PyDLL, random: Random) -> None:
 
 
 def _levels(kernels: ctypes.PyDLL, random: Random) -> None:
-    """Linear maps of weights in 8 and 4 bits."""
+    """Linear maps of weights in 8 and 4 bits: of inputs that bf16 has, exactly, and of inputs in fp32."""
     groups = -(-INNER // GROUP)
-    x = _eighths(random, ROWS * INNER)
-    for bits, of_scales in product((8, 4), (0, HALF_SCALES)):
-        levels = [random.randint(-8, 7) for _ in range(WIDTH * INNER)]
-        scales = [2.0 ** random.randint(-3, 0) for _ in range(WIDTH * groups)]
+    short_x = [random.randint(-255, 255) / 128 for _ in range(ROWS * INNER)]
+    wide_x = [random.uniform(-2, 2) for _ in range(ROWS * INNER)]
+    for bits in (8, 4):
+        lowest = -(2 ** (bits - 1))
+        levels = [random.randint(lowest, -lowest - 1) for _ in range(WIDTH * INNER)]
+        scales = [2.0 ** random.randint(-6, -4) for _ in range(WIDTH * groups)]
         weight = [level * scales[at // INNER * groups + at % INNER // GROUP] for at, level in enumerate(levels)]
-        lines = [weight[at : at + INNER] for at in range(0, len(weight), INNER)]
-        wanted = [sum(map(mul, x[r : r + INNER], line)) for r in range(0, len(x), INNER) for line in lines]
-        raw, short = (ctypes.c_int8 * len(levels))(*levels), (_as_half if of_scales else _as_bf16)(scales)
+        exact, near = _products(short_x, weight), _products(wide_x, weight)
+        raw = (ctypes.c_int8 * len(levels))(*levels)
         packed = (ctypes.c_uint8 * kernels.levels_size(WIDTH, INNER, bits))()
-        kernels.pack_levels(
-            ctypes.addressof(raw), ctypes.addressof(short), ctypes.addressof(packed), WIDTH, INNER, bits
-        )
-        _require_map(kernels, packed, bits | of_scales, x, wanted, False)
+        for of_scales in (0, HALF_SCALES):
+            short = (_as_half if of_scales else _as_bf16)(scales)
+            kernels.pack_levels(
+                ctypes.addressof(raw), ctypes.addressof(short), ctypes.addressof(packed), WIDTH, INNER, bits
+            )
+            _require_map(kernels, packed, bits | of_scales, short_x, exact, False)
+            _require_map(kernels, packed, bits | of_scales, short_x, exact, True)
+            _require_map(kernels, packed, bits | of_scales, wide_x, near, False, NEARER)
 
 
 def _require_map(
-    kernels: ctypes.PyDLL, packed: object, bits: int, x: list[float], wanted: list[float], is_short: bool
-) -> None:
+    kernels: ctypes.PyDLL, packed: object, bits: int, x: list[float], wanted: list[float], is_short: bool,
+    near: float = 0,
+) -> None:  # fmt: skip
     """Compare a map of all rows, of some, and of one alone."""
     instruction = RawInstruction(Op.LINEAR)
     instruction.inner, instruction.activation, instruction.level_bits = INNER, -1, bits
@@ -133,7 +144,7 @@ def _require_map(
         right = wanted[: rows * WIDTH]
         given = _as_bf16(some) if is_short else _floats(some)
         found = _run(kernels, instruction, INNER, WIDTH, rows, [given], [0], is_short)
-        _require(found, _from_bf16(_as_bf16(right)) if is_short else right)
+        _require(found, _from_bf16(_as_bf16(right)) if is_short else right, near)
 
 
 def _attention(kernels: ctypes.PyDLL, random: Random) -> None:

@@ -13,6 +13,7 @@
 #include "products.h"
 #include "level_scales.h"
 #include "levels.h"
+#include "level_products.h"
 #include "maps.h"
 #include "attention.h"
 #include "block_products.h"

@@ -1,4 +1,5 @@
-/* Scales of levels: of two outputs in a word, in bf16, or in fp16 as the blocks Q8_0 and Q4_0 of GGUF files have them. */
+/* Scales of levels: of the outputs of a block one after another, in bf16, or in fp16 as the blocks Q8_0 and Q4_0 of GGUF files
+   have them. */
 
 /* Of `level_bits`, beside 8 or 4: scales are fp16. */
 enum { HALF_SCALES = 64 };
@@ -9,10 +10,11 @@ static inline vec of_half(bits words) {
     return (vec)((bits)size | (words & 0x8000) << 16);
 }
 
-/* The scales of the lower and of the higher output in each word. */
-static inline __attribute__((always_inline)) vec low_scales(bits words, const int half) {
+/* The scales of LANES outputs. */
+static inline __attribute__((always_inline)) vec scales_at(const char *at, const int half) {
+#ifdef __AVX512F__
+    if (half) return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+#endif
+    bits words = __builtin_convertvector(*(const halves *)at, bits);
     return half ? of_half(words) : (vec)(words << 16);
-}
-static inline __attribute__((always_inline)) vec high_scales(bits words, const int half) {
-    return half ? of_half(words >> 16) : (vec)(words & 0xffff0000u);
 }

@@ -138,15 +138,17 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
     const char *numbers = (const char *)x;
     int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
+    const int in_digits = it->level_bits && TAKES_DIGITS;
     float sums[2][MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
-    if (it->normed || size == 2 || even > k) { /* as the products read it; each thread for itself, which is cheaper than to wait */
+    if (it->normed || size == 2 || even > k || in_digits) { /* as the products read it; each thread for itself, which is cheaper than to wait */
         if (it->normed) norm_rows(it, x, x_stride, scratch, size == 2 ? (uint16_t *)scratch : 0, even, k, rows);
         else for (int64_t r = 0; r < rows; r++)
             if (size == 2) take_short(x + r * x_stride, (uint16_t *)scratch + r * even, k);
             else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
         if (even > k)
             for (int64_t r = 0; r < rows; r++) memset((char *)scratch + (r * even + k) * size, 0, (even - k) * size);
+        if (in_digits) take_rows_apart(scratch, even, even / GROUP, rows, digits_of(it), bits_of(it));
         numbers = (const char *)scratch, stride = even;
     }
     const int is_tiled = s && has_tiles && !it->level_bits;

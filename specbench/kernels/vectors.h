@@ -30,6 +30,10 @@
 #else
 #define BYTES 16
 #endif
+/* Instructions that add the products of four neighbouring bytes to each word of a vector: VNNI, and ARM's dot products. */
+#if (BYTES == 64 && defined(__AVX512VNNI__)) || (BYTES == 32 && defined(__AVXVNNI__)) || defined(__ARM_FEATURE_DOTPROD)
+#define BYTE_DOTS
+#endif
 typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(BYTES), aligned(4)));

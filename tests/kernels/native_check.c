@@ -20,19 +20,30 @@ static void check_activation(int64_t kind) {
     if (out[0] == out[0] || (kind != TANH && out[1] != INFINITY)) failed++, printf("activation %ld: NaN, infinity\n", (long)kind);
 }
 
+/* A positive number of fp16, some of them subnormal, and what it is. */
+static uint16_t any_half(float *is) {
+    int exponent = rand() % 8 > 0 ? 4 + rand() % 8 : 0, rest = rand() % 1024;
+    *is = exponent ? ldexpf(1024 + rest, exponent - 25) : ldexpf(rest, -24);
+    return exponent << 10 | rest;
+}
+
 /* Random levels and scales, packed; their products in `w`. */
-static void *levels_of(float *w, int64_t n, int64_t k, int64_t size) {
-    int64_t groups = groups_of(k);
+static void *levels_of(float *w, int64_t n, int64_t k, int64_t level_bits) {
+    int64_t groups = groups_of(k), size = level_bits & ~(int64_t)HALF_SCALES;
     int8_t *levels = malloc(n * k);
     uint16_t *scales = malloc(n * groups * 2);
+    float *of = malloc(n * groups * sizeof(float));
     void *packed = malloc(levels_size(n, k, size));
-    for (int64_t i = 0; i < n * groups; i++) scales[i] = narrow(noise() / (1 << (size - 1)));
+    for (int64_t i = 0; i < n * groups; i++) {
+        if (level_bits >= HALF_SCALES) scales[i] = any_half(of + i);
+        else of[i] = wide(scales[i] = narrow(noise() / (1 << (size - 1))));
+    }
     for (int64_t i = 0; i < n * k; i++) {
         levels[i] = rand() % (1 << size) - (1 << (size - 1));
-        w[i] = levels[i] * wide(scales[i / k * groups + i % k / GROUP]);
+        w[i] = levels[i] * of[i / k * groups + i % k / GROUP];
     }
     pack_levels(levels, scales, packed, n, k, size);
-    free(levels), free(scales);
+    free(levels), free(scales), free(of);
     return packed;
 }
 
@@ -85,12 +96,37 @@ static void check_maps(int64_t rows) {
 
 static void check_levels(int64_t rows) {
     for (int64_t s = 0; s < 2; s++)
-        for (int64_t size = 4; size <= 8; size += 4) {
-            check_linear(rows, 21, 75, s, -1, 0, 0, size);
-            check_linear(rows, 64, 160, s, RELU, 0, 1, size);
-            check_linear(rows, 97, 31, s, GELU, 1, 1, size);
-            check_linear(rows, 33, 40, s, SILU, 1, 0, size);
+        for (int64_t size = 4; size <= 8; size += 4)
+            for (int64_t half = 0; half <= HALF_SCALES; half += HALF_SCALES) {
+                check_linear(rows, 21, 75, s, -1, 0, 0, size | half);
+                check_linear(rows, 64, 160, s, RELU, 0, 1, size | half);
+                check_linear(rows, 97, 31, s, GELU, 1, 1, size | half);
+                check_linear(rows, 33, 40, s, SILU, 1, 0, size | half);
+            }
+}
+
+/* Inputs of any size next to each other; a row with a NaN or an infinity has no result that is a number, others have. */
+static void check_inputs_of_levels(int64_t s, int64_t level_bits) {
+    enum { ROWS = 6, K = 96, N = 40 };
+    float *x = floats(ROWS * K, 0), *w = floats(N * K, 0), *out = floats(ROWS * N, 0);
+    const float sizes[ROWS] = {1, 1e-12f, 1e25f, 0, 1, 1};
+    for (int64_t i = 0; i < ROWS * K; i++) x[i] = rounded(x[i] * sizes[i / K] * (i % 3 ? 1 : 1e-3f), s);
+    x[4 * K + 50] = NAN, x[5 * K + 95] = -INFINITY;
+    void *packed = levels_of(w, N, K, level_bits);
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.op = LINEAR, it.short_floats = s, it.inner = K, it.width = it.out.stride = N, it.weight = packed, it.activation = -1;
+    it.level_bits = level_bits;
+    float *scratch = room_for(&it, ROWS);
+    linear(&it, x, K, out, 0, ROWS, scratch, 0, 1);
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t j = 0; j < N; j++) {
+            double sum = 0, all = 1e-30;
+            for (int64_t i = 0; i < K; i++) sum += (double)x[r * K + i] * w[j * K + i], all += fabs((double)x[r * K + i] * w[j * K + i]);
+            if (r < 4) compare("levels, inputs", (float)(out[r * N + j] / all), (float)(sum / all), s ? 5e-3f : 1e-6f, r, j);
+            else if (out[r * N + j] - out[r * N + j] == 0) failed++, printf("levels: a number of no number\n");
         }
+    free(x), free(w), free(out), free(packed), free(scratch);
 }
 
 /* A norm fused into a map is the norm and then the map, to the bit. */
@@ -404,6 +440,7 @@ int main(void) {
     int with_tiles = has_tiles;
     check_smallest_draw();
     for (int64_t rows = 1; rows < 10; rows++) check_levels(rows);
+    for (int64_t s = 0; s < 2; s++) check_inputs_of_levels(s, 8), check_inputs_of_levels(s, 4), check_inputs_of_levels(s, 4 | HALF_SCALES);
     for (int64_t rows = 1; rows < 70; rows += rows < 35 ? 1 : 6) check_maps(rows);
 #ifdef TILES
     has_tiles = 0; /* as where the system does not permit them */

@@ -48,7 +48,7 @@ class LoweredPrompt:
         with contextlib.suppress(NotImplementedError):
             self._native = lower_native(module, packed, one_token)
         slow = torch.bfloat16 in dtypes and not computes_bf16()
-        fast = not (library().uses_tiles() or packed.level_bits) and _reads_in_blocks(module)
+        fast = not library().uses_tiles() and _reads_in_blocks(module)
         self.is_always_native = self._native is not None and (slow or fast)
 
     @cached_property

@@ -12,14 +12,16 @@ from transformers.pytorch_utils import Conv1D
 
 from specbench.choose.rank import of_simulated_costs
 from specbench.conformance import check_draft
+from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.choice import MOST_ERROR, checked_capture
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.model import NativeModel
+from specbench.engine.native.prompts import LoweredPrompt
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError
-from specbench.kernels import is_available
+from specbench.kernels import is_available, library
 from specbench.kernels.levels import GROUP, packed, rounded
 from specbench.loading import draft_name
 from specbench.methods.lookup.config import LookupConfig
@@ -78,6 +80,18 @@ def test_the_native_kernels_multiply_with_the_rounded_weights(kind: str, bits: i
     wanted = EagerModel(copy.deepcopy(small).float(), SIZE, ENDS).start(prompt).extend(tokens)
     rounding = max(ROUNDING[dtype], MOST_ERROR * largest_difference([own], [wanted]))
     assert largest_difference([found], [wanted]) < (1e-5 if dtype == torch.float32 else rounding)
+
+
+@native
+def test_long_prompts_are_read_from_levels_as_well() -> None:
+    """As those of the target are, so that no weights are laid out for torch's operations."""
+    small = network("llama", 4, layers=2).bfloat16()
+    round_weights(small, 8)
+    reading = NativeModel(small, SIZE, ENDS, PackedWeights(8)).program.last.run
+    whole = NativeModel(network("llama", 4, layers=2).bfloat16(), SIZE, ENDS).program.last.run
+    assert isinstance(reading, LoweredPrompt) and isinstance(whole, LoweredPrompt)
+    assert reading.is_native_for(500) == whole.is_native_for(500)
+    assert library().uses_tiles() or reading.is_native_for(500)
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
