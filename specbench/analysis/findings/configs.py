@@ -111,10 +111,16 @@ def _of_own_vocabulary(draft: Checkpoint, facts: Mapping[str, Any], size: object
 
 def _of_model(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     """Differences of a draft model, which has its own tokenizer."""
+    encoders = [bool(one.config.get("is_encoder_decoder")) for one in (target, draft)]
+    if encoders[0] != encoders[1]:
+        why = "only one of them has an encoder: the draft does not continue the target's text"
+        yield Difference("encoder", *("yes" if one else "none" for one in encoders), "yes", why)
     yield from _of_tokens(target, draft)
     if target.template != draft.template:
         both = target.template is not None and draft.template is not None
         why = "the draft was trained on conversations that are written in another way"
+        if draft.template is None:
+            why = "the draft has none: it may never have read conversations"
         yield Difference(
             "chat template", _there(target.template), _there(draft.template), "yes" if both else "perhaps", why
         )

@@ -34,3 +34,12 @@ def test_another_revision_of_the_target_matters() -> None:
                        Checkpoint("t", "owner/t", TARGET.config))
     ]  # fmt: skip
     assert found == [[], ["yes"], ["perhaps"]]
+
+
+def test_a_draft_without_a_template_or_with_an_encoder_is_told() -> None:
+    target = Checkpoint("t", "owner/t", {"model_type": "llama"}, template="{{ messages }}")
+    found = {one.what: one for one in differences(target, Checkpoint("d", "owner/d", {"model_type": "llama"}))}
+    assert found["chat template"].why == "the draft has none: it may never have read conversations"
+    t5 = Checkpoint("d", "owner/d", {"model_type": "t5", "is_encoder_decoder": True}, template="{{ messages }}")
+    (one,) = differences(target, t5)
+    assert (one.what, one.target, one.draft, one.matters) == ("encoder", "none", "yes", "yes")
