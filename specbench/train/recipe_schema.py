@@ -78,9 +78,9 @@ class DataPlan:
     completions: bool | None = key(
         None,
         "decoder-only: rows are prompts, as task.path= of run takes them, and distill.target's completions of them are "
-        "learned; unset: where rows have messages, turns or a prompt, and no text",
+        "learned; unset: if rows have messages, turns or a prompt, and no text",
     )
-    chat_template: bool | None = key(None, "prompts are put into the target's chat template; unset: where it has one")
+    chat_template: bool | None = key(None, "prompts are put into the target's chat template; unset: if it has one")
     prefix: str = key("translate English to German: ", "put before the source")
     max_rows: int | None = key(None, "rows to read; unset: all")
     max_words: int | None = key(None, "rows with a longer source are left out")
