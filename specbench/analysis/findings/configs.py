@@ -114,8 +114,8 @@ def _of_model(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     encoders = [bool(one.config.get("is_encoder_decoder")) for one in (target, draft)]
     if encoders[0] != encoders[1]:
         why = "only one of them has an encoder: the draft does not continue the target's text"
-        theirs, own = ("yes" if one else "none" for one in encoders)
-        yield Difference("encoder", theirs, own, "yes", why)
+        has, lacks = "yes", "none"
+        yield Difference("encoder", has if encoders[0] else lacks, has if encoders[1] else lacks, "yes", why)
     yield from _of_tokens(target, draft)
     if target.template != draft.template:
         both = target.template is not None and draft.template is not None

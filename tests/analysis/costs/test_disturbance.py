@@ -19,14 +19,14 @@ from specbench.report import figures, tables
 from specbench.report.remarks import remarks
 from specbench.report.summary_text import largest_loss
 from tests.support.calls import called, small_run
+from tests.support.kept_records import heads
 from tests.support.made_passes import made_trace
 from tests.support.made_records import make
-from tests.support.paths import ROOT
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
 FINE = {"verify_cost": 1.2, "speedup_measured": 1.5, "tokens_per_pass": 2.5}
-KEPT = sorted((ROOT / "results" / "kept").glob("*.json.xz"))
+KEPT = [head.file for head in heads() if not head.summary.get("served")]  # servers tell no steps
 SIGNS = "it waited for a core 40% of its time"
 
 
