@@ -101,7 +101,7 @@ def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """
     given = _given(overrides)
     task = composed.get("task")
-    uncounted = task is not None and task.get("path") is not None and task.get("train_path") is None
+    uncounted = isinstance(task, DictConfig) and task.get("path") is not None and task.get("train_path") is None
     for model in {key.rpartition(".")[0] for key in given} | ({"draft"} if uncounted else set()):
         node = OmegaConf.select(composed, model) if model else None
         if not isinstance(node, DictConfig) or "note" not in node or given & {model, f"draft@{model}"}:
