@@ -446,6 +446,7 @@ def main() -> int:
     state = folder / "parts.json"
     done = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a part as Ctrl-C does
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # parts of a call in the background would ignore it
     with tempfile.TemporaryDirectory() as site:
         try:
             run_parts(chosen, given.again, state, environment(given.wheels, Path(site), list(chosen)), done)

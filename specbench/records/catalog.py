@@ -129,7 +129,8 @@ class Catalog:
         if not self.heads:
             raise UserError(f"{LAST}: there is no record in {self.results}; 'specbench run' makes one")
         mine = [head for head in self.heads if head.run_id in self.own]
-        found = max(mine or self.heads, key=_created).run_id
+        runs = [head for head in self.heads if not head.summary.get("served")]  # what an example in a page is about
+        found = max(mine or runs or self.heads, key=_created).run_id
         if not mine:
             warnings.warn(
                 f"{LAST}: no run of your own in {self.results}; this is the kept record {found}", NotOwn, stacklevel=3

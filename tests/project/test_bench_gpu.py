@@ -222,13 +222,15 @@ def test_a_part_is_run_once_and_a_failure_is_kept(
 
 
 TWO_HALVES = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 kept = pathlib.Path(sys.argv[1])
 if kept.exists():
     kept.write_text("both halves")
     sys.exit(0)
 try:
-    kept.with_name("half").write_text("the first half")
+    kept.with_name("begun").write_text("the first half")
+    kept.with_name("begun").rename(kept.with_name("half"))
     time.sleep(600)
 except KeyboardInterrupt:
     kept.write_text(kept.with_name("half").read_text())
@@ -283,5 +285,6 @@ def test_a_part_that_is_stopped_keeps_what_it_has_and_goes_on(
 
 def test_a_part_ends_after_its_minutes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "MINUTES", 0.01)
-    code, seconds = script.run("long", ["-c", "import time; time.sleep(60)"], tmp_path / "log", {})
-    assert code == 124 and seconds < 10
+    heeds = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
+    code, seconds = script.run("long", ["-c", heeds], tmp_path / "log", {})
+    assert code == 124 and seconds < 300

@@ -247,7 +247,7 @@ def test_no_speed_follows_from_the_alpha_of_a_first_token(draft: str, tmp_path: 
     said = four[four["draft"] == draft]["prediction"].dropna().tolist()
     assert said == ([] if draft == "lookahead" else ["by position"])
     for table in (five, three, TABLES["table4"](records), TABLES["beyond"](records)):
-        assert "that of a proposal's first token" in " ".join(table.notes)
+        assert "belongs to a proposal's first token" in " ".join(table.notes)
         assert table.name == "table4" or of_first in " ".join(map(str, table.shown.to_numpy().ravel()))
 
 

@@ -251,7 +251,7 @@ def test_what_else_is_refused(tmp_path: Path, capfd: Capture) -> None:
     file.write_text(made.FILES["vllm-metrics"])
     assert "is not sglang" in (line := refusal(["read", str(file), "--as", "sglang"], capfd)) and "vllm-metrics" in line
     assert "--gamma 0: must be" in refusal(["read", str(file), "--gamma", "0"], capfd)
-    assert "needs --c too" in refusal(["read", str(file), "v=1.2"], capfd)
+    assert "which also needs --c" in refusal(["read", str(file), "v=1.2"], capfd)
     file.write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8 text" in refusal(["read", str(file)], capfd)
 
