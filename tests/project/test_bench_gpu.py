@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -285,3 +286,18 @@ def test_a_part_ends_after_its_minutes(script: ModuleType, tmp_path: Path, monke
     monkeypatch.setattr(script, "MINUTES", 0.01)
     code, seconds = script.run("long", ["-c", "import time; time.sleep(60)"], tmp_path / "log", {})
     assert code == 124 and seconds < 10
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+def test_what_a_stopped_part_has_started_ends_with_it(script: ModuleType) -> None:
+    """Also where it does not listen and the part itself is over at once: it would hold the GPU."""
+    part = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}]).wait()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", part], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"deaf\n"
+    script._end(process)
+    ended, _, _ = select.select([process.stdout], [], [], 10)  # at its end when nobody holds it any more
+    assert ended and process.stdout.read() == b""
