@@ -15,6 +15,7 @@ small shapes on a CPU.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -287,11 +288,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGINT)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
+    with contextlib.suppress(ProcessLookupError):  # nothing remains
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()
 
 
 def run_parts(

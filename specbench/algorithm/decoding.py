@@ -67,7 +67,7 @@ class Moment(Enum):
 
     READY = auto()  # the prompt has been read, and the first pass begins
     DRAFTED = auto()  # the tokens of a pass have been drafted
-    VERIFIED = auto()  # the target has read them, and p is known at each
+    VERIFIED = auto()  # the target has read them, and p is known at each, unless the verdict computes it on the device
     OVER = auto()  # a pass is over
 
 
@@ -298,7 +298,7 @@ def passes_of(
 ) -> Passes:
     """What runs the passes over `text`: the engine of the target as far as it can.
 
-    It can by the rules that it has and with drafts that need nothing of the target's runs, and it drafts as well with
+    It can by the rules that it has and with drafts that need no result of the target's runs, and it drafts as well with
     one model at a constant gamma.
     """
     require_base(drafting, DraftSession, "draft")

@@ -277,7 +277,10 @@ class FollowsTarget(Draft):
 
     @abstractmethod
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        """Start on the target's own session, as in `Draft.start_on`; then no engine runs its passes in calls."""
+        """Start on the target's own session, as in `Draft.start_on`.
+
+        No engine then runs its passes in calls; one `of_cache_alone` may verify them so.
+        """
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.start_on(self.target.start(prompt), prompt, sampling)

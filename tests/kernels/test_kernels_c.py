@@ -220,7 +220,6 @@ def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Pat
     team = source.parent / "team.h"
     patient = team.read_text().replace("PATIENCE_US = 100 ", "PATIENCE_US = 10000000 ")
     assert patient != team.read_text()
-    team.write_text(
-        patient
-    )  # on a busy machine all threads would sleep, and the lock that wakes them would hide the fault
+    # Else on a busy machine all threads would sleep, and the lock that wakes them would hide the fault.
+    team.write_text(patient)
     assert ran_with(sanitizer, tmp_path, source).returncode != 0

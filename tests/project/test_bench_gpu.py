@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -288,3 +289,18 @@ def test_a_part_ends_after_its_minutes(script: ModuleType, tmp_path: Path, monke
     heeds = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
     code, seconds = script.run("long", ["-c", heeds], tmp_path / "log", {})
     assert code == 124 and seconds < 300
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+def test_what_a_stopped_part_has_started_ends_with_it(script: ModuleType) -> None:
+    """Also where it does not listen and the part itself is over at once: it would hold the GPU."""
+    part = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}]).wait()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", part], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"deaf\n"
+    script._end(process)
+    ended, _, _ = select.select([process.stdout], [], [], 50)  # at its end when nobody holds it any more
+    assert ended and process.stdout.read() == b""

@@ -83,6 +83,13 @@ def target_rows(
     return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
 
 
+def standardised(rows: TargetRows, verification: Verification) -> Tensor | None:
+    """p [L, V] of the `rows` of a chain; None where only argmax tokens decide."""
+    if isinstance(rows, UnreadRows) and not verification.argmax_only:
+        return standardise(rows.logits_LV, verification.sampling, rows.vocabulary_size)
+    return rows if isinstance(rows, Tensor) else None
+
+
 def _on_device(logits_LV: Tensor, proposal: Proposal | PendingProposal, verification: Verification) -> bool:
     """Whether the verdict on `proposal` is computed on the device of the logits, without rows that the host reads."""
     decides = isinstance(verification.rule, ChainRule) and verification.rule.numbers_beforehand

@@ -39,7 +39,7 @@ COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer rows is fill
 READY_FOR = 8  # tokens of a step that is captured before anything has asked for it
 FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes, so few graphs
 MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
-MOST_FUNCTIONS = 64  # of logits, for the sizes of proposals; they are small
+MOST_FUNCTIONS = 64  # of logits, for the sizes of proposals; each holds as many rows
 MOST_ROLLOUTS = 4  # numbers of steps of one choice
 FIRST_READS = 1, 2  # tokens that a draft has not read: after a block that was accepted whole two
 
@@ -70,7 +70,7 @@ class CudaGraphModel(StaticModel):
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
         self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
-        self._functions: dict[Key, FunctionGraph | Callable[[Capture], FunctionGraph] | None] = {}
+        self._functions: OrderedDict[Key, FunctionGraph | Callable[[Capture], FunctionGraph] | None] = OrderedDict()
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
         self._choice: Choice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
@@ -128,15 +128,17 @@ class CudaGraphModel(StaticModel):
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Run `function`, from the second completion on as a graph; the first one asks for it (`Model.repeat`).
 
-        What no graph can hold runs as it is.
+        What no graph can hold runs as it is. The function that was idle longest makes room.
         """
         key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
-        if isinstance(found := self._functions.get(key), FunctionGraph):
-            return found.run(inputs)
-        if key not in self._functions and len(self._functions) < MOST_FUNCTIONS:
+        if key not in self._functions:
+            if len(self._functions) >= MOST_FUNCTIONS:
+                self._functions.popitem(last=False)
             self._functions[key] = lambda capture: FunctionGraph(capture, function, examples)
             examples = [tensor.clone() for tensor in inputs]
-        return function(*inputs)
+        self._functions.move_to_end(key)
+        found = self._functions[key]
+        return found.run(inputs) if isinstance(found, FunctionGraph) else function(*inputs)
 
     def _found(self, key: Key) -> Made | None:
         if found := self._graphs.get(key):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.acceptance.verify import standardised, target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.decoding import Passes
 from specbench.algorithm.draft import Draft, operations_of, read_of
@@ -99,8 +99,8 @@ class CascadeSession(ModelDraftSession):
             logits_LV = yield read_of(self.session, unread, drafted)
             rows = target_rows(logits_LV, drafted, self.verification, self.vocabulary_size)
             inner, (path, token) = verdict_on_host(rows, drafted, self.verification, generator)
-            if isinstance(rows, Tensor):
-                q_rows += rows[: len(path) + 1].split(1)
+            if (p_LV := standardised(rows, self.verification)) is not None:
+                q_rows += p_LV[: len(path) + 1].split(1)
             emitted = up_to_end([*(inner.tokens[node] for node in path), token], self.model.eos_ids)
             self.passes.roll_back(len(sequence), len(unread), inner, path, emitted, logits_LV)
             sequence += emitted

@@ -104,6 +104,17 @@ def test_what_cannot_be_captured_runs_as_it_is() -> None:
         model.capture_asked()
 
 
+def test_the_function_that_was_idle_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of a sweep share a model: the last ones are captured as the first were."""
+    monkeypatch.setattr("specbench.engine.cuda.graphs.MOST_FUNCTIONS", 2)
+    model = graphs(network("gpt2", seed=5, layers=1), SIZE, frozenset({1}))
+    for size in (1, 2, 1, 3, 1):
+        model.repeat(torch.neg, torch.ones(size))
+        model.capture_repeated()
+    assert all(isinstance(one, FunctionGraph) for one in model._functions.values())
+    assert [shape for _, (shape, _) in model._functions] == [(3,), (1,)]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_completions_are_those_of_the_static_step(temperature: float) -> None:
     target, draft = (graphs(network("gpt2", seed=seed), SIZE, frozenset({1})) for seed in (5, 6))

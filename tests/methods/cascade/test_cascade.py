@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.draft import Draft, DraftSession
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
@@ -23,7 +23,7 @@ from specbench.methods.cascade.config import CascadeConfig
 from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.lookup.draft import LookupDraft
-from specbench.methods.model.draft import ModelDraft
+from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.methods.pard.draft import PardDraft
@@ -117,8 +117,24 @@ def test_q_taken_from_the_inner_draft_is_caught() -> None:
     assert p_value(InnerQ(MIDDLE, inner_drafts()["model"], 2, VOCABULARY), WARM) < chi.ALARM
 
 
-def test_q_is_the_middle_models_row_at_each_token() -> None:
-    draft, alone = CascadeDraft(MIDDLE, inner_drafts()["model"], 2, VOCABULARY), ModelDraft(MIDDLE, VOCABULARY)
+class StaysOnDevice(ModelDraft):
+    """As where its steps are one graph: the host does not know its tokens before the verdict."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "StayingSession":
+        return StayingSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size)
+
+
+class StayingSession(ModelDraftSession):
+    def proposing(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+        proposal = yield from super().proposing(tokens, gamma, generator)
+        if not proposal.tokens:
+            return proposal
+        return PendingProposal(torch.tensor(proposal.tokens), proposal.q_GV, self._ends_E)
+
+
+@pytest.mark.parametrize("inner", [ModelDraft(INNER, VOCABULARY), StaysOnDevice(INNER, VOCABULARY)])
+def test_q_is_the_middle_models_row_at_each_token(inner: Draft) -> None:
+    draft, alone = CascadeDraft(MIDDLE, inner, 2, VOCABULARY), ModelDraft(MIDDLE, VOCABULARY)
     generator = torch.Generator().manual_seed(3)
     for gamma in range(1, 9):
         session = draft.start(PROMPT, WARM)
