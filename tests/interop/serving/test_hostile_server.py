@@ -20,6 +20,18 @@ OK = b"HTTP/1.1 200 OK\r\n"
 JSON = b'{"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}'
 
 
+def whole_request(connection: socket.socket) -> None:
+    """Read a request to its end: a connection that is closed before would be reset, and the answer lost."""
+    read = b""
+    while b"\r\n\r\n" not in read and (more := connection.recv(2**16)):
+        read += more
+    head, _, body = read.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    left = int(length[1]) - len(body) if length else 0
+    while left > 0 and (more := connection.recv(2**16)):
+        left -= len(more)
+
+
 @contextlib.contextmanager
 def served(script: Callable[[Send], None]) -> Iterator[str]:
     """The address of a server that answers each connection by `script`."""
@@ -39,7 +51,7 @@ def served(script: Callable[[Send], None]) -> Iterator[str]:
                 connection.sendall(content)
 
             with connection, contextlib.suppress(OSError):
-                connection.recv(2**16)
+                whole_request(connection)
                 script(send)
 
     thread = threading.Thread(target=serve, daemon=True)
