@@ -1,6 +1,7 @@
 """A server may send anything at any speed: each request ends in time, and each failure is one line."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
