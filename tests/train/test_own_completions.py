@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.cli import main
 from specbench.engine.session import Prompt
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 from specbench.methods.eagle.train import EagleLearner
 from specbench.sampling import Sampling
 from specbench.train import completions as made
@@ -142,6 +142,8 @@ def test_the_kept_file_is_of_one_target_setting_and_set_of_prompts(target: Path,
     files = [outputs_file(one, tmp_path, "greedy", SOURCES) for one in (recipe, longer, other)]
     files += [outputs_file(recipe, tmp_path, "sampled", SOURCES), outputs_file(recipe, tmp_path, "greedy", SOURCES[1:])]
     assert len({*files}) == 5
+    with pytest.raises(MachineError, match="set distill.outputs=FOLDER to another place"):
+        outputs_file(replace(recipe, distill=replace(recipe.distill, outputs=__file__)), tmp_path, "greedy", SOURCES)
     own = replace(recipe, distill=replace(recipe.distill, outputs=None))
     assert outputs_file(own, tmp_path, "greedy", SOURCES) == tmp_path / "target-greedy.jsonl"
 
