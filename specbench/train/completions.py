@@ -120,6 +120,7 @@ def _completed(
         tqdm(total=len(sources), initial=len(outputs), desc=title, unit=" prompts", disable=not progress) as bar,
     ):
         file.writelines(f"{line}\n" for line in lines)
+        file.flush()  # the target may write for minutes before the next line, and be killed
         for source, output in zip(sources[len(outputs) :], made, strict=True):
             outputs.append(output)
             file.write(json.dumps({"source": source, "output": output}) + "\n")

@@ -54,7 +54,7 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
         recipe = with_depths(recipe, config)
     if recipe.task != "lm":
         return recipe
-    data = _text_plan(recipe.data, given)
+    data = _text_plan(recipe.data, given, completes=bool(recipe.distill.target))
     if kind is not None and data.hold_out is None and not data.test:
         data = replace(data, hold_out=HELD_OUT_TEXTS)
     return replace(recipe, data=data)
@@ -100,8 +100,11 @@ def _config_of(recipe: Recipe) -> Any:
         return None
 
 
-def _text_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
-    """`plan` for running text: without the recipe's own files of sentence pairs, and with the field that rows have."""
+def _text_plan(plan: DataPlan, given: Collection[str], completes: bool) -> DataPlan:
+    """`plan` for running text: without the recipe's own files of sentence pairs, and with the field that rows have.
+
+    `completes`: there is a target, which completes rows that are prompts.
+    """
     own = {SHIPPED + "data/ende-mini.jsonl.gz", SHIPPED + "data/ende-mini-sentences.jsonl.gz"}
     if "data.exclude" not in given and own & {*plan.exclude}:
         plan = replace(plan, exclude=[TEXTS, *(file for file in plan.exclude if file not in own)])
@@ -109,8 +112,9 @@ def _text_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
         plan = replace(plan, test={name: file for name, file in plan.test.items() if file not in own})
     there = [file for file in plan.path if Path(resolve(file)).exists()]  # training reports the others
     row = next(chain.from_iterable(islice(read(file), 1) for file in there), None)
-    if plan.completions is None:
-        plan = replace(plan, completions=row is not None and "data.text" not in given and is_prompt(row))
+    # Of running text the key stays unset, as in the fingerprints of trainings that began before there was such a key.
+    if plan.completions is None and completes and "data.text" not in given and row is not None and is_prompt(row):
+        plan = replace(plan, completions=True)
     if plan.completions:
         return _prompt_plan(plan, given)
     if "data.text" in given or row is None or isinstance(row.get(plan.text), str):

@@ -80,8 +80,12 @@ def without_held_out_prompts(rows: list[Row], plan: DataPlan) -> list[Row]:
 
 
 def _long_sentences(texts: Iterable[str]) -> Iterable[str]:
-    """The sentences of texts, without those that prompts may share, such as what to do with a text."""
-    return (one for text in texts for one in sentences(text) if len(one.split()) >= LONG)
+    """The sentences of texts, without those that prompts may share, such as what to do with a text.
+
+    Also the parts of a sentence at its colons: before the first may stand what to do with the rest.
+    """
+    found = (part for text in texts for one in sentences(text) for part in {one, *one.split(": ")})
+    return (part for part in found if len(part.split()) >= LONG)
 
 
 def _held_texts(file: str) -> Iterable[str]:

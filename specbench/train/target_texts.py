@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench import border
 from specbench.border import Unreadable
-from specbench.files import json_digest, write_atomically
+from specbench.files import json_digest, require_writable, write_atomically
 from specbench.text.vocabulary import Vocabulary
 from specbench.train.recipe_places import resolve
 from specbench.train.recipe_schema import Recipe
@@ -122,7 +122,7 @@ def outputs_file(recipe: Recipe, output: Path, name: str, sources: list[Ids]) ->
     target = digest_of_weights(place) if place.exists() else f"{distill.target}@{distill.revision}"
     settings = [name, recipe.seed, recipe.task, distill.max_new_tokens, distill.per_source, recipe.bf16]
     folder = Path(resolve(distill.outputs))
-    folder.mkdir(parents=True, exist_ok=True)
+    require_writable(folder, "distill.outputs=FOLDER")
     return folder / f"target-{name}-{json_digest([target, settings, sources])[:12]}.jsonl"
 
 

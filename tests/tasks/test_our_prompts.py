@@ -1,10 +1,14 @@
 """The four tasks of our own prompts for chat models."""
 
+import re
+from itertools import combinations
+
 import pytest
 
 from specbench.compose.hydra_app import composed_config
 from specbench.config.schema import RunConfig
 from specbench.tasks import Task
+from specbench.train.recipe_rows import NEAR_COPY, words
 
 OURS = {"chat": 18, "code": 4, "summaries": 3, "translation": 5}  # with their categories
 
@@ -30,3 +34,13 @@ def test_texts_to_summarise_have_150_to_400_words():
     task = composed_config(RunConfig, ["task=summaries", "target=t5-mini", "draft=lookup"], "run").task
     words = [len(one.prompt.partition("\n\n")[2].split()) for one in Task(task).examples(None)]
     assert min(words) >= 150 and max(words) <= 400
+
+
+def test_texts_to_summarise_are_whole_and_different():
+    """No sentence has lost its beginning, and no text is there twice."""
+    task = composed_config(RunConfig, ["task=summaries", "target=t5-mini", "draft=lookup"], "run").task
+    texts = [one.prompt.partition("\n\n")[2] for one in Task(task).examples(None)]
+    for one, other in combinations([words(text) for text in texts], 2):
+        assert len(one & other) / len(one | other) < NEAR_COPY
+    cut = [one for text in texts for one in re.split(r"(?<=\.) ", text) if re.match("[a-z]{2,} ", one)]
+    assert not cut, cut

@@ -13,9 +13,10 @@ from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
 from specbench.train.completions import engine_of
 from specbench.train.draft_alpha import alpha, target_outputs
-from specbench.train.fitting import usual_taps
+from specbench.train.fitting import fitted_to_target, usual_taps
 from specbench.train.recipe_checks import check
-from specbench.train.recipe_schema import Recipe
+from specbench.train.recipe_schema import DataPlan, DistillPlan, Recipe
+from specbench.train.resuming import fingerprint
 from tests.support import networks
 from tests.support.small_recipes import SMALL
 
@@ -109,8 +110,22 @@ def test_the_field_of_running_text_is_not_completed(
     words = ["train", "recipe=hydra", "distill.target=shipped:models/gpt-mini", f"data.path=[{prompts}]"]
     for more in (["data.completions=false"], ["data.text=prompt"]):
         assert main([*words, *more]) == 0, capfd.readouterr().err
-        assert (found[-1].data.text, found[-1].data.completions) == ("prompt", False)
+        assert found[-1].data.text == "prompt" and not found[-1].data.completions
         assert found[-1].data.exclude == ["shipped:data/sum-mini.jsonl.gz"]
+
+
+def test_rows_of_text_and_a_recipe_without_a_target_are_as_before_prompts_could_be_completed(
+    prompts: Path, tmp_path: Path
+) -> None:
+    """A training that an earlier version began is taken up again, and a model is trained on the field `prompt`."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "the dog runs"}\n', encoding="utf-8")
+    of_text = Recipe(
+        kind="hydra", data=DataPlan(path=[str(texts)]), distill=DistillPlan(target="shipped:models/gpt-mini")
+    )
+    assert "data.completions" not in fingerprint(fitted_to_target(of_text))
+    alone = check(fitted_to_target(Recipe(task="lm", data=DataPlan(path=[str(prompts)]))))
+    assert alone.data.text == "prompt" and not alone.data.completions
 
 
 def test_the_depths_that_eagle3_reads() -> None:

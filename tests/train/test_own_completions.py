@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.cli import main
 from specbench.engine.session import Prompt
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 from specbench.methods.eagle.train import EagleLearner
 from specbench.sampling import Sampling
 from specbench.train import completions as made
@@ -115,6 +115,24 @@ def test_a_stopped_target_resumes_where_it_was(target: Path, tmp_path: Path, cap
     assert kept_completions(stopped, network, SOURCES[::-1], **asked) != whole  # of other prompts: written again
 
 
+def test_what_is_kept_is_on_disk_before_the_target_goes_on(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill while the target writes loses nothing that an earlier run kept."""
+    network, file = AutoModelForCausalLM.from_pretrained(target), tmp_path / "kept.jsonl"
+    asked = {"sampled": False, "max_new_tokens": 4, "size": SIZE, "seed": 1, "progress": False}
+    kept_completions(file, network, SOURCES[:3], **asked)
+    before, write, seen = file.read_text(), made.completions, []
+
+    def looked(*words, **keys):
+        seen.append(file.read_text())
+        yield from write(*words, **keys)
+
+    monkeypatch.setattr(made, "completions", looked)
+    kept_completions(file, network, SOURCES, **asked)
+    assert seen == [before]
+
+
 def test_the_kept_file_is_of_one_target_setting_and_set_of_prompts(target: Path, chat: Path, tmp_path: Path) -> None:
     recipe = recipe_for(target, tmp_path / "rows.jsonl", outputs=str(tmp_path / "shared"))
     same = outputs_file(recipe, tmp_path, "greedy", SOURCES)
@@ -124,6 +142,8 @@ def test_the_kept_file_is_of_one_target_setting_and_set_of_prompts(target: Path,
     files = [outputs_file(one, tmp_path, "greedy", SOURCES) for one in (recipe, longer, other)]
     files += [outputs_file(recipe, tmp_path, "sampled", SOURCES), outputs_file(recipe, tmp_path, "greedy", SOURCES[1:])]
     assert len({*files}) == 5
+    with pytest.raises(MachineError, match="set distill.outputs=FOLDER to another place"):
+        outputs_file(replace(recipe, distill=replace(recipe.distill, outputs=__file__)), tmp_path, "greedy", SOURCES)
     own = replace(recipe, distill=replace(recipe.distill, outputs=None))
     assert outputs_file(own, tmp_path, "greedy", SOURCES) == tmp_path / "target-greedy.jsonl"
 
@@ -168,6 +188,16 @@ def test_prompts_are_read_in_each_form_and_those_held_out_are_left_out(chat: Pat
     tokenizer = AutoTokenizer.from_pretrained(chat)
     with pytest.raises(UserError, match="no prompt of x has 2 tokens or fewer"):
         prompt_ids(rows, short, tokenizer, "of x")
+
+
+def test_a_held_out_sentence_is_left_out_whatever_asks_for_its_translation(tmp_path: Path) -> None:
+    sentence = "Researchers have found that people who sleep badly also remember names less well."
+    others = ["How do I store a tent?", "Say this in German: Our teacher missed the last bus."]
+    file = rows_of(tmp_path, [{"prompt": one} for one in (f"Say this in German: {sentence}", *others)])
+    plan, held = DataPlan(path=[str(file)], completions=True), tmp_path / "held.jsonl"
+    held.write_text(json.dumps({"prompt": f"Give the German translation of this: {sentence}"}) + "\n")
+    left = without_held_out_prompts(load_prompts(plan), replace(plan, exclude=[str(held)]))
+    assert [row["text"] for row in left] == others
 
 
 def test_alpha_of_prompts_of_several_lengths_is_that_of_each_alone(target: Path) -> None:
