@@ -56,7 +56,7 @@ real-drafts: $(READY) study/prompts.jsonl
 	$(BIN)/python tools/study_prompts.py study/texts.jsonl --completions study/outputs --target $(TARGET)
 
 real: real-drafts
-	$(foreach part,$(REAL),$(BIN)/specbench sweep experiment=real-$(part) target.path=$(TARGET) $(ARGS) &&) true
+	failed=0; $(foreach part,$(REAL),$(BIN)/specbench sweep experiment=real-$(part) target=$(TARGET) $(ARGS) || failed=1;) exit $$failed
 
 # Calibrated against measured on the models that ship: results/validate/. On a quiet machine, some 3 minutes.
 validate: $(READY)

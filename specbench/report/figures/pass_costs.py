@@ -151,8 +151,8 @@ def verify(records: Records) -> Drawn:
     under_all(figure, axes[:1])
     notes = [
         "Points: v of the runs whose mean pass verifies n tokens. Roofline: the larger of the time to read the weights "
-        "once and the time of the products of n tokens, over one token's; no pass can be cheaper. What is above it is "
-        "attention, the kernels' own cost and, where passes run in Python, the loop's share of the call",
+        "once and the time of the products of n tokens, over one token's. What is above it is attention, "
+        "the kernels' own cost and, where passes run in Python, the loop's share of the call",
         *captions(frame, "gamma"),
     ]
     values = pd.concat(points)[[*WHO, "draft", "temperature", "gamma", "n", "verify_cost", "roofline", "run_id"]]
