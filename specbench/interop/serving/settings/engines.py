@@ -340,7 +340,7 @@ def llama_cpp(wanted: Recommended) -> Settings:
         if wanted.temperature > 0 and wanted.rule == "exact":
             values["--spec-draft-sampling"] = "probabilistic"
             notes.append("--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is accept=onehot's")
-            notes.append("the draft draws only from its 10 best tokens, so that α at T>0 is lower than estimated here")
+            notes.append("the draft draws only from its 10 best tokens: α at T>0 is not the one estimated here")
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
