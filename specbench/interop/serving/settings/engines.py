@@ -417,7 +417,7 @@ def tensorrt_llm(wanted: Recommended) -> Settings:
 def _schedule(wanted: Recommended) -> dict[int, int]:
     """The last batch size of each span, with its gamma; past the last span nothing is drafted, so it needs an end."""
     if wanted.schedule[0].gamma != wanted.longest:
-        raise NotExpressible("TensorRT-LLM drafts most tokens at the smallest batches; this schedule does not")
+        raise NotExpressible("TensorRT-LLM's longest drafts are at the smallest batches; this schedule's are not")
     open_ended = wanted.schedule[-1].last is None and wanted.schedule[-1].gamma > 0
     if open_ended:
         raise NotExpressible(
