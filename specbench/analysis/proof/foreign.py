@@ -99,7 +99,7 @@ class Foreign:
 
     @property
     def one_in(self) -> int | None:
-        """Of how many tokens at most one must be foreign to show nine times in ten; None if no rate would."""
+        """The most N for which one foreign token in N would show nine times in ten; None if no rate would."""
         if not self.read:
             return None
         share = self.tokens / self.read
