@@ -23,7 +23,7 @@ class Pass:
     parents: Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"] = None
     path: Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"] = None
     experts: Annotated[
-        list[int] | None, "distinct experts that the target read, by layer; in a batch of all rows", OMITTED
+        list[int] | None, "distinct experts that the target read, by layer; in a batch: by all rows", OMITTED
     ] = None
     # The pass, in other parts; None on a device that works while the host goes on.
     draft_run_s: Annotated[float | None, "seconds of forward passes while drafting; on a CPU", OMITTED] = None

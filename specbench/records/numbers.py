@@ -220,7 +220,7 @@ class Memory(TypedDict, total=False):
     memory_bytes: Annotated[int, "target and draft"]
     memory_baseline_bytes: Annotated[int, "the target alone"]
     memory_ratio: Annotated[float, "the first over the second"]
-    memory_source: Annotated[str, "tensors: counted from tensors; allocator: at most what CUDA's allocator had given"]
+    memory_source: Annotated[str, "tensors: counted from tensors; allocator: peak of what CUDA's allocator had given"]
     memory_parts: Annotated[dict[str, int], "bytes of weights and caches of either, and of draft_tables"]
     memory_peak_bytes: Annotated[int | None, "peak of the process, or of CUDA's allocator, during a decoding"]
 

@@ -52,7 +52,7 @@ FIRST = [
         "specbench recommend --validate draft=t5-nano,bigram rounds=24",
         "specbench recommend --load draft=t5-nano --for vllm",
         "specbench bench limit=8 repeats=3 gammas=2,4,7,10",
-        "specbench bench beam width=4 'u=[4,8]' 'gamma=[1,3]'",
+        "specbench bench beam limit=24 u=4,8,16 task=ende-mini-sentences",
     )
 ]
 # Seconds instead of minutes: what is left is a run of the shipped pair over a prompt.

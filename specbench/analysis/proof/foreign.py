@@ -5,10 +5,11 @@ A few of them hardly move a mean over all tokens, which is what the tests of `an
 likely than p's own tokens. If one token in 1 / r is foreign, a token x has the probability (1 - r) p(x) + r / V. Over
 p(x) this is a martingale with mean 1 if tokens are drawn from p, and so is its product over all tokens, and the mean of
 these products over `RATES`: it exceeds `CHANCE` by chance in fewer than one of `CHANCE` files (Ville's inequality),
-with no normal approximation, however few the tokens are.
+with no normal approximation, however few the tokens are. If p is 0 at some tokens (top-k, top-p) the mean is below 1,
+and the chance smaller: such a token counts as the least likely of the others, and is a fault by itself.
 
 `Foreign.one_in` is the rarest fault that would have shown nine times in ten: the mean and the variance of the log of
-the product are computed from p itself, at the positions that were read.
+the product are computed from p itself, at the first `MOST` positions.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.analysis.proof import QUANTILE
+from specbench.sampling import widest
 
 CHANCE = 10_000  # sound files, of which fewer than one fails
 ONE_IN = (2, 5, 10, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000, 5000)  # tokens
@@ -64,8 +66,10 @@ class Foreign:
         if not len(for_power_KV):
             return
         self.read += len(for_power_KV)
-        outside_K = (for_power_KV == 0).double().mean(-1).cpu()
-        over_KV = (size * for_power_KV.maximum(lowest_L1[: len(for_power_KV)])).reciprocal()
+        outside_K = (for_power_KV == 0).to(widest(p_LV.device)).mean(-1).cpu().double()
+        # At a low temperature some p are so small that 1 / p is infinite. With a floor they gain less than in `nats`.
+        floor_K1 = lowest_L1[: len(for_power_KV)].clamp(min=torch.finfo(p_LV.dtype).tiny)
+        over_KV = (size * for_power_KV.maximum(floor_K1)).reciprocal()
         for index, rate in enumerate(RATES):
             gain_KV = torch.log1p(rate * over_KV - rate)
             # In order: the first and second moment of a token of p, and of one of the V.
@@ -73,7 +77,8 @@ class Foreign:
             any_K, any2_K = (values.mean(-1).cpu().double() for values in (gain_KV, gain_KV**2))
             mean_K = (1 - rate) * own_K + rate * any_K
             self.means[index] += float(mean_K.sum())
-            self.variances[index] += float(((1 - rate) * own2_K + rate * any2_K - mean_K**2).sum())
+            # Where p leaves nothing to chance the difference is rounding, of either sign.
+            self.variances[index] += float(((1 - rate) * own2_K + rate * any2_K - mean_K**2).clamp(min=0).sum())
             self.inside[index] += float(torch.log1p(-rate * outside_K).sum())
 
     @property
@@ -94,7 +99,7 @@ class Foreign:
 
     @property
     def one_in(self) -> int | None:
-        """Of how many tokens at most one must be foreign to show nine times in ten; None if no rate would."""
+        """The most N for which one foreign token in N would show nine times in ten; None if no rate would."""
         if not self.read:
             return None
         share = self.tokens / self.read

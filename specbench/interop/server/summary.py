@@ -12,7 +12,7 @@ import numpy as np
 from specbench.analysis.costs.disturbance import impossible, of_steps
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
-from specbench.config.server import ServerConfig
+from specbench.config.server import WITHOUT, ServerConfig
 from specbench.environment import Environment, hardware
 from specbench.errors import UserError
 from specbench.interop.readings.base import Reading, Tally, together
@@ -138,7 +138,9 @@ def summary_of(
     sampling, task = config.sampling, config.task
     host = urlsplit(config.url).hostname
     requested: int | str = gamma if gamma is not None else "server"
-    signs = contention(plain or drafted, load, _value(decode), found.tokens_per_pass) if host in HERE else []
+    # Passes of a draft are uneven by themselves: some have no draft tokens.
+    steps = plain or (drafted if config.label == WITHOUT else [])
+    signs = contention(steps, load, decode, found.tokens_per_pass) if _are_here(config) else []
     summary: ServedSummary = {
         "served": True,
         "target": name_of(config.target) if config.names_target else model,
@@ -217,17 +219,23 @@ def summary_of(
     return summary
 
 
-def contention(given: Sequence[Answer], load: Load, speedup: float | None, tokens: float | None) -> list[str]:
+def _are_here(config: ServerConfig) -> bool:
+    """Whether all servers are on this machine, so that its other work is theirs."""
+    return all(urlsplit(url).hostname in HERE for url in (config.url, config.plain) if url is not None)
+
+
+def contention(given: Sequence[Answer], load: Load, speedup: Interval, tokens: float | None) -> list[str]:
     """The signs, in words, that this machine did other work.
 
-    Uneven pieces of the streams `given`, of a token each, or a speedup above `tokens`, those of a pass. Of one request
-    at a time alone: others move the pieces of each other.
+    Uneven pieces of the streams `given`, of a token each, or a speedup whose interval lies above `tokens`, those of a
+    pass. Of one request at a time alone: others move the pieces of each other.
     """
     if load.in_blocks:
         return []
     streams = [one.arrivals for one in given if len(one.arrivals) >= SINGLY * one.tokens]
     steps_s = [[after - before for before, after in pairwise(one)][1:] for one in streams]
-    return of_steps(None, steps_s).signs + impossible({"speedup_measured": speedup, "tokens_per_pass": tokens})
+    above = [impossible({"speedup_measured": one, "tokens_per_pass": tokens}) for one in (speedup.low, _value(speedup))]
+    return of_steps(None, steps_s).signs + (above[1] if above[0] else [])
 
 
 def first_seconds(answers: Sequence[Answer]) -> list[float]:

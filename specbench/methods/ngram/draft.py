@@ -78,7 +78,7 @@ class NgramDraft(Draft):
         return torch.from_numpy(made_V)
 
     def _discounted(self, before: Sequence[int]) -> Iterator[Discounted]:
-        """Of each context that was counted, the shortest first: its followers, their shares, and what is left."""
+        """The followers of each context that was counted, shortest first, with their shares and what is left."""
         for length in range(1, min(self.order - 1, len(before)) + 1):
             found = self.counts.row(before[-length:])
             if found is None:

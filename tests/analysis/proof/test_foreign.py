@@ -51,6 +51,30 @@ def test_the_product_by_hand() -> None:
     assert Foreign().one_in is None and not Foreign().failed
 
 
+def test_what_leaves_nothing_to_chance_has_a_power() -> None:
+    """With top-k 1 the variance is 0 except for rounding, which may be negative."""
+    p_LV = torch.eye(500)[torch.arange(64) % 7]
+    one = Foreign()
+    one.add(p_LV, p_LV.argmax(-1))
+    assert min(one.variances) >= 0
+    assert one.one_in == max(number for number in ONE_IN if (1 - 0.998 / number) ** 64 < 0.1)
+
+
+def test_a_low_temperature_has_a_power() -> None:
+    """At some tokens p is above 0 and 1 / p infinite in fp32; the colder, the rarer a fault that shows."""
+    generator = torch.Generator().manual_seed(0)
+    logits_LV = 4 * torch.randn(300, 20_000, generator=generator)
+    found = []
+    for temperature in (1.0, 0.3):
+        p_LV = (logits_LV / temperature).softmax(-1)
+        one = Foreign()
+        one.add(p_LV, torch.multinomial(p_LV, 1, generator=generator).squeeze(-1))
+        assert all(map(math.isfinite, [*one.means, *one.variances, *one.nats]))
+        found.append(one.one_in)
+    assert 0 < (p_LV[p_LV > 0]).min() < 1e-43, "the case that is tested"
+    assert found[0] is not None and found[1] is not None and found[1] >= found[0]
+
+
 @pytest.mark.statistical
 def test_foreign_tokens_are_found_at_the_rate_that_is_named() -> None:
     """At least 82 of 100, which a test with a power of nine in ten misses for one seed in 100."""

@@ -223,6 +223,28 @@ def test_what_was_measured_beside_other_work_is_told_and_left_out(
     assert "0 measured again" in said
 
 
+@pytest.mark.parametrize(
+    ("plain", "here", "words", "read"),
+    [(True, "127.0.0.1", [], [1]), (False, "127.0.0.1", [], [0]), (False, "127.0.0.1", ["label=none"], [1]),
+     (True, "localhost", [], [])],
+)  # fmt: skip
+def test_contention_is_read_off_steps_without_a_draft_of_servers_here(
+    plain: bool, here: str, words: list[str], read: list[int], servers: tuple[Standin, Standin], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Passes are uneven by themselves, and what a plain server on another machine does is no contention of this one."""
+    given: list[int] = []
+    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *one: given.append(len(one[0])) or [])
+    monkeypatch.setattr("specbench.interop.server.summary.HERE", (here,))
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    drafting, other = servers
+    first = drafting.url.replace("127.0.0.1", here)
+    beside = [f"plain={other.url}"] if plain else []
+    settings = ["limit=1", "max_new_tokens=4", "warmup=0", *words]
+    assert main(["server", first, *beside, *settings, f"results={tmp_path}"]) == 0
+    assert given == read
+
+
 def test_without_a_plain_server_there_is_no_speedup(servers: tuple[Standin, Standin], tmp_path: Path) -> None:
     found = measured(servers, tmp_path, plain=False)
     assert found["speedup_measured"] is None and found["lossless"] and found["tokens_per_pass"] > 1

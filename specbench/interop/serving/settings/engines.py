@@ -340,7 +340,7 @@ def llama_cpp(wanted: Recommended) -> Settings:
         if wanted.temperature > 0 and wanted.rule == "exact":
             values["--spec-draft-sampling"] = "probabilistic"
             notes.append("--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is accept=onehot's")
-            notes.append("the draft draws only from its 10 best tokens, so that α at T>0 is lower than estimated here")
+            notes.append("the draft draws only from its 10 best tokens: α at T>0 is not the one estimated here")
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
     return Settings(command, values, notes=notes)
@@ -417,7 +417,7 @@ def tensorrt_llm(wanted: Recommended) -> Settings:
 def _schedule(wanted: Recommended) -> dict[int, int]:
     """The last batch size of each span, with its gamma; past the last span nothing is drafted, so it needs an end."""
     if wanted.schedule[0].gamma != wanted.longest:
-        raise NotExpressible("TensorRT-LLM drafts most tokens at the smallest batches; this schedule does not")
+        raise NotExpressible("TensorRT-LLM's longest drafts are at the smallest batches; this schedule's are not")
     open_ended = wanted.schedule[-1].last is None and wanted.schedule[-1].gamma > 0
     if open_ended:
         raise NotExpressible(
