@@ -68,7 +68,7 @@ def made(target: str, *variables: str) -> list[Command]:
     done = subprocess.run(
         ["make", "-n", "READY=", "BIN=.", target, *variables], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return [Command("Makefile", line) for line in re.findall(r"\./(specbench [^\n;&]*)", done.stdout)]
+    return [Command("Makefile", line) for line in re.findall(r"\./(specbench [^\n;&|]*)", done.stdout)]
 
 
 def make_targets() -> list[str]:
