@@ -62,7 +62,8 @@ def test_results_lists_kept_records_too_with_their_ids(tmp_path: Path, capsys: C
     heading, row = capsys.readouterr().out.splitlines()[:2]
     assert heading.split()[0] == "id" and row.split()[0] == digest(run_id)
     assert main(["show", row.split()[0], f"results={tmp_path}"]) == 0
-    assert main(["compare", run_id[:-4], "last", f"results={tmp_path}"]) == 0
+    assert main(["compare", run_id[:-4], "last", f"results={tmp_path}"]) == 2
+    assert f"are one record, {run_id}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run_id", ["../../x", "/x", "a/b", "..", ".hidden", "a\\b", "a\x00b", "x" * 300, "", 7])
