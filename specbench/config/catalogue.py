@@ -1,4 +1,4 @@
-"""The choices without a file of their own in `conf/`: models, drafts, trees, stages of recipes, sweeps, and rules.
+"""The choices without a file of their own in `conf/`: models, drafts, tasks, trees, stages of recipes, sweeps, rules.
 
 Hydra takes a choice from a file of its own. These are given to it as such files would read by
 `compose.unnamed.store_held`, so that a model is one entry in one place, whether it is named as a target or as a draft.
@@ -16,7 +16,7 @@ from specbench.config.recipes import stages
 from specbench.config.rules import RULES, choice_of
 from specbench.errors import UserError
 
-GROUPS_HELD = ("model", "target", "draft", "accept", "tree", "recipe", "experiment")
+GROUPS_HELD = ("model", "target", "draft", "task", "accept", "tree", "recipe", "experiment")
 GLOBAL = ("tree", "recipe", "experiment")  # groups whose choices set keys of the whole config
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -38,6 +38,8 @@ def held(group: str) -> dict[str, Held]:
         return {name: Held(choice_of(kind), kind.about) for name, kind in RULES.items()}
     if group == "tree":
         return {name: _told(entry) for name, entry in _read(conf_dir() / "trees.yaml").items()}
+    if group == "task":
+        return {name: _told({"name": name, **entry}) for name, entry in _read(conf_dir() / "tasks.yaml").items()}
     if group == "recipe":
         return {name: _told({"name": name, **entry}) for name, entry in stages()}
     found = {}

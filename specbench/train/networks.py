@@ -31,7 +31,7 @@ from transformers.models.t5.modeling_t5 import T5Stack
 from specbench.config.places import model_at
 from specbench.engine.eager.parts import layer_list
 from specbench.engine.weights import parameters
-from specbench.engine.weights.pretrained import config_in, named, network_in, tokenizer_in
+from specbench.engine.weights.pretrained import config_in, named, network_in, network_of_shape, tokenizer_in
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable, only_cached
 from specbench.train.recipe_places import resolve
@@ -68,7 +68,7 @@ def as_target(recipe: Recipe) -> PreTrainedModel:
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[-layers:]
-    network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    network: PreTrainedModel = network_of_shape(AutoModelForCausalLM, config, dtype=torch.float32)
     return network
 
 
