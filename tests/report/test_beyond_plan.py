@@ -50,7 +50,7 @@ def row(config: RunConfig) -> tuple[Any, ...]:
 def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:
     made: dict[str, set[tuple[Any, ...]]] = {}
     runs = []
-    for sweep in ("beyond-mini", *sorted(PARTS)):
+    for sweep in ("beyond-mini", *sorted(name for name in PARTS if name.startswith("beyond-mini-"))):
         configs = jobs(sweep)
         for config in configs:
             check(config)
