@@ -121,7 +121,7 @@ def filled(command: commands.Command) -> list[str]:
     explained = digest(newest(draft="bigram", temperature=0, gamma=3).run_id)
     run_of = {"RUN": explained if words[0] == "explain" else "last", "DIR": "mine"}
     if words == ["compare", "RUN", "RUN"]:  # two of the same prompts
-        return ["compare", explained, digest(newest(draft="bigram", temperature=0, gamma=5).run_id)]
+        return ["compare", explained, digest(newest(draft="bigram", temperature=0, gamma=7).run_id)]
     for place, word in enumerate(words):
         if word in MODELS:
             words[place] = f"{word.partition('=')[0]}={shipped('models', MODELS[word])}"
