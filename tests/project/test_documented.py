@@ -33,7 +33,7 @@ Usable = dict[str, set[str]]
 MEASURING = ("run", "sweep", "alpha", "recommend", "recommend --validate", "recommend --load", "bench", "bench beam")
 MODELS = {
     "target.path=FOLDER": "t5-mini", "draft.path=FOLDER": "t5-nano", "distill.target=TARGET": "t5-mini",
-    "distill.target=FOLDER": "t5-mini", "model.start_from=DRAFT": "gpt-nano",
+    "distill.target=FOLDER": "t5-mini", "distill.target=CHAT_MODEL": "gpt-mini", "model.start_from=DRAFT": "gpt-nano",
 }  # fmt: skip
 PLACEHOLDERS = {
     "gamma=A,B": "gamma=1,3",

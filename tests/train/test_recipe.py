@@ -110,7 +110,7 @@ def test_a_draft_with_another_vocabulary_is_refused(t5_recipe: Recipe, nano_reci
     other = replace(t5_recipe, output=t5_recipe.output + "-other", optim=replace(t5_recipe.optim, max_steps=1))
     other.data = replace(other.data, prefix="another prefix: ")
     nano_recipe.tokenizer.start_from = str(train(other))
-    with pytest.raises(UserError, match="vocabulary is not that of distill.target=.*tokens differ.*start_from"):
+    with pytest.raises(UserError, match="vocabulary differs from distill.target=.*tokens differ.*start_from"):
         train(nano_recipe)
 
 
