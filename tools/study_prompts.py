@@ -155,7 +155,7 @@ def prompts(texts: list[str], seed: int) -> Iterator[dict[str, str]]:
 
 
 def joined(files: list[str], words: int = 400) -> list[str]:
-    """The rows of `files`, those that follow each other put together until a text has so many words."""
+    """Texts from the rows of `files`: neighbouring rows are joined until a text has so many words."""
     found: list[str] = []
     for file in files:
         held: list[str] = []

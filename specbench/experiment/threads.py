@@ -34,7 +34,7 @@ def usable_threads(root: Path = ROOT, allowed: set[int] | None = None) -> Thread
 
 
 def processors(threads: int, root: Path = ROOT, allowed: set[int] | None = None) -> list[int]:
-    """The processors that so many threads are bound to: of those that this process may use, one of each core first."""
+    """Choose processors for so many threads among those this process may use: one per core before second siblings."""
     allowed = _allowed() if allowed is None else allowed
     cores = _siblings(root / "sys/devices/system/cpu", allowed)
     first = {core: number for number, core in sorted(cores.items(), reverse=True)}

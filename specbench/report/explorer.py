@@ -5,11 +5,9 @@ It begins from the numbers of a record and computes Theorem 3.8 and the calibrat
 """
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -17,6 +15,7 @@ from specbench.files import write_atomically
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, rule_name
 from specbench.records.schema import Row
+from specbench.report.html import environment, inline
 
 MOST_GAMMA = 16  # the curves reach that far
 NEEDED = ["gamma", "alpha", "c", "verify_cost", "overhead", "target_step_s", "speedup_measured"]
@@ -55,18 +54,18 @@ def _or_none(value: float | None) -> float | None:
 
 def page(records: Records) -> str:
     """The page as HTML."""
-    templates = files("specbench.report").joinpath("templates")
-    environment = Environment(
-        loader=PackageLoader("specbench.report"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     listed = rows(records)
     newest = max(range(len(listed)), key=lambda number: str(listed[number]["created"]), default=0)
     data = json.dumps({"rows": listed, "most": MOST_GAMMA, "first": newest}, allow_nan=False)
-    return environment.get_template("explorer.html.j2").render(
-        css=Markup(templates.joinpath("explorer.css").read_text(encoding="utf-8")),
-        script=Markup(templates.joinpath("explorer.js").read_text(encoding="utf-8")),
-        plotly=Markup(get_plotlyjs()),
-        data=Markup(data.replace("<", "\\u003c")),  # '<' in a name must not end the script
+    return (
+        environment()
+        .get_template("explorer.html.j2")
+        .render(
+            css=inline("explorer.css"),
+            script=inline("explorer.js"),
+            plotly=Markup(get_plotlyjs()),
+            data=Markup(data.replace("<", "\\u003c")),  # '<' in a name must not end the script
+        )
     )
 
 

@@ -5,11 +5,9 @@ What the page looks like is in `templates/page.html.j2`; this file gives it plai
 
 import re
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.files import write_atomically
@@ -21,6 +19,7 @@ from specbench.records.schema import Row
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures
+from specbench.report.html import environment, inline
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
 from specbench.report.table import Table
@@ -53,12 +52,10 @@ def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
         ("Beyond the paper", listed["figures_beyond"] + listed["tables_beyond"]),
         ("", [("records", "Records"), ("open", "What the paper leaves open")]),
     ]
-    environment = Environment(
-        loader=PackageLoader("specbench.report"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    environment.filters["code"] = _code
-    return environment.get_template("page.html.j2").render(
-        css=Markup(files("specbench.report").joinpath("templates/page.css").read_text(encoding="utf-8")),
+    templates = environment()
+    templates.filters["code"] = _code
+    return templates.get_template("page.html.j2").render(
+        css=inline("page.css"),
         results=str(records.results),
         summary=_summary(records.chains),
         score=score(records, scored).notes[0],

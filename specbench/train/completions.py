@@ -80,8 +80,28 @@ def kept_completions(
 
     A training that was stopped while its target wrote, and another recipe with the same file, resume from there.
     """
+    title = f"{'sampled' if sampled else 'greedy'} completions"
     with _held(path):
-        return _completed(path, target, sources, sampled, max_new_tokens, size, seed, progress)
+        outputs = _kept(path, sources)
+        if len(outputs) == len(sources):
+            print(f"{title} of {len(sources)} prompts: {path}", file=sys.stderr)
+            return outputs
+        model = engine_of(target, size)
+        made = completions(
+            model, sources, sampled=sampled, max_new_tokens=max_new_tokens, seed=seed, first=len(outputs)
+        )  # fmt: skip
+        with (
+            path.open("w", encoding="utf-8") as file,
+            tqdm(total=len(sources), initial=len(outputs), desc=title, unit=" prompts", disable=not progress) as bar,
+        ):
+            file.writelines(_line(*row) for row in zip(sources, outputs, strict=False))
+            file.flush()  # the target may write for minutes before the next line, and be killed
+            for source, output in zip(sources[len(outputs) :], made, strict=True):
+                outputs.append(output)
+                file.write(_line(source, output))
+                file.flush()
+                bar.update()
+    return outputs
 
 
 @contextmanager
@@ -95,38 +115,9 @@ def _held(path: Path) -> Iterator[None]:
         yield
 
 
-def _completed(
-    path: Path,
-    target: PreTrainedModel,
-    sources: list[Ids],
-    sampled: bool,
-    max_new_tokens: int,
-    size: int,
-    seed: int,
-    progress: bool,
-) -> list[Ids]:
-    outputs = _kept(path, sources)
-    title = f"{'sampled' if sampled else 'greedy'} completions"
-    if len(outputs) == len(sources):
-        print(f"{title} of {len(sources)} prompts: {path}", file=sys.stderr)
-        return outputs
-    lines = [json.dumps({"source": s, "output": o}) for s, o in zip(sources, outputs, strict=False)]
-    model = engine_of(target, size)
-    made = completions(
-        model, sources, sampled=sampled, max_new_tokens=max_new_tokens, seed=seed, first=len(outputs)
-    )  # fmt: skip
-    with (
-        path.open("w", encoding="utf-8") as file,
-        tqdm(total=len(sources), initial=len(outputs), desc=title, unit=" prompts", disable=not progress) as bar,
-    ):
-        file.writelines(f"{line}\n" for line in lines)
-        file.flush()  # the target may write for minutes before the next line, and be killed
-        for source, output in zip(sources[len(outputs) :], made, strict=True):
-            outputs.append(output)
-            file.write(json.dumps({"source": source, "output": output}) + "\n")
-            file.flush()
-            bar.update()
-    return outputs
+def _line(source: Ids, output: Ids) -> str:
+    """How a file keeps a completion; `_kept` reads it."""
+    return json.dumps({"source": source, "output": output}) + "\n"
 
 
 def _kept(path: Path, sources: list[Ids]) -> list[Ids]:

@@ -71,6 +71,18 @@ def test_a_quota_is_read_from_both_versions(files: dict[str, object], quota: flo
     assert quota is None or counted.why == f"a quota of {quota:g} processors (cgroup)"
 
 
+def of_torch(monkeypatch: pytest.MonkeyPatch, own: int) -> list[int]:
+    """The numbers of threads that torch is given from now on, its own first, where 16 processors are 8 cores."""
+    numbers = [own]
+    monkeypatch.setattr(threads, "_replaced", None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(threads, "_allowed", lambda: set(range(16)))
+    monkeypatch.setattr(threads, "usable_threads", lambda: Threads(8, "physical cores"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return numbers
+
+
 @pytest.mark.parametrize(
     ("own", "variable", "wanted", "found"),
     [(16, None, None, 8), (16, None, 3, 3), (16, "16", None, 16), (5, None, None, 5)],
@@ -79,13 +91,7 @@ def test_a_quota_is_read_from_both_versions(files: dict[str, object], quota: flo
 def test_torchs_own_number_is_lowered_and_a_users_is_not(
     own: int, variable: str | None, wanted: int | None, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = [own]
-    monkeypatch.setattr(threads, "_replaced", None)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.setattr(threads, "_allowed", lambda: set(range(16)))
-    monkeypatch.setattr(threads, "usable_threads", lambda: Threads(8, "physical cores"))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    numbers = of_torch(monkeypatch, own)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     use_default_threads(wanted)
@@ -93,13 +99,7 @@ def test_torchs_own_number_is_lowered_and_a_users_is_not(
 
 
 def test_the_threads_of_a_config_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [16]
-    monkeypatch.setattr(threads, "_replaced", None)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.setattr(threads, "_allowed", lambda: set(range(16)))
-    monkeypatch.setattr(threads, "usable_threads", lambda: Threads(8, "physical cores"))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    numbers = of_torch(monkeypatch, 16)
     found = []
     for wanted in (1, 3, None, None, 1, 1, None):
         use_default_threads(wanted)

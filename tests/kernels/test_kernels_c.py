@@ -1,6 +1,5 @@
 """The C kernels under a sanitizer, against plain loops, for each width of vectors that this machine has."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from specbench.errors import MachineError
 from specbench.kernels import FLAGS, PORTABLE, SOURCE, NotCompiled, library
 from specbench.kernels.structures import Op, layout, layout_of
 from tests.support.paths import ROOT
+from tests.support.scripts import loaded
 
 CHECK = Path(__file__).parent / "native_check.c"
 PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
@@ -94,10 +94,7 @@ def test_a_change_of_any_file_makes_another_library(name: str, monkeypatch: pyte
 def test_faults_of_tools_power_are_planted_in_kernels_that_compile(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    spec = importlib.util.spec_from_file_location("power", ROOT / "tools" / "power.py")
-    assert spec is not None and spec.loader is not None
-    power: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(power)
+    power: Any = loaded(ROOT / "tools" / "power.py")
     plant = object.__new__(power.Plant)
     plant.kind = kind
     monkeypatch.setattr(kernels, "SOURCE", SOURCE)  # which it replaces

@@ -1,6 +1,5 @@
 """`make test-arm`: what it says where its tools are missing, and that it finds a wrong kernel."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 from specbench.kernels import SOURCE
 from tests.support.paths import ROOT
+from tests.support.scripts import loaded
 
 TOOL = ROOT / "tools" / "kernels_on_arm.py"
 TOOLS = ("aarch64-linux-gnu-gcc", "qemu-aarch64-static", "clang")
@@ -47,9 +47,6 @@ def test_a_wrong_kernel_fails(tmp_path: Path) -> None:
     text = (tmp_path / "vectors.h").read_text()
     assert text.count("    return total;\n") == 1
     (tmp_path / "vectors.h").write_text(text.replace("    return total;\n", "    return count == 7 ? 0 : total;\n"))
-    spec = importlib.util.spec_from_file_location("kernels_on_arm", TOOL)
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = loaded(TOOL)
     (line,) = tool.Case("gcc", "NEON", "kernels").results(tmp_path / SOURCE.name, tmp_path)
     assert line.startswith("failed: gcc, NEON, kernels: draw of seven [0, 7]: "), line

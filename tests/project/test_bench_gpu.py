@@ -1,6 +1,5 @@
 """`make bench-gpu`: its parts in order, each a command that specbench understands, kept as soon as it has run."""
 
-import importlib.util
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import pytest
 
 from specbench.cli import main
 from tests.support.paths import ROOT
+from tests.support.scripts import loaded
 
 SCRIPT = ROOT / "experiments" / "bench_gpu.py"
 ORDER = [
@@ -32,11 +32,7 @@ ORDER = [
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_gpu", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(SCRIPT)
 
 
 def test_parts_are_listed_in_order_without_any_package() -> None:

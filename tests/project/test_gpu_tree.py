@@ -1,6 +1,5 @@
 """`tools/gpu_tree.py`: the smallest tree that runs the parts of the GPU benchmark, and its size."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,17 +9,14 @@ from types import ModuleType
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.scripts import loaded
 
 SCRIPT = ROOT / "tools" / "gpu_tree.py"
 
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_tree", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(SCRIPT)
 
 
 @pytest.fixture
