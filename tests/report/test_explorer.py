@@ -52,9 +52,18 @@ def shown(browser: Any, name: str) -> str:
     )
 
 
-def opened(browser: Any, file: Path, **state: Any) -> None:
+def visit(browser: Any, address: str) -> None:
+    """The page of this address, its script ended: on a busy machine `get` returns before that, with an empty page."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
     browser.get("about:blank")
-    browser.get(f"{file.as_uri()}#{urlencode(state)}")
+    browser.get(address)
+    ended = "return location.protocol === 'file:' && document.readyState === 'complete'"
+    WebDriverWait(browser, 60).until(lambda page: page.execute_script(ended))
+
+
+def opened(browser: Any, file: Path, **state: Any) -> None:
+    visit(browser, f"{file.as_uri()}#{urlencode(state)}")
 
 
 def test_a_row_gives_the_records_own_predictions(results: Path) -> None:
@@ -133,8 +142,7 @@ def test_keys_move_a_slider_and_the_address_keeps_it(written: Path, browser: Any
     browser.find_element("id", "gamma-slider").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert shown(browser, "gamma") == "5" and shown(browser, "calibrated") != before
     address = browser.current_url
-    browser.get("about:blank")
-    browser.get(address)
+    visit(browser, address)
     assert shown(browser, "gamma") == "5"
     browser.find_element("id", "reset").send_keys(Keys.ENTER)
     assert shown(browser, "gamma") in shown(browser, "when")
