@@ -27,7 +27,7 @@ beyond: $(READY)
 	$(foreach sweep,$(BEYOND),$(BIN)/specbench sweep experiment=$(sweep) $(ARGS) &&) true
 
 # Real weights: drafts of a chat model in the folder TARGET are trained on its own completions of prompts of our own (study/, MINUTES
-# each, some 4 hours in all), and compared with drafts that need no training (some 100 minutes). TEXTS: files of texts, to summarise among the
+# each, some 4 hours in all), and compared with drafts that need no training (some 150 minutes). TEXTS: files of texts, to summarise among the
 # prompts. A stopped `make` resumes. For another TARGET, TEXTS or number of PROMPTS, remove study/ first.
 TARGET  ?=
 TEXTS   ?= specbench/shipped/data/sum-mini-train.jsonl.gz

@@ -83,8 +83,8 @@ def figures(argv: list[str]) -> int:
     """Run `specbench figures` with the words `argv`."""
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
     known = (
-        "figure1 ... figure5, predictions, gamma, position, beta, cost, beyond, lossy, trees, verify, waterfall, gap, "
-        "batches, online"
+        "figure1 ... figure5, predictions, gamma, position, beta, cost, beyond, real, lossy, trees, verify, waterfall, "
+        "gap, batches, online"
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known} (default all)")
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")

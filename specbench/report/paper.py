@@ -54,7 +54,7 @@ def fill(name: str, task: str | None = None) -> str:
     commands: dict[str, str] = plan.get("alpha", {})
     if task in commands:
         return commands[task]
-    return f"specbench sweep experiment={plan['sweep']}" if plan["sweep"] else ""
+    return plan.get("command") or (f"specbench sweep experiment={plan['sweep']}" if plan["sweep"] else "")
 
 
 def fills(name: str) -> list[str]:
@@ -64,8 +64,10 @@ def fills(name: str) -> list[str]:
 
 
 def fill_twin(name: str) -> str:
-    """The command that fills it with the models that ship."""
+    """The command that fills it with the models that ship; empty if those cannot."""
     plan = experiment(name)
+    if "command" in plan:
+        return ""
     verb = "alpha" if "alpha" in plan else "sweep"
     return f"specbench {verb} experiment={plan['sweep']}-mini" if plan["sweep"] else ""
 

@@ -23,6 +23,7 @@ from specbench.report.figures.of_parts import survival
 from specbench.report.figures.of_prompts import baseline_calls, sample, speculative_calls
 from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
+from specbench.report.paper import fill
 from specbench.report.style import MARKERS, styled
 from tests.support.made_passes import made_pass, made_trace
 from tests.support.made_records import make, record
@@ -42,11 +43,13 @@ FROM_RECORDS = [name for name in FIGURES if name != "gap"]  # the paper's printe
 def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Records) -> None:
     (empty,) = build((name,), nothing)
     assert empty.run_ids == []
-    assert "specbench sweep experiment=" in empty.alt
+    assert fill(name) and fill(name) in empty.alt
     assert svg(empty)
 
 
-@pytest.mark.parametrize("name", [name for name in FROM_RECORDS if name not in ("trees", "batches", "online", "lossy")])
+@pytest.mark.parametrize(
+    "name", [name for name in FROM_RECORDS if name not in ("real", "trees", "batches", "online", "lossy")]
+)
 def test_points_name_their_records(name: str, drawn: dict[str, Drawn], records: Records) -> None:
     figure = drawn[name]
     assert figure.run_ids
@@ -232,6 +235,23 @@ def test_predictions_says_how_far_it_is_off(tmp_path: Path) -> None:
     assert len(drawn.points) == 3 and list(drawn.points["speedup_measured"]) == [1.0] * 3
     assert "predicted, Theorem 3.8: 3 records in Python: 100% off in the median" in drawn.alt
     assert "calibrated, with v and the loop: 3 records in Python: 20% off in the median" in drawn.alt
+
+
+def test_real_weights_are_drawn_by_draft_and_task(tmp_path: Path) -> None:
+    """The fastest draft is first; other tasks are not in the picture."""
+    assert build(("real",), Records(tmp_path))[0].notes == [
+        "No record yet for these axes: run `make real TARGET=FOLDER`"
+    ]
+    for draft, alpha in (("lookup", 0.2), ("quantised-8", 0.95)):
+        for task in ("chat", "code", "ende-mini"):
+            make(tmp_path, target="own", draft=draft, task=task, alpha=alpha)
+    (drawn,) = build(("real",), Records(tmp_path))
+    assert sorted(drawn.points["task"]) == ["chat", "chat", "code", "code"]
+    assert (drawn.points["tokens_low"] <= drawn.points["tokens_per_pass"]).all()
+    assert (drawn.points["tokens_per_pass"] <= drawn.points["tokens_high"]).all()
+    tokens, speed = drawn.figure.axes
+    assert [label.get_text() for label in tokens.get_yticklabels()] == ["quantised-8", "lookup"]
+    assert [label.get_text() for label in speed.get_yticklabels()] == ["0.20, 1.10"] * 2
 
 
 def test_v_stands_beside_its_roofline(tmp_path: Path) -> None:

@@ -14,14 +14,15 @@ from specbench.report.figures.of_parts import beta, online, position
 from specbench.report.figures.of_prompts import figure1, figure5
 from specbench.report.figures.pass_costs import cost, verify
 from specbench.report.figures.predictions import lossy, predictions
+from specbench.report.figures.real_weights import real
 from specbench.report.figures.waterfall import gap, waterfall
 from specbench.report.style import headed, styled
 from specbench.report.table import Step
 from specbench.report.table import build as make_each
 
 _ALL: tuple[Callable[[Records], Drawn], ...] = (
-    figure1, figure2, figure3, figure4, figure5, predictions, gamma, position, beta, cost, beyond, lossy, trees, verify,
-    waterfall, gap, batches, online,
+    figure1, figure2, figure3, figure4, figure5, predictions, gamma, position, beta, cost, beyond, real, lossy, trees,
+    verify, waterfall, gap, batches, online,
 )  # fmt: skip
 FIGURES = {draw.__name__: draw for draw in _ALL}
 

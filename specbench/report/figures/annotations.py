@@ -108,7 +108,8 @@ def pair_name(row: "pd.Series[object]") -> str:
 def captions(measured: pd.DataFrame, name: str) -> list[str]:
     """Return the records that the points come from, or the command that makes some."""
     if measured.empty:
-        return [f"No record yet for these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
+        twin = f", or `{fill_twin(name)}` on the models that ship" if fill_twin(name) else ""
+        return [f"No record yet for these axes: run `{fill(name)}`{twin}"]
     return sources(measured)
 
 
@@ -159,7 +160,7 @@ def nothing_yet(name: str, title: str) -> Drawn:
     figure, (axes,) = panels(width=4.6, height=1.2)
     axes.set_axis_off()
     axes.text(
-        0.5, 0.5, f"no record yet\n{fill(name)}\n{fill_twin(name)}", ha="center", va="center", color=FAINT,
+        0.5, 0.5, f"no record yet\n{fill(name)}\n{fill_twin(name)}".rstrip(), ha="center", va="center", color=FAINT,
         transform=axes.transAxes, parse_math=False,
     )  # fmt: skip
     return Drawn(name, title, figure, pd.DataFrame(columns=["run_id"]), captions(pd.DataFrame(), name))
