@@ -43,7 +43,7 @@ from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.decoded import Trace
 from specbench.records.prompt_sums import Evidence, Sums
 from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
-from specbench.tasks.rows import read_rows
+from specbench.tasks.row_files import read_rows
 from specbench.text.tokenizer import load_tokenizer
 
 GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9

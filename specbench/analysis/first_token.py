@@ -13,7 +13,7 @@ import numpy as np
 from specbench.analysis.costs import seconds_of
 from specbench.records.decoded import Trace
 from specbench.records.numbers import OfPrompts, Predicted
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 
 class Starts(NamedTuple):

@@ -52,7 +52,7 @@ from specbench.records.numbers import (
     UnderRule,
 )
 from specbench.records.passes_run import loop_of
-from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
+from specbench.records.run_record import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
 from specbench.records.served import is_served
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 

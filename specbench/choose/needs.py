@@ -28,7 +28,7 @@ from specbench.errors import MachineError, UserError
 from specbench.formatting import duration, size
 from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import SERVED
 from specbench.tasks import Task
 from specbench.train.checkpoints import last_whole, step_of

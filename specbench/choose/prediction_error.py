@@ -27,15 +27,15 @@ from specbench.config.verbs import ChooseConfig
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
-from specbench.experiment.gamma import choose_gamma
+from specbench.experiment.drafting_plan import choose_gamma
 from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.choosing import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument
 from specbench.records.decoded import Trace
 from specbench.records.documents import write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 WARMUP = 2  # prompts that every candidate decodes untimed

@@ -31,9 +31,9 @@ from specbench.engine.experts import Experts
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.memory import total
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.interop.serving.assisted import AssistedGeneration, engine_name
@@ -52,7 +52,7 @@ from specbench.records.choosing import (
 )
 from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.text.translation import TranslatedModel
 
 SHORT_S = 5.0  # a recommendation that takes no longer is not forecast

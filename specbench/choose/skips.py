@@ -18,9 +18,9 @@ from torch import Tensor
 from specbench.choose.target_sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, part_without, sublayers
+from specbench.engine.eager.network_parts import decoder_layers, part_without, sublayers
 from specbench.engine.session import Prompt
-from specbench.experiment.build import build_each, resolve
+from specbench.experiment.run_parts import build_each, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig

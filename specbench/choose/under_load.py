@@ -28,14 +28,14 @@ from specbench.config.verbs import LoadConfig, as_run
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.choosing import LoadDocument, LoadRow, LoadSpan
 from specbench.records.documents import write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.report.load_tables import best_at
 
 

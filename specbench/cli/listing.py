@@ -300,7 +300,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
     if arguments.group == "engine":
-        from specbench.experiment.engines import engines_here
+        from specbench.experiment.runnable_engines import engines_here
 
         rows = engines_here()
         print_rows(arguments.format, [asdict(row) for row in rows], lambda: print("\n".join(row.line for row in rows)))

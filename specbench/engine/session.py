@@ -121,8 +121,8 @@ class Session(ABC):
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "Session":
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
-        It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
-        reads further. Only one may exist at a time.
+        It continues after this session's tokens; `engine.eager.network_parts` names sublayers. Its tokens are dropped
+        when it reads further. Only one may exist at a time.
         """
         raise NotImplementedError(f"{type(self).__name__} has no layers that read ahead by themselves")
 

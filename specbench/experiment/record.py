@@ -15,16 +15,16 @@ from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig, task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
-from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
 from specbench.experiment.machine import machine_of
 from specbench.experiment.memory import memory_columns
 from specbench.experiment.meter import meter_of
+from specbench.experiment.run_parts import Parts
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
 from specbench.records.numbers import Learnt, Limits, Names, Quality, Stopped, Summary
-from specbench.records.schema import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
+from specbench.records.run_record import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
 
 
 def make_record(

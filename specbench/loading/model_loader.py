@@ -29,7 +29,7 @@ from specbench.errors import UserError
 from specbench.files import digest as digest_of
 from specbench.files import private_folder, user_cache
 from specbench.hub import COMMIT, Kind, commit_of
-from specbench.loading.ranks import own_device
+from specbench.loading.tensor_parallel import own_device
 from specbench.text.vocabulary import Vocabulary
 
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -14,11 +14,11 @@ from specbench.config.paths import shipped
 from specbench.config.recipes import training_command
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import own_head
+from specbench.engine.eager.network_parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.session import Prompt, Session
-from specbench.engine.weights.checkpoint import read_tensors
-from specbench.engine.weights.files import find_file
+from specbench.engine.weights.mapped_files import find_file
+from specbench.engine.weights.published_checkpoint import read_tensors
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession

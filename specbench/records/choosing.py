@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from specbench.records.alpha_document import AlphaRow
 from specbench.records.prediction import PredictionRow
-from specbench.records.schema import Config, Document, Row
+from specbench.records.run_record import Config, Document, Row
 from specbench.records.units import Seconds
 from specbench.stats import Interval
 

@@ -11,7 +11,7 @@ from specbench.config.model import own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.records.passes_run import passes_run
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import Head, config_digest
 
 PAIR = ["target", "draft", "task", "temperature"]

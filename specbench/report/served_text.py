@@ -5,7 +5,7 @@ from rich.markup import escape
 from specbench.analysis.columns import milliseconds
 from specbench.formatting import NONE, interval_of, number
 from specbench.nouns import with_noun
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import ServedSummary
 
 NOT_KNOWN = "not known: the server counts no passes; gamma=N gives their number"

@@ -14,8 +14,8 @@ from jinja2 import TemplateError
 
 from specbench.errors import UserError
 from specbench.tasks import FIELDS, turns_of
-from specbench.tasks.rows import MESSAGES_FIELD, messages_of, read_rows, split_answer, transcript
-from specbench.tasks.rows import Row as FileRow
+from specbench.tasks.row_files import MESSAGES_FIELD, messages_of, read_rows, split_answer, transcript
+from specbench.tasks.row_files import Row as FileRow
 from specbench.text.vocabulary import Vocabulary
 from specbench.train.networks import load_config
 from specbench.train.passages import sentences

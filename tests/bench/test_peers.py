@@ -13,7 +13,7 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
-from specbench.bench.bench import Bench, bench
+from specbench.bench.benchmark import Bench, bench
 from specbench.bench.gguf import neighbouring
 from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp
 from specbench.cli import main

@@ -7,12 +7,12 @@ in which they are shown: those that name a cause first, those that any cause sho
 from collections.abc import Callable, Sequence
 
 from specbench.analysis.findings.against_cheap import copies, weights
-from specbench.analysis.findings.base import Finding, Observed
+from specbench.analysis.findings.finding import Finding, Observed
 from specbench.analysis.findings.names import constant, relabelled, repeats, shifted
 from specbench.analysis.findings.observed import of_run
-from specbench.analysis.findings.places import cache, cliff, context, turns
 from specbench.analysis.findings.sharpness import temperature
-from specbench.records.schema import RunRecord
+from specbench.analysis.findings.where_accepted import cache, cliff, context, turns
+from specbench.records.run_record import RunRecord
 
 FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (
     constant, repeats, shifted, relabelled, cache, temperature, context, turns, copies, cliff, weights,

@@ -19,7 +19,7 @@ from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.beginnings import PROMPTS
 from specbench.engine.cache_names import cache_argument
-from specbench.engine.eager.parts import Part, reduced
+from specbench.engine.eager.network_parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts, use_experts_of_any_shape
@@ -39,7 +39,7 @@ class SessionTraits:
 
     Attributes:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
-            `eager.parts.return_states`.
+            `eager.network_parts.return_states`.
         taps: after how many layers states are tapped.
         of_prompt: they hand over the states of the whole prompt, too.
         pass_embeddings: of PaSS: folder -> ids that stand for its embeddings.

@@ -19,7 +19,7 @@ from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.cache_names import cache_argument
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
-from specbench.engine.eager.parts import LastRead, Part
+from specbench.engine.eager.network_parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.placement import Placement

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
+from specbench.engine.native.native_run import Call, Placed, Places
 from specbench.engine.native.passes import Pace, Reader
 from specbench.engine.native.rollout import Rollout
-from specbench.engine.native.runs import Call, Placed, Places
 from specbench.engine.native.whole import WholeStep
 from specbench.sampling import Choice
 

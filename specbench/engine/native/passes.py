@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from specbench.engine.native.runs import Call, Places, lines
+from specbench.engine.native.native_run import Call, Places, lines
 from specbench.engine.session import DonePass, PassPlan, require_readable
 from specbench.kernels import library
 from specbench.kernels.structures import RawChoice, RawPass, RawPasses, RawReader, RawSampling

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.clock import RUNS
-from specbench.engine.native.runs import Call, lines
+from specbench.engine.native.native_run import Call, lines
 from specbench.kernels import library
 from specbench.kernels.structures import RawChoice, RawSampling, Step
 from specbench.sampling import Choice

@@ -12,8 +12,8 @@ from specbench.engine.capture.invariant import INVARIANT
 from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct, named, with_packed_weights
 from specbench.engine.capture.nodes import calls, finished, value
 from specbench.engine.native.assemble import Assembly
-from specbench.engine.native.experts import with_native_experts
-from specbench.engine.native.runs import NativeRun
+from specbench.engine.native.expert_calls import with_native_experts
+from specbench.engine.native.native_run import NativeRun
 from specbench.engine.native.values import Sizes
 from specbench.engine.native.whole import WholeReading, WholeStep
 from specbench.kernels import library

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.native.runs import Call, NativeRun, Placed
+from specbench.engine.native.native_run import Call, NativeRun, Placed
 
 
 class WholeStep:

@@ -28,13 +28,12 @@ from specbench.config.paths import shipped
 from specbench.engine import paged
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.weights.adapters import adapter_of, base_of, merged
-from specbench.engine.weights.checkpoint import read_object
-from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.gguf_files import require_readable, settle
+from specbench.engine.weights.mapped_files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import (
     Loaded,
     config_in,
@@ -44,6 +43,7 @@ from specbench.engine.weights.pretrained import (
     network_with,
     tokenizer_in,
 )
+from specbench.engine.weights.published_checkpoint import read_object
 from specbench.engine.weights.quantised import quantised_method, require_quantised
 from specbench.engine.weights.random_weights import WordNumbers, config_of, random_network
 from specbench.engine.weights.short_head import shorten_head

@@ -28,10 +28,10 @@ import yaml
 
 from specbench.config.own_choices import require_plain
 from specbench.errors import UserError
-from specbench.interop.readings.base import LENGTH, MARGINAL, Printed, Reading, together
 from specbench.interop.readings.document import Document, number, whole_number
 from specbench.interop.readings.estimate import alpha_of
-from specbench.interop.readings.passes import tallies
+from specbench.interop.readings.pass_lists import tallies
+from specbench.interop.readings.reading import LENGTH, MARGINAL, Printed, Reading, together
 
 VLLM_RATES, VLLM_LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
 LLAMACPP = re.compile(r"--spec-synth-(len|rates)[ =]+([\d.,]+)")

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, counts, whole_number, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
@@ -25,7 +26,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, counts, whole_number, whole_numbers
 
 VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
 NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}

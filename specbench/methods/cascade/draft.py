@@ -32,7 +32,7 @@ from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.methods.cascade.config import CascadeConfig
-from specbench.methods.model.build import ModelBuilder
+from specbench.methods.model.builder import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.sampling import Sampling

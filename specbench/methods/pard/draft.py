@@ -24,7 +24,7 @@ from specbench.config.keys import MAX_GAMMA
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Read, Reading, answered
-from specbench.engine.weights.checkpoint import CONFIG, read_config
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config
 from specbench.errors import UserError
 from specbench.loading import require_a_pair
 from specbench.loading.model_loader import ModelRequest, Say

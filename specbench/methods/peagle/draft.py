@@ -20,7 +20,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
-from specbench.methods.eagle.captured import beside
+from specbench.methods.eagle.beside import beside
 from specbench.methods.eagle.draft import EagleBuilder
 from specbench.methods.features import Features, columns_of
 from specbench.methods.peagle.entries import PEagleEntries, probe

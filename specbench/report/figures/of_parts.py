@@ -14,7 +14,7 @@ from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.distinct import groups_of
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.records.frame import PAIR, Records, measured
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name

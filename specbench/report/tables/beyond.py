@@ -16,7 +16,7 @@ from specbench.formatting import NONE, cells, draft_name, number, titles
 from specbench.quality import quality_difference
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import PAIR, Records, measured, one_sample
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table

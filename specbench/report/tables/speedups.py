@@ -15,7 +15,7 @@ from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.formatting import NONE, Column, cells, interval_of, number, titles
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table

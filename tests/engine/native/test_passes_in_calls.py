@@ -21,10 +21,10 @@ from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft, Stateless
 from specbench.algorithm.gamma import Adaptive, Constant
 from specbench.engine.capture.static import FIRST_CAPACITY
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.native_sessions import NativeSession
 from specbench.engine.native.passes import NativePasses
-from specbench.engine.native.prompts import LoweredPrompt
-from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
 from specbench.engine.window import Window

@@ -16,8 +16,8 @@ from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
 from specbench.engine.choice import MOST_ERROR, checked_capture
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import NativeModel
-from specbench.engine.native.prompts import LoweredPrompt
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError

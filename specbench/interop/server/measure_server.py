@@ -25,14 +25,14 @@ from specbench.experiment.identity import content_of
 from specbench.files import again, json_digest, require_writable
 from specbench.interop.server.asked import Prompts, prompts_of
 from specbench.interop.server.client import Client, Identity
-from specbench.interop.server.summary import counted, gamma_of, summary_of
-from specbench.interop.server.timing import Load, Request, answers
+from specbench.interop.server.server_summary import counted, gamma_of, summary_of
 from specbench.interop.server.verdict import Completed, verdict_of
+from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records import store
 from specbench.records.decoded import Trace
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
-from specbench.records.schema import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
+from specbench.records.run_record import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
 from specbench.records.served import Answer, DraftCounts, is_served
 from specbench.records.store import Result
 from specbench.sampling import Sampling

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from specbench.engine.capture.program import Step
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
-from specbench.engine.eager.parts import Part
+from specbench.engine.eager.network_parts import Part
 from specbench.engine.native.lookups import MOST_CALLS, OfBuffers
+from specbench.engine.native.native_run import Call, Placed, Places
 from specbench.engine.native.passes import Reader
-from specbench.engine.native.prompts import PROMPT_ROWS, LoweredPrompt
+from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
 from specbench.engine.native.rollout import Rollout
-from specbench.engine.native.runs import Call, Placed, Places
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import Tokens, require_readable
 from specbench.sampling import Choice
 
 if TYPE_CHECKING:
-    from specbench.engine.native.model import NativeModel
+    from specbench.engine.native.native_model import NativeModel
 
 
 LOOKED_UP = 256  # slots of buffers all of whose places are looked up at once

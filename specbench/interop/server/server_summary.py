@@ -15,12 +15,12 @@ from specbench.config.schema import task_label
 from specbench.config.server import WITHOUT, ServerConfig
 from specbench.environment import Environment, hardware
 from specbench.errors import UserError
-from specbench.interop.readings.base import Reading, Tally, together
 from specbench.interop.readings.estimate import estimate
-from specbench.interop.server.timing import Load
+from specbench.interop.readings.reading import Reading, Tally, together
 from specbench.interop.server.verdict import Verdict
+from specbench.interop.server.when_sent import Load
 from specbench.records.numbers import PositionCounts
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.records.served import Answer, ServedPrompt, ServedSummary
 from specbench.stats import Interval, over_rows, ratio_of_ratios
 

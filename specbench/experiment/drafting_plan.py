@@ -30,10 +30,10 @@ from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
 from specbench.engine.session import Model, Prompt, captured_first
-from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
+from specbench.experiment.run_parts import Parts
 from specbench.loading.model_loader import Say
-from specbench.loading.ranks import agree
+from specbench.loading.tensor_parallel import agree
 from specbench.records.prediction import DraftingPlan
 from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling
