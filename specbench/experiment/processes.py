@@ -20,12 +20,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import IO
 
 from specbench.analysis.several_processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
+from specbench.environment import time_stamp
 from specbench.errors import MachineError, UserError, error_line
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
@@ -92,7 +92,7 @@ def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) ->
         "summary": {
             **first["summary"],
             "processes": len(processes),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": time_stamp(),
         },
         "config": asdict(replace(config, force=False)),
         "processes": processes,

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
+from specbench.environment import time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.experiment.drafting_plan import with_gamma
 from specbench.experiment.dtype import faster_dtype
@@ -264,7 +264,7 @@ def _decode_missing(
         return
     if journal.prompts:
         progress.note(f"resuming after {len(journal.prompts)} finished prompts")
-    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice)
+    journal.begin_part(time_stamp(), choice)
     progress.say("warming up")
     if parts.config.batch > 1:
         require_memory(parts)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -18,7 +17,7 @@ from specbench.border import Unreadable
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.server import ServerConfig, address, check_server
-from specbench.environment import environment
+from specbench.environment import environment, time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.escaping import file_name
 from specbench.experiment.identity import content_of
@@ -155,7 +154,7 @@ def _asked(
         journal.restart()
     asking = _Asking(config, servers, prompts, load, journal, progress)
     if asking.missing():
-        journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), asking.plan)
+        journal.begin_part(time_stamp(), asking.plan)
         try:
             asking.ask_missing()
         except MachineError as error:
