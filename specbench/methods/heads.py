@@ -111,11 +111,11 @@ class HeadsDraft(FollowsTarget):
 
             self._ready[first, stop] = self.target.ready(function, [width])
 
-    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
-        return BlockwiseSession(self, session, sampling)
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HeadsSession":
+        return HeadsSession(self, session, sampling)
 
 
-class BlockwiseSession(AtOnceSession):
+class HeadsSession(AtOnceSession):
     """A view of the target's session, without state of its own."""
 
     draft: HeadsDraft

@@ -24,7 +24,7 @@ from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.placement import Placement
 from specbench.engine.session import Prompt, Read, Session, Tokens
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class SessionModel(Protocol):
@@ -103,7 +103,7 @@ class NetworkSession(Session):
         """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
 
     def rollout_ahead(
-        self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, part: Part, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
         """`Session.rollout` of these first layers, in their caches; None, with nothing read, where none is captured."""
         return None
@@ -141,7 +141,7 @@ class ShallowSession(Session):
         return self.whole.read_ahead(self.part, tokens, parents)
 
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
         self._take_over()
         return self.whole.rollout_ahead(self.part, tokens, choice, steps, uniform_G)

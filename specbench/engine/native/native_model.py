@@ -23,7 +23,7 @@ from specbench.engine.native.segments import ShortCaches, lower_native, lower_na
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import PassPlan, Prompt, Read, Session
 from specbench.errors import first_line
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class NativeModel(StaticModel):
@@ -108,7 +108,7 @@ class NativeModel(StaticModel):
             cast(NativeSession, session).has_read(logits_LV, tokens, parents)
         return found
 
-    def chooses(self, choice: Choice) -> bool:
+    def chooses(self, choice: TokenChoice) -> bool:
         """Whether the kernels choose tokens by `choice`: a step is one program with all logits; they have no min-p."""
         runs = [step.run for step in (self.program.one, self.program.several)]
         fits = all(isinstance(run, WholeStep) and run.run.widths[0] >= choice.vocabulary_size for run in runs)

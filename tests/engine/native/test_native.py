@@ -35,7 +35,7 @@ from specbench.kernels import rows as rows_in_c
 from specbench.kernels.structures import Op, Part, Step
 from specbench.methods.eagle.beside import beside, probe
 from specbench.methods.model.draft import ModelDraft
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from tests.support.blockwise_heads import random_heads as blockwise_heads
 from tests.support.decode import speculative
 from tests.support.eagle_layer import SIZE, random_eagle
@@ -447,7 +447,7 @@ def test_a_rollout_is_its_steps(
 
 def test_what_is_torchs_in_part_is_chosen_step_by_step() -> None:
     in_parts = NativeModel(in_torch_too(), 40, ENDS).start(Prompt((), SOURCE))
-    assert in_parts.rollout([3], Choice(Sampling(), 40), 3, None) is None
+    assert in_parts.rollout([3], TokenChoice(Sampling(), 40), 3, None) is None
     assert in_parts.length == len(SOURCE) - 1
 
 
