@@ -15,7 +15,7 @@ from specbench.bench.benchmark import PROMPT_LENGTHS, Bench, _row, bench, table,
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft

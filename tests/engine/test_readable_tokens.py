@@ -12,9 +12,9 @@ import torch
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.engine.batch import Batch
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.native_sessions import NativeSession
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from tests.support.networks import PADDED, network

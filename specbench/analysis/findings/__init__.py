@@ -1,7 +1,7 @@
 """What is wrong with a draft: findings from the record of a run, or from a document of `specbench alpha`.
 
-Each finding is a function of what was observed (`base.Observed`) to a line, or None. `FINDINGS` has them in the order
-in which they are shown: those that name a cause first, those that any cause shows last.
+Each finding is a function of what was observed (`finding.Observed`) to a line, or None. `FINDINGS` has them in the
+order in which they are shown: those that name a cause first, those that any cause shows last.
 """
 
 from collections.abc import Callable, Sequence

@@ -15,11 +15,11 @@ from specbench.engine.capture.program import Program, captured_function
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.lookups import Lookups
+from specbench.engine.native.lowering import ShortCaches, lower_native, lower_native_invariant
 from specbench.engine.native.native_run import run_at_once
 from specbench.engine.native.native_sessions import NativeSession, WindowedNative
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
-from specbench.engine.native.segments import ShortCaches, lower_native, lower_native_invariant
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import PassPlan, Prompt, Read, Session
 from specbench.errors import first_line

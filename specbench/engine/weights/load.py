@@ -26,11 +26,11 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from specbench.config.model import ModelConfig, is_gguf, name_of
 from specbench.config.paths import shipped
 from specbench.engine import paged
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
 from specbench.engine.eager.network_parts import return_states
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.saved_heads import read_lookahead_embeddings
+from specbench.engine.selection import with_engine
 from specbench.engine.weights.adapters import adapter_of, base_of, merged
 from specbench.engine.weights.gguf_files import require_readable, settle
 from specbench.engine.weights.mapped_files import find_file, mapped_weights, weight_files
@@ -253,9 +253,9 @@ def load_model(
         vocabulary: its tokenizer.
         dtype: of its weights.
         device: where it runs.
-        engine: see `engine.choice.with_engine`.
+        engine: see `engine.selection.with_engine`.
         with_states: its sessions return the input of its head.
-        numerics: invariant | fast | auto, see `engine.choice.with_engine`.
+        numerics: invariant | fast | auto, see `engine.selection.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
         lookahead_embeddings: its sessions read the look-ahead embeddings in these folders.

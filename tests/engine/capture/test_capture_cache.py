@@ -19,10 +19,10 @@ from specbench.engine.capture.nodes import capture
 from specbench.engine.capture.program import rows_agree
 from specbench.engine.capture.saved_captures import NotDigestible, cached_capture
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.network_parts import return_states
 from specbench.engine.saved_heads import extend
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.specdec.beside import probe

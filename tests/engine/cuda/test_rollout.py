@@ -18,7 +18,7 @@ from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma, Heuristic
-from specbench.engine import choice as engines
+from specbench.engine import selection as engines
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import Rollout, RolloutGraph
 from specbench.engine.session import Prompt

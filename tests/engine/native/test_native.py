@@ -17,7 +17,6 @@ from specbench.engine.batch import Batch
 from specbench.engine.beside.captured import captured
 from specbench.engine.capture import saved_captures
 from specbench.engine.capture.saved_captures import cached_capture
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.network_parts import return_states
 from specbench.engine.native import native_model, native_sessions
@@ -28,6 +27,7 @@ from specbench.engine.native.native_run import INPUTS, lines
 from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.native.weights import laid_out
 from specbench.engine.native.whole import WholeStep
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
