@@ -184,7 +184,10 @@ class Passes:
         verification: Verification,
         text: Text | None = None,
     ) -> None:
-        """`session` is the target's, and `drafting` the draft's, both at `text`; None: whoever asks knows its end."""
+        """`session` is the target's and `drafting` the draft's, both of one text.
+
+        `text`: where passes end; None: at the target's end-of-sequence tokens alone.
+        """
         self.text = text
         self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
         self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)

@@ -127,7 +127,7 @@ def search(texts: Texts, budget: int) -> Search:
 
 
 def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[ChooseConfig]:
-    """`configs`, with the set of a search for each draft.skip=[auto]; `progress` receives the result."""
+    """`configs`, each draft.skip=[auto] replaced by the sublayers of a `search`; `progress` receives the result."""
     found = list[ChooseConfig]()
     for config in configs:
         draft = config.draft
