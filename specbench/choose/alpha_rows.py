@@ -102,10 +102,10 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
                 for name in ranks[0].accepted
             }
         if ranks:
-            row["acceptance_by_rank"] = _each(groups, [one.accepted for one in ranks], [len(a.beta) for a in texts])
+            row["acceptance_by_rank"] = _means(groups, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
             counts = [one.places for one in ranks]
-            row["acceptance_of_children"] = _each(groups, [one.of_children for one in ranks], counts)
+            row["acceptance_of_children"] = _means(groups, [one.of_children for one in ranks], counts)
         rows.append(row)
     return rows
 
@@ -122,7 +122,7 @@ def _by_position(groups: Sequence[int], texts: Sequence[Agreement]) -> list[Inte
     return [_mean(groups, [(hit, seen) for seen, hit in counts[:, place]]) for place in reached]
 
 
-def _each(
+def _means(
     groups: Sequence[int], texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
 ) -> dict[str, list[Interval]]:
     """The mean of each sum over `texts`, with its interval."""

@@ -254,12 +254,12 @@ def most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row
     similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
         similar,
-        key=lambda row: (sum(_of(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
+        key=lambda row: (sum(_column(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
         default=None,
     )
 
 
-def _of(row: Row, key: str) -> object:
+def _column(row: Row, key: str) -> object:
     """A column of a record; those older than batches decoded one prompt at a time."""
     return row.get(key, 1 if key == "batch" else None)
 

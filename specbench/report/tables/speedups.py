@@ -75,7 +75,7 @@ def _table(name: str, title: str, records: Records, most: int | None, every_gamm
         found = _matching(ours, printed, every_gamma)
         used.append(found)
         rows += [_ours(record) for _, record in found.iterrows()] or [_missing(printed, name)]
-    others = _others(ours)
+    others = _pairs_beyond_paper(ours)
     if not every_gamma:
         others = _fastest(others)
     used.append(others)
@@ -145,7 +145,7 @@ def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFr
     return choose(matching(plain_sampling(frame), printed, keys), EVERY_GAMMA)
 
 
-def _others(frame: pd.DataFrame) -> pd.DataFrame:
+def _pairs_beyond_paper(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of pairs that the paper does not have."""
     theirs = {(row["task"], row["target"], row["draft"]) for row in paper()["table2"]["rows"]}
     keys = zip(frame["task"], frame["target"], frame["draft"], strict=True)
