@@ -201,7 +201,7 @@ class Assembly(Values):
         self._keep_columns(node, source, [~column for column in range(self._form(source).width)])
 
     def _keep_columns(self, node: Node, source: Any, columns: list[int]) -> None:
-        """`node` is columns of `source`, which are copied only where something reads them."""
+        """`node` is columns of `source`, which are copied only where something reads them; ~column: the negated one."""
         if source in self._columns:
             source, before = self._columns[source]
             columns = [before[column] if column >= 0 else ~before[~column] for column in columns]
