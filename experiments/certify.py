@@ -42,8 +42,8 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.decoded import Trace
 from specbench.records.prompt_sums import Evidence, Sums
-from specbench.sampling import Choice, Sampling, before_argmax, draw, standardise
-from specbench.tasks.rows import read_rows
+from specbench.sampling import Sampling, TokenChoice, before_argmax, draw, standardise
+from specbench.tasks.row_files import read_rows
 from specbench.text.tokenizer import load_tokenizer
 
 GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9
@@ -169,7 +169,7 @@ class Stale(EagerModel):
         return StaleSession(super().start(prompt))
 
 
-class TwoTruncations(Choice):
+class TwoTruncations(TokenChoice):
     """Draws from a row as `sampling` truncates it, and reports it as `reported` does."""
 
     def __init__(self, sampling: Sampling, reported: Sampling, vocabulary_size: int) -> None:

@@ -38,7 +38,7 @@ from specbench.records.alpha_document import AlphaDocument
 from specbench.records.choosing import LoadDocument, RankedRow, RecommendDocument, ValidateDocument
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Summary
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.records.store import Result
 from specbench.report.alpha_tables import draw as draw_alphas
 from specbench.report.ranking import draw as draw_ranking
@@ -259,7 +259,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     from specbench.experiment.processes import execute_in_processes  # torch is imported only from here on
     from specbench.experiment.runner import execute, follow
-    from specbench.loading.ranks import rank as place_among_ranks
+    from specbench.loading.tensor_parallel import rank as place_among_ranks
     from specbench.report.console import Screen
 
     if place_among_ranks() > 0:

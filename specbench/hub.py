@@ -60,10 +60,10 @@ def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "mod
         if cached is None:
             raise not_cached(key, repository)
         return cached
-    return str(_told_of(repository, revision, key, kind).sha)
+    return str(_repository_info(repository, revision, key, kind).sha)
 
 
-def _told_of(repository: str, revision: str | None, key: str, kind: Kind, files: bool = False) -> Any:
+def _repository_info(repository: str, revision: str | None, key: str, kind: Kind, files: bool = False) -> Any:
     """What the hub says of a repository at a revision; with `files` also the size of each file.
 
     Raises:
@@ -198,7 +198,7 @@ def files_to_fetch(repository: str, revision: str | None, key: str, file: str | 
         UserError: there is no such repository, revision or file.
         MachineError: the hub cannot be reached.
     """
-    info = _told_of(repository, revision, key, "model", files=True)
+    info = _repository_info(repository, revision, key, "model", files=True)
     found = [HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
     if file is not None:
         named = [one for one in found if one.name == file]

@@ -199,7 +199,7 @@ def argmax(logits_LV: Tensor, vocabulary_size: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """How the next token is chosen from logits: drawn from the standardised row, at T = 0 found without it."""
 
     sampling: Sampling
@@ -240,9 +240,9 @@ class Choice:
 def draw_next(
     logits_LV: Tensor, sampling: Sampling, vocabulary_size: int, generator: torch.Generator
 ) -> tuple[int, Tensor | None]:
-    """One token that follows the last position, and the standardised row [1, V] that it was drawn from; see `Choice`.
+    """One token that follows the last position, and the row [1, V] that `TokenChoice` drew it from.
 
     Raises FloatingPointError where the distribution is not finite.
     """
-    choice = Choice(sampling, vocabulary_size)
+    choice = TokenChoice(sampling, vocabulary_size)
     return choice(logits_LV, choice.uniforms(1, generator))

@@ -102,10 +102,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
 @pytest.fixture(scope="session", autouse=True)
 def captured_anew() -> Iterator[None]:
     """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
-    from specbench.engine.capture import cache as capture_cache
+    from specbench.engine.capture import saved_captures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capture_cache, "cached_capture", lambda network, settings, make: capture_cache.Capture(*make()))
+        patch.setattr(saved_captures, "cached_capture", lambda network, settings, make: saved_captures.Capture(*make()))
         yield
 
 
@@ -114,9 +114,9 @@ def short_probes() -> Iterator[None]:
     """Probe for gamma or a tree in two rounds over two texts, for a file's tests that do not judge the choice. A probe
     takes 8 rounds or more otherwise, on at least 8 texts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
-        patch.setattr("specbench.experiment.gamma.FEWEST_PROMPTS", 2)
-        patch.setattr("specbench.experiment.gamma.TOKENS", 1)
+        patch.setattr("specbench.experiment.drafting_plan.ROUNDS", (2, 2))
+        patch.setattr("specbench.experiment.drafting_plan.FEWEST_PROMPTS", 2)
+        patch.setattr("specbench.experiment.drafting_plan.TOKENS", 1)
         yield
 
 

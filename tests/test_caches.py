@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specbench.engine.capture import cache as captures
+from specbench.engine.capture import saved_captures as captures
 from specbench.experiment import dtype
 from specbench.experiment.dtype import DtypeProbe
 from specbench.files import own_cache, user_cache

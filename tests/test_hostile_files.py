@@ -51,7 +51,7 @@ from specbench.records.keeping import compact
 from specbench.records.kept_form import shared_file
 from specbench.records.measurements import read_measurements
 from specbench.sampling import Sampling
-from specbench.tasks.rows import messages_of, read_rows
+from specbench.tasks.row_files import messages_of, read_rows
 from specbench.text.vocabulary import Vocabulary
 from tests.support.hostile import as_json, damaged, spoilt
 from tests.support.made_records import record

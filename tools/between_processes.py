@@ -17,7 +17,7 @@ from specbench.analysis.several_processes import of_processes
 from specbench.analysis.summary import speedups
 from specbench.records.catalog import Catalog
 from specbench.records.numbers import Speedups
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 
 FILE = Path(__file__).parent.parent / "docs" / "processes.csv"
 NUMBERS = ("speedup", "own", "over", "wider", "between")

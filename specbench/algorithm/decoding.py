@@ -22,7 +22,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import TargetRows, next_token, target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, DraftSession, Proposed, read_of, require_base
+from specbench.algorithm.draft import AnyProposal, Draft, DraftSession, read_of, require_base
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
@@ -31,7 +31,7 @@ from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, P
 from specbench.kernels.rows import ALGORITHM_1
 from specbench.records.decoded import Pass, Trace
 from specbench.records.passes_run import IN_C, IN_PYTHON, VERIFIED_IN_C
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from specbench.text.stops import Stops
 
 NOTHING_DRAFTED = Constant(0)
@@ -112,7 +112,7 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     session = target.start(prompt)
     of_prompt = counted.to(PROMPTS.now())
     text = Text(prompt, spec.max_new_tokens, target.eos_ids, spec.stops)
-    choice = Choice(spec.sampling, target.vocabulary_size)
+    choice = TokenChoice(spec.sampling, target.vocabulary_size)
     in_calls = target.passes(session, None, PassPlan(0, text.end, choice, choice), text.tokens)
     start_s = target.now() - began
     counting = Counting(target.experts)
@@ -184,7 +184,10 @@ class Passes:
         verification: Verification,
         text: Text | None = None,
     ) -> None:
-        """`session` is the target's, and `drafting` the draft's, both at `text`; None: whoever asks knows its end."""
+        """`session` is the target's and `drafting` the draft's, both of one text.
+
+        `text`: where passes end; None: at the target's end-of-sequence tokens alone.
+        """
         self.text = text
         self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
         self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)
@@ -201,7 +204,7 @@ class Passes:
         return [done._replace(drafted_at=drafted_at, over_at=(yield OVER), draft_ran_s=drafting_s)]
 
     def verify(
-        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
+        self, tokens: list[int], proposal: AnyProposal, generator: torch.Generator
     ) -> Generator[Read | Moment, Any, DonePass]:
         """Verify `proposal`, accept and roll back; the marks of drafting and of the end are still missing."""
         ran = RUNS.seconds
@@ -226,7 +229,7 @@ class Passes:
         """`block` up to where it ends the text."""
         return up_to_end(block, self.target.eos_ids) if self.text is None else self.text.up_to_end(block)
 
-    def rows(self, logits_LV: Tensor, proposal: Proposed) -> TargetRows:
+    def rows(self, logits_LV: Tensor, proposal: AnyProposal) -> TargetRows:
         """p at each token of `proposal` and after the last, from the logits of the target's run."""
         return target_rows(logits_LV, proposal, self.verification, self.target.vocabulary_size, self.repeat)
 
@@ -268,7 +271,7 @@ class VerifiedInCalls(Passes):
         self.calls, self.plan = calls, plan
 
     def verify(
-        self, tokens: list[int], proposal: Proposed, generator: torch.Generator
+        self, tokens: list[int], proposal: AnyProposal, generator: torch.Generator
     ) -> Generator[Read | Moment, Any, DonePass]:
         plan = self.plan
         if not (isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)):
@@ -308,8 +311,8 @@ def passes_of(
     rule = ALGORITHM_1 if verification.argmax_only else None if greedy else verification.in_c
     if rule is None or (draft.starts_on_target and not drafting.of_cache_alone) or drafting.sees_runs:
         return step_by_step
-    model, own = drafting.chooses or (None, Choice(spec.drafting, size))
-    plan = PassPlan(max(gamma.picks), text.end, own, Choice(verification.sampling, size), RESIDUAL_EPSILON, rule)
+    model, own = drafting.chooses or (None, TokenChoice(spec.drafting, size))
+    plan = PassPlan(max(gamma.picks), text.end, own, TokenChoice(verification.sampling, size), RESIDUAL_EPSILON, rule)
     drafts = model is not None and isinstance(gamma, Constant)
     if drafts and (calls := target.passes(session, model, plan, text.tokens)) is not None:
         return WholeInCalls(step_by_step, calls)

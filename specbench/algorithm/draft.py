@@ -16,10 +16,10 @@ from specbench.algorithm.acceptance.base import PendingProposal, Proposal, Unver
 from specbench.algorithm.continuations import Continuations
 from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
 from specbench.errors import UserError
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from specbench.theory.trees import ROOT
 
-Proposed = Proposal | PendingProposal
+AnyProposal = Proposal | PendingProposal
 NONE_UNVERIFIED = UnverifiedTokens([], [])
 
 
@@ -50,13 +50,13 @@ class DraftSession(ABC):
 
     # Of drafts that run a model, whose reads of a batch are answered at once.
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         """Propose by reads that a driver answers (`ProposesByReading`); tokens may still be on the device."""
         return self.propose(tokens, gamma, generator)
         yield
 
     @property
-    def chooses(self) -> tuple[Session, Choice] | None:
+    def chooses(self) -> tuple[Session, TokenChoice] | None:
         """The one model's session that chooses the tokens of its chains, and how, so that an engine may do it.
 
         None if anything else decides, such as a confidence.
@@ -158,7 +158,7 @@ class ProposesByReading(DraftSession):
     """A draft session that needs runs of a model to propose, which its driver may answer for a batch at once."""
 
     @abstractmethod
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         """Propose by reads that a driver answers; `propose` answers each at once. Tokens may still be on the device."""
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -179,12 +179,12 @@ class ScoresAhead(DraftSession):
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]: ...
 
 
-def on_host(proposal: Proposed) -> Proposal:
+def on_host(proposal: AnyProposal) -> Proposal:
     """`proposal`, in one copy if it is on the device. Raises FloatingPointError if its q is not finite."""
     return proposal.brought() if isinstance(proposal, PendingProposal) else proposal
 
 
-def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
+def read_of(session: Session, unread: list[int], proposal: AnyProposal) -> Read:
     """The target's read of one pass: unread tokens of the sequence, the proposal, and tokens read with it, in one run.
 
     Unread tokens before a tree are read as the stem of the tree, which every path goes through; a chain with tokens

@@ -12,7 +12,7 @@ from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
 from specbench.records.measurements import PER_UNIT, Estimate, Measurement, Quantity, identity
-from specbench.records.schema import PromptRecord, Row, RunRecord, emitted_and_passes
+from specbench.records.run_record import PromptRecord, Row, RunRecord, emitted_and_passes
 from specbench.records.served import is_served
 
 COUNTED: tuple[Quantity, ...] = ("alpha", "tokens_per_pass")  # of tokens and seeds, not of times

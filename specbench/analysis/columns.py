@@ -13,7 +13,7 @@ from specbench.records.catalog import digest
 from specbench.records.looping import why_loops
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Measured, Summary
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.theory import expected_tokens
 
 

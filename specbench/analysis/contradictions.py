@@ -12,7 +12,7 @@ import numpy as np
 from specbench.analysis.acceptance.by_position import levels
 from specbench.analysis.costs import rows_of
 from specbench.analysis.summary import times_of
-from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.records.run_record import PromptRecord, Row, RunRecord
 from specbench.records.served import is_served
 from specbench.stats import ratio_of_ratios
 

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from specbench.records.looping import MOST_LOOPING
 from specbench.records.numbers import Degenerate, Speedups
-from specbench.records.schema import DECODING_MODES, PromptRecord
+from specbench.records.run_record import DECODING_MODES, PromptRecord
 
 NGRAM = 4  # tokens: shorter ones repeat in every text
 WORDS = 4  # the same of words copied from the prompt

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 
 def groups_of(prompts: Sequence[PromptRecord]) -> list[int]:

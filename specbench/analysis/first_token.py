@@ -13,7 +13,7 @@ import numpy as np
 from specbench.analysis.costs import seconds_of
 from specbench.records.decoded import Trace
 from specbench.records.numbers import OfPrompts, Predicted
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 
 class Starts(NamedTuple):
@@ -53,8 +53,10 @@ def tokens_of(prompt: PromptRecord) -> int:
     return prompt["prompt_tokens"] - 1
 
 
-def of_prompts(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: bool) -> OfPrompts:
-    """The columns of a run; None of speculative decoding where its completions are `wrong`.
+def first_token_columns(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: bool) -> OfPrompts:
+    """Times to the first token and of the next ones, prompt tokens read and copied, and end-to-end speedups of a run.
+
+    Measured times of speculative decoding are None where its completions are `wrong`.
 
     Records that are older than the counts of prompt tokens read all of them: there was nothing that they could copy.
     """

@@ -17,7 +17,7 @@ from specbench.analysis.summary import speedups
 from specbench.config.keys import as_share
 from specbench.config.schema import RunConfig
 from specbench.records.numbers import Stopped
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.stats import LEVEL
 
 FIRST = 20  # prompts before the first look: fewer do not show how much prompts differ

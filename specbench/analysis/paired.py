@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.summary import Part, times_of, variances_of
-from specbench.records.schema import PromptRecord, emitted_and_passes
+from specbench.records.run_record import PromptRecord, emitted_and_passes
 from specbench.stats import (
     LEVEL,
     Interval,

@@ -25,7 +25,7 @@ from specbench.records.profile_document import (
     Share,
     TaskProfile,
 )
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.stats import over_rows, ratio, ratio_of_ratios
 
 SHORTEST = 4  # tokens of the first range of positions and of context lengths

@@ -16,7 +16,7 @@ import numpy as np
 from specbench.errors import MachineError
 from specbench.records.decoded import LoadRecord, Pass, ProcessTimes, TimesRecord, Trace
 from specbench.records.prompt_sums import UsedRecord
-from specbench.records.schema import DECODING_MODES, PromptRecord
+from specbench.records.run_record import DECODING_MODES, PromptRecord
 
 
 def merged(runs: Sequence[Sequence[PromptRecord]]) -> list[PromptRecord]:

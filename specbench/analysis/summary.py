@@ -26,7 +26,7 @@ from specbench.analysis.costs.slow import slow
 from specbench.analysis.degenerate import degenerate
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain import is_explained, waterfall
-from specbench.analysis.first_token import of_prompts
+from specbench.analysis.first_token import first_token_columns
 from specbench.analysis.forecast import expected_of_rows
 from specbench.analysis.forecast.theorems import (
     UNPREDICTED,
@@ -52,7 +52,7 @@ from specbench.records.numbers import (
     UnderRule,
 )
 from specbench.records.passes_run import loop_of
-from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
+from specbench.records.run_record import DECODING_MODES, DecodingMode, PromptRecord, RunRecord
 from specbench.records.served import is_served
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
@@ -164,7 +164,7 @@ def summarise(
         **grown,
         **learnt(prompts),
         **rates,
-        **of_prompts(prompts, predicted, wrong),
+        **first_token_columns(prompts, predicted, wrong),
         **trees,
         **proved,
         **disturbed,
@@ -372,5 +372,5 @@ def completed(record: RunRecord) -> RunRecord:
     if "slow_passes" not in summary:
         summary = {**summary, **slow(prompts)}
     if "ttft_s_baseline" not in summary:
-        summary = {**summary, **of_prompts(prompts, summary, not timed)}
+        summary = {**summary, **first_token_columns(prompts, summary, not timed)}
     return {**record, "summary": summary}

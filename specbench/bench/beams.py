@@ -31,10 +31,12 @@ class BeamBench:
 
 @dataclass(frozen=True)
 class _Searched:
+    """One search of ours for one prompt, beside the reference, which is transformers' search for the same prompt."""
+
     trace: BeamTrace
     seconds: float
-    identical: bool
-    gap: float
+    identical: bool  # whether its hypotheses are the reference's, in order
+    gap: float  # the largest difference of a score from the reference's, of hypotheses that both have
 
 
 def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
@@ -43,28 +45,30 @@ def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[Be
     settings = [(setup.settings.width, 0), *product(setup.us, setup.gammas)]  # u, gamma
     found: dict[tuple[int, int], list[_Searched]] = {setting: [] for setting in settings}
     seconds = 0.0
-    right = theirs(model.network, setup.prompts[0], setup.settings, model.vocabulary_size)
+    reference = theirs(model.network, setup.prompts[0], setup.settings, model.vocabulary_size)
     for u, gamma in found:  # first calls are slow, theirs too
-        _search(setup, setup.prompts[0], u, gamma, right)
+        _search(setup, setup.prompts[0], u, gamma, reference)
     for number, prompt in enumerate(setup.prompts, 1):
         say(f"prompt {number} of {len(setup.prompts)}")
         began = model.now()
-        right = theirs(model.network, prompt, setup.settings, model.vocabulary_size)
+        reference = theirs(model.network, prompt, setup.settings, model.vocabulary_size)
         seconds += model.now() - began
         for u, gamma in found:
-            found[u, gamma].append(_search(setup, prompt, u, gamma, right))
+            found[u, gamma].append(_search(setup, prompt, u, gamma, reference))
     plain = sum(len(one.trace.passes) for one in found[setup.settings.width, 0])
     return [_row(u, gamma, each, plain) for (u, gamma), each in found.items()], seconds / len(setup.prompts)
 
 
-def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, right: list[Hypothesis]) -> _Searched:
+def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, reference: list[Hypothesis]) -> _Searched:
+    """Our search for `prompt` (gamma 0: without a draft), timed, and compared with transformers' hypotheses."""
     began = setup.target.now()
     beam_draft = BeamDraft(PrefixBatch(setup.draft, prompt), u, gamma) if gamma else None
     trace = beam_search(PrefixBatch(setup.target, prompt), prompt.prefix, setup.settings, beam_draft)
     seconds = setup.target.now() - began
-    scores = {one.tokens: one.score for one in right}
+    scores = {one.tokens: one.score for one in reference}
     gap = max((abs(one.score - scores[one.tokens]) for one in trace.hypotheses if one.tokens in scores), default=0.0)
-    return _Searched(trace, seconds, [one.tokens for one in trace.hypotheses] == [one.tokens for one in right], gap)
+    identical = [one.tokens for one in trace.hypotheses] == [one.tokens for one in reference]
+    return _Searched(trace, seconds, identical, gap)
 
 
 def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamRow:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench import border
-from specbench.engine.weights.checkpoint import read_config
+from specbench.engine.weights.published_checkpoint import read_config
 
 KINDS = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}  # model_type to the package's name of an architecture
 TURNED = ("llama",)  # whose rotary angles llama.cpp applies to neighbouring channels

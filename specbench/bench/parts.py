@@ -23,10 +23,10 @@ from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Session, WrappedModel, captured_first, innermost
+from specbench.engine.session import Model, Prompt, Session, WrappedModel, innermost, warm_up_and_capture
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.decoded import Pass
-from specbench.sampling import Choice, Sampling, standardise
+from specbench.sampling import Sampling, TokenChoice, standardise
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 REPEATS = 50
@@ -67,7 +67,7 @@ def over_tokens(
     session = model.start(prompt)
     session.extend(first)
     steps = {str(count): stepping(session, count) for count in counts}
-    captured_first(model, prompt, session.length, steps.values())
+    warm_up_and_capture(model, prompt, session.length, steps.values())
     timed = medians(steps, model.now, repeats)
     return {int(count): seconds for count, seconds in timed.items()}
 
@@ -91,7 +91,7 @@ def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
         if length > session.length and (model.longest is None or length + 1 < model.longest):
             session.extend([5] * (length - session.length))
             step = stepping(session, 1)
-            captured_first(model, prompt, length + 1, [step])
+            warm_up_and_capture(model, prompt, length + 1, [step])
             found[length] = medians({"step": step}, model.now, REPEATS)["step"]
     return found
 
@@ -119,7 +119,7 @@ def over_vocabularies(model: Model, device: torch.device, prompt: Prompt) -> dic
             rows = target_rows(logits[GAMMA:], pending, verification, size, model.repeat)
             verdict_on_host(rows, pending, verification, generator, model.repeat)
 
-        captured_first(model, prompt, 1, [accept])
+        warm_up_and_capture(model, prompt, 1, [accept])
         found[size] = medians({"accept": accept}, model.now, REPEATS // 2)["accept"]
     return found
 
@@ -327,7 +327,7 @@ class TimedModel(WrappedModel):
         self.repeat, self.rolls_out = model.repeat, model.rolls_out  # type: ignore[method-assign]
         self.runs: list[tuple[float, float]] = []
 
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+    def expect_rollouts(self, choice: TokenChoice, steps: Sequence[int]) -> None:
         self.model.expect_rollouts(choice, steps)
 
     def start(self, prompt: Prompt) -> Session:

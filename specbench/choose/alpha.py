@@ -18,7 +18,7 @@ from specbench.analysis.costs.core_time import core_times, waited_share
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.distinct import numbers_of
 from specbench.analysis.findings import findings
-from specbench.analysis.findings.base import Observed, Text
+from specbench.analysis.findings.finding import Observed, Text
 from specbench.analysis.findings.observed import has_network, reads_last, reads_states
 from specbench.analysis.forecast.grown_trees import counts_of_children
 from specbench.analysis.forecast.positions import POSITIONS
@@ -33,18 +33,18 @@ from specbench.config.rules import AcceptKeys
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.environment import environment, hardware
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
-from specbench.experiment.gamma import plan_of
+from specbench.experiment.drafting_plan import plan_of
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import TextDraft
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, ScoredSetting, ScoredText
 from specbench.records.documents import write_document
-from specbench.records.schema import SCHEMA_VERSION
-from specbench.records.signs import FindingRecord
+from specbench.records.draft_signs import FindingRecord
+from specbench.records.run_record import SCHEMA_VERSION
 
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 SHOWN = 3  # drafts whose alpha is shown while they are scored

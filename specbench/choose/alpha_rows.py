@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import combinations
 from typing import cast
 
@@ -17,6 +16,7 @@ from specbench.analysis.forecast.positions import POSITIONS, accepted_by_positio
 from specbench.choose.candidates import Scored
 from specbench.config.model import name_of, own_weights
 from specbench.config.schema import task_label
+from specbench.environment import time_stamp
 from specbench.errors import UserError
 from specbench.loading import vocabulary_facts
 from specbench.methods.from_text import likeliest_tokens
@@ -74,7 +74,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
                 for name in (f"{one:g}" for one in config.leniences) if name in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": time_stamp(),
         }  # fmt: skip
         if (different := len(set(groups))) < len(groups):
             row["distinct_prompts"], row["prompt_groups"] = different, groups
@@ -102,10 +102,10 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
                 for name in ranks[0].accepted
             }
         if ranks:
-            row["acceptance_by_rank"] = _each(groups, [one.accepted for one in ranks], [len(a.beta) for a in texts])
+            row["acceptance_by_rank"] = _means(groups, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
             counts = [one.places for one in ranks]
-            row["acceptance_of_children"] = _each(groups, [one.of_children for one in ranks], counts)
+            row["acceptance_of_children"] = _means(groups, [one.of_children for one in ranks], counts)
         rows.append(row)
     return rows
 
@@ -122,7 +122,7 @@ def _by_position(groups: Sequence[int], texts: Sequence[Agreement]) -> list[Inte
     return [_mean(groups, [(hit, seen) for seen, hit in counts[:, place]]) for place in reached]
 
 
-def _each(
+def _means(
     groups: Sequence[int], texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
 ) -> dict[str, list[Interval]]:
     """The mean of each sum over `texts`, with its interval."""

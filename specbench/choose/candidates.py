@@ -34,9 +34,9 @@ from specbench.config.keys import bytes_of
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
-from specbench.experiment.build import Parts
-from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
+from specbench.experiment.drafting_plan import measured_acceptance, plan_of, with_tree
 from specbench.experiment.memory import bytes_by_part, total
+from specbench.experiment.run_parts import Parts
 from specbench.formatting import size
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.records.choosing import CandidateNames, OfContext

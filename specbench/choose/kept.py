@@ -21,6 +21,7 @@ from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import note_finished, unwritable
+from specbench.records.draft_signs import SignsRecord
 
 
 class KeptAgreements:
@@ -87,11 +88,6 @@ class _Ranks(TypedDict):
     ahead: list[dict[str, object]]  # of this type each
 
 
-class _Signs(TypedDict):
-    named: list[int | None]
-    sums: dict[str, float]
-
-
 class _Agreement(TypedDict):
     beta: list[float]
     ratio: list[float]
@@ -102,7 +98,7 @@ class _Agreement(TypedDict):
     stops_at_end: bool
     others: dict[str, _Chances]
     ranks: dict[str, object] | None
-    signs: NotRequired[_Signs]  # an older version's lines have none
+    signs: NotRequired[SignsRecord]  # an older version's lines have none
     shared: list[float]
     matched: list[float]
 

@@ -28,7 +28,7 @@ from specbench.errors import MachineError, UserError
 from specbench.formatting import duration, size
 from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import SERVED
 from specbench.tasks import Task
 from specbench.train.checkpoints import last_whole, step_of
@@ -254,12 +254,12 @@ def most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row
     similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
         similar,
-        key=lambda row: (sum(_of(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
+        key=lambda row: (sum(_column(row, key) == named[key] for key in COMPARED), str(row.get("created") or "")),
         default=None,
     )
 
 
-def _of(row: Row, key: str) -> object:
+def _column(row: Row, key: str) -> object:
     """A column of a record; those older than batches decoded one prompt at a time."""
     return row.get(key, 1 if key == "batch" else None)
 

@@ -7,7 +7,6 @@ compared with the best fixed gamma on the same prompts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,23 +18,22 @@ from specbench.analysis.costs.probe import Round, already_collected
 from specbench.choose.alpha import score
 from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored
+from specbench.choose.heading import heading
 from specbench.choose.settled import prepare
 from specbench.choose.timed_passes import predictions, round_record, time_passes
-from specbench.config.model import name_of
-from specbench.config.schema import task_label
 from specbench.config.verbs import ChooseConfig
-from specbench.environment import environment, hardware
+from specbench.environment import environment, time_stamp
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
-from specbench.experiment.gamma import choose_gamma
+from specbench.experiment.drafting_plan import choose_gamma
 from specbench.experiment.measure import baseline_of, prove_greedily, speculative_of, unexplained_difference
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
 from specbench.records.choosing import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument
 from specbench.records.decoded import Trace
 from specbench.records.documents import write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 WARMUP = 2  # prompts that every candidate decodes untimed
@@ -194,26 +192,20 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         waited = waited_share(before)
         wrong = not_lossless(scored, decoded)
     config, surroundings = scored.config, environment()
-    where = hardware(surroundings, config.device)
-    task = task_label(config.task.name, config.task.path)
+    measured_of = heading(config, surroundings, candidates[0].parts.engine)
     record: ValidateDocument = {
         "schema_version": SCHEMA_VERSION,
-        "target": name_of(config.target),
-        "task": task,
-        "temperature": config.sampling.temperature,
-        "dtype": config.dtype,
-        "hardware": where,
-        "engine": candidates[0].parts.engine,
+        **measured_of,
         "prompts": len(scored.sample.texts),
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
         "rounds": [round_record(one) for one in rounds],
         "disturbed_by": disturbed_by(rounds, waited),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": time_stamp(),
         "rows": _rows(scored, decoded, rounds, wrong),
         "policies": [row for one in candidates for row in _against_best(one, decoded, wrong, scored.groups)],
         "learning": _learning(scored, decoded),
-        "alpha_rows": alpha_rows(scored, where),
+        "alpha_rows": alpha_rows(scored, measured_of["hardware"]),
         "same_texts": same_texts(scored, decoded),
         "decoded": [one.to_json(name) for name, one in decoded.items()],
         "configs": [asdict(candidate.config) for candidate in candidates],

@@ -17,6 +17,7 @@ from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import score
 from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with_trees, within
+from specbench.choose.heading import heading
 from specbench.choose.inner_drafts import of_cascades, rank_inner_drafts
 from specbench.choose.needs import lines, of_recommend
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
@@ -25,15 +26,15 @@ from specbench.choose.skips import with_skips
 from specbench.choose.starts import of_starts, time_starts
 from specbench.choose.timed_passes import predictions, round_record, timed
 from specbench.config.model import name_of
-from specbench.config.schema import RunConfig, task_label
+from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.engine.experts import Experts
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.memory import total
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.interop.serving.assisted import AssistedGeneration, engine_name
@@ -52,7 +53,7 @@ from specbench.records.choosing import (
 )
 from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.text.translation import TranslatedModel
 
 SHORT_S = 5.0  # a recommendation that takes no longer is not forecast
@@ -227,12 +228,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
         "recommend_id": _id(asked, [] if engines is None else [engine]),
-        "target": name_of(config.target),
-        "task": task_label(config.task.name, config.task.path),
-        "temperature": config.sampling.temperature,
-        "dtype": config.dtype,
-        "hardware": hardware(surroundings, config.device),
-        "engine": engine,
+        **heading(config, surroundings, engine),
         "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
         "reasons": [

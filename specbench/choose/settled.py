@@ -9,7 +9,7 @@ import torch
 from specbench.choose.candidates import LoadedCandidate
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig, require_distinct
-from specbench.experiment.build import build_each, resolve
+from specbench.experiment.run_parts import build_each, resolve
 from specbench.experiment.runner import Progress
 from specbench.methods.router.config import RouterConfig
 

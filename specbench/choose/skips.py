@@ -8,9 +8,7 @@ returned.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TypedDict
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,12 +16,13 @@ from torch import Tensor
 from specbench.choose.target_sample import target_sample
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, part_without, sublayers
+from specbench.engine.eager.network_parts import decoder_layers, part_without, sublayers
 from specbench.engine.session import Prompt
-from specbench.experiment.build import build_each, resolve
+from specbench.experiment.run_parts import build_each, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.methods.target_layers.config import LayerSkipConfig
+from specbench.recorded import to_json
 from specbench.records.documents import saved_document, write_document
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement
@@ -35,7 +34,7 @@ MOST_GAMMA = 10
 class SkipSet:
     """Sublayers to skip, and their value along the completions of the search."""
 
-    names: tuple[str, ...]
+    names: list[str]
     alpha: float
     c: float  # the share of the target's operations that the rest takes
 
@@ -51,27 +50,11 @@ class SkipSet:
 
 @dataclass(frozen=True)
 class Search:
-    """The best set, and the effort of the search."""
+    """The best set, and the effort of the search; as its file holds it."""
 
     best: SkipSet
     tried: int
     tokens: int  # of the completions
-
-
-class BestRecord(TypedDict):
-    """The best set of a search, as its file holds it."""
-
-    names: list[str]
-    alpha: float
-    c: float
-
-
-class SearchDocument(TypedDict):
-    """The file of a search."""
-
-    best: BestRecord
-    tried: int
-    tokens: int
 
 
 class Texts:
@@ -98,9 +81,8 @@ class Texts:
             q_LV = self._rows(session.shallow(*part).extend(tokens))
             agreed += float(p_LV.minimum(q_LV).sum())
             session.rollback(session.length)
-        return SkipSet(
-            tuple(names), agreed / self.tokens, self.target.shallow(*part).operations / self.target.operations
-        )
+        c = self.target.shallow(*part).operations / self.target.operations
+        return SkipSet(list(names), agreed / self.tokens, c)
 
     def _rows(self, logits_LV: Tensor) -> Tensor:
         return standardise(logits_LV, self.sampling, self.target.vocabulary_size)
@@ -111,11 +93,11 @@ def search(texts: Texts, budget: int) -> Search:
     network = texts.target.network
     left = [f"{kind}{layer}" for layer in range(decoder_layers(network)) for kind in sublayers(network)]
     left.remove("attn0")  # its cache counts the tokens
-    chosen: tuple[str, ...] = ()
+    chosen: list[str] = []
     best: SkipSet | None = None
     tried = 0
     while left and tried < budget:
-        step = [texts.value((*chosen, name)) for name in left[: budget - tried]]
+        step = [texts.value([*chosen, name]) for name in left[: budget - tried]]
         tried += len(step)
         taken = max(step, key=lambda one: one.value)
         chosen = taken.names
@@ -127,7 +109,7 @@ def search(texts: Texts, budget: int) -> Search:
 
 
 def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[ChooseConfig]:
-    """`configs`, with the set of a search for each draft.skip=[auto]; `progress` receives the result."""
+    """`configs`, each draft.skip=[auto] replaced by the sublayers of a `search`; `progress` receives the result."""
     found = list[ChooseConfig]()
     for config in configs:
         draft = config.draft
@@ -135,15 +117,6 @@ def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[Choo
             draft = replace(draft, skip=_searched(config, progress))
         found.append(replace(config, draft=draft))
     return found
-
-
-def _read(file: Path) -> Search | None:
-    """The result of the same search along the same completions; None if there is none, or it cannot be read."""
-    saved: SearchDocument | None = saved_document(file, SearchDocument)
-    if saved is None:
-        return None
-    best = SkipSet(tuple(saved["best"]["names"]), saved["best"]["alpha"], saved["best"]["c"])
-    return Search(best, saved["tried"], saved["tokens"])
 
 
 def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
@@ -156,14 +129,14 @@ def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
     target = parts.models[0]
     key = json_digest([sample.file.stem, sample.texts, config.searches], 12)
     file = sample.file.with_name(f"{sample.file.stem}-skips-{key}.json")
-    found = None if config.force else _read(file)
+    found: Search | None = None if config.force else saved_document(file, Search)
     if found is None:
         with torch.inference_mode():
             alone = EagerModel(target.network, target.vocabulary_size, target.eos_ids)
             texts = Texts(alone, list(zip(parts.prompts, sample.texts, strict=False)), sampling)
             progress.say(f"searching for sublayers to skip ({config.searches} sets at most)")
             found = search(texts, config.searches)
-        write_document(file, asdict(found))
+        write_document(file, to_json(found))
     best, names = found.best, ",".join(sorted(found.best.names))
     progress.note(
         f"draft.skip=[{names}]: the best of {found.tried} sets of a greedy search along {found.tokens} tokens of "

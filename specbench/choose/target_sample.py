@@ -16,13 +16,13 @@ import torch
 from specbench.config.model import name_of
 from specbench.config.schema import OLD, RunConfig
 from specbench.escaping import file_name
-from specbench.experiment.build import Parts
 from specbench.experiment.measure import baseline_of
+from specbench.experiment.run_parts import Parts
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
 from specbench.loading.model_loader import files_of
 from specbench.records.documents import saved_document, write_document
-from specbench.records.schema import Config
+from specbench.records.run_record import Config
 
 SAVED_EVERY_S = 60.0
 

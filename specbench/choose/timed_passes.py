@@ -11,7 +11,7 @@ from specbench.choose.candidates import Scored
 from specbench.experiment.runner import Progress
 from specbench.formatting import duration
 from specbench.records.choosing import RoundRecord
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 FEWEST_ROUNDS = 2  # that a ranking is made from
 ROUGH = 100  # resamples of a ranking that is only shown on the way

@@ -19,23 +19,23 @@ from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.queueing import Served
 from specbench.analysis.turn_costs import SeenTurn, served
+from specbench.choose.heading import heading
 from specbench.choose.load_plan import Plan, Real, costs_of, recorded_arrivals, setting_name
 from specbench.choose.settled import prepare
 from specbench.choose.timed_server import ALONE, Key, Server, Timed, closed_loops, server_of, timed_round
 from specbench.config.model import name_of
-from specbench.config.schema import task_label
 from specbench.config.verbs import LoadConfig, as_run
-from specbench.environment import environment, hardware
+from specbench.environment import environment
 from specbench.errors import UserError
 from specbench.escaping import file_name
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.files import json_digest
 from specbench.loading.model_loader import locked_device
 from specbench.records.choosing import LoadDocument, LoadRow, LoadSpan
 from specbench.records.documents import write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.report.load_tables import best_at
 
 
@@ -96,12 +96,7 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
     record: LoadDocument = {
         "schema_version": SCHEMA_VERSION,
         "load_id": name,
-        "target": name_of(config.target),
-        "task": task_label(config.task.name, config.task.path),
-        "temperature": config.sampling.temperature,
-        "dtype": config.dtype,
-        "hardware": hardware(surroundings, config.device),
-        "engine": candidates[0].parts.engine,
+        **heading(config, surroundings, candidates[0].parts.engine),
         "requests": plan.requests,
         "arrivals": config.arrivals or "Poisson",
         "server_rows": plan.rows,

@@ -27,12 +27,12 @@ from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import require_writable
 from specbench.recorded import to_json
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.records.timed_documents import BeamDocument, BenchDocument, BenchRow
 from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
-    from specbench.experiment.build import Parts
+    from specbench.experiment.run_parts import Parts
 
 
 # What `specbench bench` and `specbench bench beam` have in common.
@@ -57,7 +57,7 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     folder = Path(config.results) / verb
     require_writable(folder)
     check_own_rows(config.task, config.limit, later_turns=False)
-    from specbench.experiment.build import build_each, resolve
+    from specbench.experiment.run_parts import build_each, resolve
     from specbench.experiment.runner import translated_errors
 
     run = resolve(config, to_stderr)
@@ -111,7 +111,7 @@ def job(form: str, config: BenchConfig) -> None:
         )
     import torch
 
-    from specbench.bench.bench import Bench, bench, table, write
+    from specbench.bench.benchmark import Bench, bench, table, write
     from specbench.bench.parts import why_step_by_step
     from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware
@@ -190,7 +190,7 @@ def beam_job(form: str, config: BeamConfig) -> None:
     from specbench.analysis.costs.core_time import core_times, waited_share
     from specbench.analysis.costs.disturbance import of_steps
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
-    from specbench.bench.bench import write
+    from specbench.bench.benchmark import write
     from specbench.config.model import name_of
     from specbench.config.schema import task_label
     from specbench.engine.eager.model import EagerModel

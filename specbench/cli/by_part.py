@@ -9,7 +9,7 @@ from specbench.cli.formats import print_rows
 from specbench.errors import UserError
 from specbench.formatting import span
 from specbench.records.catalog import Catalog, digest
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import SERVED, is_served
 from specbench.report.console import plain_table, wide_console
 from specbench.stats import FEW_PROMPTS, Interval

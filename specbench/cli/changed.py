@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from specbench.errors import UserError
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.console import counted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.records.served import is_served
 from specbench.report.console import plain_table, wide_console
 

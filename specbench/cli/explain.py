@@ -20,7 +20,7 @@ from specbench.formatting import span
 from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records.catalog import Catalog
-from specbench.records.schema import DECODING_MODES, Row, RunRecord
+from specbench.records.run_record import DECODING_MODES, Row, RunRecord
 from specbench.records.served import is_served
 from specbench.report.console import plain_table, wide_console
 from specbench.report.context_tables import beyond_run

@@ -6,7 +6,7 @@ from specbench.cli.formats import aside, plain, print_rows
 from specbench.errors import UserError, closest_first
 from specbench.formatting import span
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
     Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
     holds more than parts by name and a task: then Hydra composes it.
     """
-    own = _own(group, name, folders)
+    own = _content_of_choice(group, name, folders)
     if own is None:
         return None
     content: Any = OmegaConf.create()
@@ -130,7 +130,7 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
     return plain, task
 
 
-def _own(group: str, name: str, folders: Sequence[Path]) -> Content | None:
+def _content_of_choice(group: str, name: str, folders: Sequence[Path]) -> Content | None:
     """What the file of a choice holds, or its entry in a file that it shares; None if Hydra must read it."""
     file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
     if file is None:
@@ -300,7 +300,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
     if arguments.group == "engine":
-        from specbench.experiment.engines import engines_here
+        from specbench.experiment.runnable_engines import engines_here
 
         rows = engines_here()
         print_rows(arguments.format, [asdict(row) for row in rows], lambda: print("\n".join(row.line for row in rows)))

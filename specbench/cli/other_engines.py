@@ -21,7 +21,7 @@ from specbench.interop.serving.settings import EngineSettings, parse_schedule, s
 from specbench.interop.serving.settings.engines import ENGINES, Span
 
 if TYPE_CHECKING:
-    from specbench.interop.starting.measured import Checked
+    from specbench.interop.starting.measure_started import Checked
 
 TRANSFORMERS = "transformers"
 
@@ -78,7 +78,7 @@ def engines_to_check_in(options: Mapping[str, str], count: int, timed: str | Non
     names = requested(options)
     if count == 0 or not names:
         return []
-    from specbench.interop.starting.engines import STARTABLE
+    from specbench.interop.starting.startable import STARTABLE
 
     found = list[str]()
     for name in dict.fromkeys(names):
@@ -107,7 +107,7 @@ def in_engines(
 
     An engine that fails is a line on standard error and the next is measured; Ctrl-C ends it.
     """
-    from specbench.interop.starting.measured import check_in_engine
+    from specbench.interop.starting.measure_started import check_in_engine
     from specbench.report.console import Screen
 
     rows, failed = list[dict[str, Any]](), None

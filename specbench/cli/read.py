@@ -13,9 +13,9 @@ from specbench.formatting import interval
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
-    from specbench.analysis.findings.base import Finding
-    from specbench.interop.readings.base import Format, Reading
+    from specbench.analysis.findings.finding import Finding
     from specbench.interop.readings.estimate import Best, Difference, Estimate
+    from specbench.interop.readings.reading import Format, Reading
 
 ABOUT = (
     "Read what an engine prints about speculative decoding, say what each number is, and estimate α from the counts. "
@@ -123,7 +123,7 @@ def _document(source: Source) -> dict[str, object]:
 
 
 def _findings(source: Source) -> "list[Finding]":
-    from specbench.interop.readings.findings import findings
+    from specbench.interop.readings.draft_findings import findings
 
     return findings(source.estimate)
 

@@ -13,7 +13,7 @@ from specbench.cli.formats import print_rows
 from specbench.cli.options import Options, to_stderr
 from specbench.errors import UserError
 from specbench.records.catalog import Catalog
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from specbench.records.json_schema import json_schema
 from specbench.records.looping import many_loop, remarks_on_loops
 from specbench.records.marks import remarks_on_proof
 from specbench.records.profile_document import Profile
-from specbench.records.schema import Row, RunRecord, ServedRecord
+from specbench.records.run_record import Row, RunRecord, ServedRecord
 from specbench.records.served import SERVED
 from specbench.records.store import FAILED, Result, runs_folder
 from specbench.report.console import Screen

@@ -28,7 +28,7 @@ from specbench.files import again, note_finished, require_writable
 from specbench.formatting import duration, size
 from specbench.nouns import with_noun
 from specbench.records import store
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import SERVED
 from specbench.records.store import Result
 from specbench.report.console import plain_table, wide_console
@@ -76,7 +76,7 @@ def show_needs(command: CommandLine) -> int:
     """Show the needs of one run, without running it."""
     from specbench.choose.needs import of_run
     from specbench.cli.dry_run import show
-    from specbench.experiment.build import resolve
+    from specbench.experiment.run_parts import resolve
 
     (job,) = jobs_of(command.overrides, command.switches)
     config = job.required()
@@ -106,8 +106,8 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
         seconds_a_prompt,
         weights_of,
     )
-    from specbench.experiment.build import resolve
     from specbench.experiment.identity import identify
+    from specbench.experiment.run_parts import resolve
 
     keys = " ".join(key for key in job.overrides if key not in shared)
     try:

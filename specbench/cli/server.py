@@ -13,7 +13,7 @@ from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
 from specbench.config.server import ServerConfig, check_server
 from specbench.errors import UserError
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.console import Screen
 from specbench.tasks import check_own_rows
 
@@ -49,8 +49,8 @@ def job(form: str, config: ServerConfig) -> int:
     """Measure what `config` asks for, and show it in `form`."""
     check_server(config)
     check_own_rows(config.task, config.limit, later_turns=True)
-    from specbench.interop.server.measure import measure
-    from specbench.interop.starting.measured import measure_started
+    from specbench.interop.server.measure_server import measure
+    from specbench.interop.starting.measure_started import measure_started
 
     with Screen(sys.stderr, DOING, DONE) as screen:
         results = (measure if config.start is None else measure_started)(config, screen)

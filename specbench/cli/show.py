@@ -4,7 +4,7 @@ from specbench.cli.formats import draw_picture, picture_file
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.numbers import Summary
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.records.served import is_served
 
 # Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.

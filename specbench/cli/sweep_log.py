@@ -128,10 +128,10 @@ def all_of(file: Path | None) -> list[Outcome]:
     lines: list[str] = []
     with contextlib.suppress(Unreadable):
         lines = border.read_text(file).splitlines() if file is not None else []
-    return [*_whole(lines), *_here]
+    return [*_whole_outcomes(lines), *_here]
 
 
-def _whole(lines: list[str]) -> Iterator[Outcome]:
+def _whole_outcomes(lines: list[str]) -> Iterator[Outcome]:
     """The outcomes in `lines`, without a line that a full disk cut off."""
     for line in lines:
         with contextlib.suppress(Unreadable):

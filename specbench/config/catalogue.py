@@ -37,11 +37,13 @@ def held(group: str) -> dict[str, Held]:
     if group == "accept":
         return {name: Held(choice_of(kind), kind.about) for name, kind in RULES.items()}
     if group == "tree":
-        return {name: _told(entry) for name, entry in _read(conf_dir() / "trees.yaml").items()}
+        return {name: _without_about(entry) for name, entry in _read(conf_dir() / "trees.yaml").items()}
     if group == "task":
-        return {name: _told({"name": name, **entry}) for name, entry in _read(conf_dir() / "tasks.yaml").items()}
+        return {
+            name: _without_about({"name": name, **entry}) for name, entry in _read(conf_dir() / "tasks.yaml").items()
+        }
     if group == "recipe":
-        return {name: _told({"name": name, **entry}) for name, entry in stages()}
+        return {name: _without_about({"name": name, **entry}) for name, entry in stages()}
     found = {}
     if group == "draft":
         for name, entry in _read(conf_dir() / "drafts.yaml").items():
@@ -67,7 +69,7 @@ def _models() -> dict[str, dict[str, Any]]:
     return _read(conf_dir() / "models.yaml")
 
 
-def _told(entry: dict[str, Any]) -> Held:
+def _without_about(entry: dict[str, Any]) -> Held:
     """An entry of several choices, without what it is for."""
     content = dict(entry)
     return Held(content, str(content.pop("about", "")))
@@ -78,7 +80,7 @@ def _experiments() -> dict[str, Held]:
     found = {}
     for file in sorted(experiments_dir().glob("*.yaml")):
         for name, sweep in (_read(file).get("sweeps") or {}).items():
-            found[name] = _told(sweep)
+            found[name] = _without_about(sweep)
     return found
 
 

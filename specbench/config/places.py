@@ -51,6 +51,7 @@ def model_at(value: str, key: str, folders: Iterable[Path] = ()) -> ModelConfig:
 
 
 def _choice(name: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
+    """The entry of the model `name`, from files in `folders` first, then our own and other packages'; None: unknown."""
     for folder in folders:
         for group in ("target", "draft"):
             if (file := folder / group / f"{name}.yaml").is_file():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROOM = "specbench.algorithm.acceptance.rules"
 
 
-def _found() -> Iterator[type[RuleConfig]]:
+def _rules_of_this_package() -> Iterator[type[RuleConfig]]:
     for file in iter_modules(import_module(ROOM).__path__):
         module = import_module(f"{ROOM}.{file.name}")
         for one in vars(module).values():
@@ -42,7 +42,9 @@ def _place(kind: type[RuleConfig]) -> tuple[bool, bool, str]:
     return kind.name != "exact", kind.lossy, kind.name
 
 
-RULES: dict[str, type[RuleConfig]] = {kind.name: kind for kind in sorted([*_found(), *_added()], key=_place)}
+RULES: dict[str, type[RuleConfig]] = {
+    kind.name: kind for kind in sorted([*_rules_of_this_package(), *_added()], key=_place)
+}
 # Whose key it is.
 RULE_OF: dict[str, str] = {one.name: name for name, kind in RULES.items() for one in fields(kind)}
 assert len(RULE_OF) == sum(len(fields(kind)) for kind in RULES.values()), "two rules have a key of the same name"

@@ -19,7 +19,7 @@ from torch import Tensor
 from specbench.engine.batch_steps import BatchableModel
 from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, Buffers
-from specbench.engine.eager.parts import LastRead
+from specbench.engine.eager.network_parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
 from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, innermost, require_readable
 from specbench.errors import UserError

@@ -201,7 +201,7 @@ def readable_tokens(network: Any) -> int:
     return int(embedding.weight.shape[0]) + len(further)
 
 
-def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
+def read_lookahead_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
     """Have `network` read the look-ahead embeddings in each of `folders`, and return the ids that stand for them.
 
     Raises UserError if they belong to another network, or cannot be loaded.

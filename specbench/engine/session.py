@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.engine.experts import Chosen, Experts
 from specbench.errors import UserError
 from specbench.kernels.rows import ALGORITHM_1, RuleInC
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 T = TypeVar("T")
 
@@ -88,15 +88,15 @@ class Session(ABC):
         """Drop all but the first `length` tokens, and the tree. No effect on a session that has read fewer."""
 
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
         """Read `tokens`, then each chosen token but the last, without leaving the device; see `Model.rolls_out`.
 
         `uniform_G` is from `choice.uniforms`.
 
         Returns:
-            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
+            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `TokenChoice.on_device` returns
+            them; tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
         """
         return None
 
@@ -121,8 +121,8 @@ class Session(ABC):
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "Session":
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
-        It continues after this session's tokens; `engine.eager.parts` names sublayers. Its tokens are dropped when it
-        reads further. Only one may exist at a time.
+        It continues after this session's tokens; `engine.eager.network_parts` names sublayers. Its tokens are dropped
+        when it reads further. Only one may exist at a time.
         """
         raise NotImplementedError(f"{type(self).__name__} has no layers that read ahead by themselves")
 
@@ -165,7 +165,7 @@ class Model(ABC):
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
 
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+    def expect_rollouts(self, choice: TokenChoice, steps: Sequence[int]) -> None:
         """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
 
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ def as_it_is(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     return function(*inputs)
 
 
-def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Callable[[], object]]) -> None:
+def warm_up_and_capture(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Callable[[], object]]) -> None:
     """Run each of `steps` of `model` once, untimed, and capture what they asked for, before any of them is timed.
 
     An engine captures a step only between completions: one of a shape that it has not met runs uncaptured.
@@ -256,8 +256,8 @@ class PassPlan:
 
     gamma: int
     end: int  # the most tokens, the prefix included
-    drafting: Choice
-    choosing: Choice  # of the target
+    drafting: TokenChoice
+    choosing: TokenChoice  # of the target
     least: float = 0.0  # a residual of no more mass is rounding
     rule: RuleInC = ALGORITHM_1
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.beginnings import Beginnings
-from specbench.engine.eager.parts import Part
+from specbench.engine.eager.network_parts import Part
 from specbench.engine.eager.sessions import DecoderOnlySession, NetworkSession
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Prompt, Tokens

@@ -19,13 +19,13 @@ from specbench.analysis.proof.departures import difference
 from specbench.analysis.proof.evidence import evidence
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError
-from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.machine import machine_of
 from specbench.experiment.meter import meter_of
+from specbench.experiment.run_parts import Parts, build_verification
 from specbench.records.decoded import Trace
 from specbench.records.machine_record import StateRecord
 from specbench.records.prompt_sums import Difference, TreeForecast, UsedRecord
-from specbench.records.schema import DecodingMode, PromptRecord
+from specbench.records.run_record import DecodingMode, PromptRecord
 from specbench.sampling import Sampling
 from specbench.theory.trees import TreeShape
 

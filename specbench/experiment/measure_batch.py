@@ -10,7 +10,6 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.core_time import CoreTime, between, core_times
 from specbench.analysis.looks import BATCHES
 from specbench.engine.batch import Batch
-from specbench.experiment.build import Parts
 from specbench.experiment.machine import machine_of
 from specbench.experiment.measure import (
     CHECKED_PROMPTS,
@@ -25,9 +24,10 @@ from specbench.experiment.measure import (
     with_surroundings,
 )
 from specbench.experiment.meter import meter_of
+from specbench.experiment.run_parts import Parts
 from specbench.records.decoded import Trace
 from specbench.records.prompt_sums import UsedRecord
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.paged import is_in_file
 from specbench.engine.session import Model, innermost
 from specbench.errors import UserError
-from specbench.experiment.build import Parts
+from specbench.experiment.run_parts import Parts
 from specbench.records.numbers import Memory
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 # Whose objects lead to a draft's modules and tables.
 OF_DRAFTS = ("specbench.methods.", "specbench.algorithm.", "specbench.engine.beside.")

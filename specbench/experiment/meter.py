@@ -37,7 +37,7 @@ class Meter:
         self._device, self._gpu = device, gpu
         self._zones = [] if device.type == "cuda" else zones(root / "sys/class/powercap")
         self._status, self._clear = root / "proc/self/status", root / "proc/self/clear_refs"
-        self.no_energy = self._why_not(root)
+        self.no_energy = self._why_no_energy(root)
 
     def measured(self, work: Callable[[], T]) -> tuple[T, UsedRecord]:
         """The result of `work`, and what it used."""
@@ -62,7 +62,7 @@ class Meter:
         except (OSError, ValueError):
             return None
 
-    def _why_not(self, root: Path) -> str | None:
+    def _why_no_energy(self, root: Path) -> str | None:
         """Why no energy is measured; None where it is."""
         if self._device.type == "cuda":
             return (

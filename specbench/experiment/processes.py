@@ -20,23 +20,23 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import IO
 
 from specbench.analysis.several_processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
+from specbench.environment import time_stamp
 from specbench.errors import MachineError, UserError, error_line
-from specbench.experiment.build import resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, execute, finished, reused, write_failure
 from specbench.files import again, note_finished
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
-from specbench.records.schema import Process, RunRecord
+from specbench.records.run_record import Process, RunRecord
 from specbench.records.store import Result
 
 CHILD = "from specbench.experiment.processes import child; child()"
@@ -92,7 +92,7 @@ def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) ->
         "summary": {
             **first["summary"],
             "processes": len(processes),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": time_stamp(),
         },
         "config": asdict(replace(config, force=False)),
         "processes": processes,

@@ -15,7 +15,7 @@ from specbench.experiment.from_model import unapplied
 from specbench.experiment.prompts_of_length import in_context
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt, shuffled
-from specbench.tasks.rows import interleaved
+from specbench.tasks.row_files import interleaved
 from specbench.text.vocabulary import Vocabulary
 
 # The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.

@@ -3,7 +3,6 @@
 import traceback
 import warnings
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 
 import torch
 
@@ -13,18 +12,18 @@ from specbench.analysis.summary import explained, summarise
 from specbench.config.model import name_of
 from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig, task_label
-from specbench.environment import environment, hardware
+from specbench.environment import environment, hardware, time_stamp
 from specbench.errors import error_line, first_line
-from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
 from specbench.experiment.machine import machine_of
 from specbench.experiment.memory import memory_columns
 from specbench.experiment.meter import meter_of
+from specbench.experiment.run_parts import Parts
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
 from specbench.records.numbers import Learnt, Limits, Names, Quality, Stopped, Summary
-from specbench.records.schema import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
+from specbench.records.run_record import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
 
 
 def make_record(
@@ -85,7 +84,7 @@ def make_record(
         "hardware": hardware(surroundings, config.device),
         "simulated": config.simulate.alpha is not None,
         "processes": len(processes),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": time_stamp(),
     }
     record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
@@ -120,7 +119,7 @@ def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> 
 
 def failed_record(config: RunConfig, run_id: str, error: Exception) -> FailedRecord:
     """The record of a failed run: its config, the reason, and where in the code. The same command runs it again."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
+    created = time_stamp()
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,

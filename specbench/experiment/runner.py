@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -18,23 +17,24 @@ from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
+from specbench.environment import time_stamp
 from specbench.errors import MachineError, UserError
-from specbench.experiment.build import Parts, build_each, resolve
+from specbench.experiment.drafting_plan import with_gamma
 from specbench.experiment.dtype import faster_dtype
-from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import measure_prompt, warm_up
 from specbench.experiment.measure_batch import BatchParts, groups, measure_group, warm_up_rows
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
+from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.loading import require_room
 from specbench.loading.model_loader import ModelLoader
-from specbench.loading.ranks import agree, join
+from specbench.loading.tensor_parallel import agree, join
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.records.store import Result
 
 # Between two prompts turns are answered, and drafts that grow or learn read the completion.
@@ -264,7 +264,7 @@ def _decode_missing(
         return
     if journal.prompts:
         progress.note(f"resuming after {len(journal.prompts)} finished prompts")
-    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice)
+    journal.begin_part(time_stamp(), choice)
     progress.say("warming up")
     if parts.config.batch > 1:
         require_memory(parts)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from specbench.engine.beginnings import Beginnings
 from specbench.engine.session import Model, Prompt, innermost
-from specbench.records.schema import DecodingMode
+from specbench.records.run_record import DecodingMode
 from specbench.tasks import Example
 
 

@@ -2,11 +2,11 @@
 
 /* One row of a query head: what it asks for, and of each slot that it sees, in order, the weight; of those in a block that
    its tile does not see as a whole, the number too. */
-typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } Asking;
+typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } QueryRow;
 
-/* A tile has up to MOST_ASKING rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load
+/* A tile has up to MOST_QUERY_ROWS rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load
    of a key or a value, and the others find NEAR_SLOTS of them in the cache nearby. */
-enum { SLOTS = 16, NEAR_SLOTS = 64, MOST_ASKING = 8 };
+enum { SLOTS = 16, NEAR_SLOTS = 64, MOST_QUERY_ROWS = 8 };
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { OF_ONE = 8, OF_TWO = 8, OF_FOUR = 4, MOST_SUMS = 16 }; /* keys, or vectors of a value, that so many rows read at once */
 #else
@@ -16,7 +16,7 @@ enum { OF_ONE = 8, OF_TWO = 4, OF_FOUR = 2, MOST_SUMS = 8 };
 /* To the weights of `rows` rows from their place `at` on: the products of the queries [D] with `count` keys [D], `stride`
    floats from slot to slot, times `scale`. The keys are those in the slots `seen`, or the first ones. The sums of a
    product's lanes are added up for all products with `some` keys at once; a product is the same in any company. */
-INLINED scores(const int rows, const int some, const Asking *of, const float *restrict keys, int64_t stride,
+INLINED scores(const int rows, const int some, const QueryRow *of, const float *restrict keys, int64_t stride,
                const int32_t *seen, int64_t count, int64_t d, float scale) {
     for (int64_t c = 0; c < count; c += some) {
         vec sum[MOST_SUMS];
@@ -50,7 +50,7 @@ INLINED scores(const int rows, const int some, const Asking *of, const float *re
 }
 
 /* To the results of `rows` rows, from channel i on: `count` values [D] by their weights from place `at` on. */
-INLINED mix_some(const int rows, const int parts, const Asking *to, const float *restrict value, int64_t stride,
+INLINED mix_some(const int rows, const int parts, const QueryRow *to, const float *restrict value, int64_t stride,
                  const int32_t *seen, int64_t count, int64_t i) {
     vec sum[MOST_SUMS];
     const float *weights[MOST_SUMS];
@@ -69,7 +69,7 @@ INLINED mix_some(const int rows, const int parts, const Asking *to, const float 
         UNROLLED for (int j = 0; j < parts; j++) *(vec *)(to[r].out + i + j * LANES) = sum[r * parts + j];
 }
 
-INLINED mix(const int rows, const int most, const Asking *to, const float *restrict value, int64_t stride,
+INLINED mix(const int rows, const int most, const QueryRow *to, const float *restrict value, int64_t stride,
             const int32_t *seen, int64_t count, int64_t d) {
     int64_t i = 0;
     for (; i + most * LANES <= d; i += most * LANES) mix_some(rows, most, to, value, stride, seen, count, i);
@@ -90,12 +90,12 @@ enum { OWN, SAME, WHOLE };
 
 /* The slots that each row of a tile sees, with what is added to their scores, and to `sight` how they see each block. Rows
    with one bias see the same. */
-static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
+static void gather(QueryRow *rows, int64_t n, int64_t slots, char *sight) {
     int is_one = 1;
     for (int64_t r = 1; r < n; r++) is_one &= rows[r].added == rows[0].added;
     for (int64_t c = 0; c < slots; c += SLOTS) { /* most often all of a block is visible, or nothing */
         int64_t end = c + SLOTS < slots ? c + SLOTS : slots, most = 0, least = SLOTS;
-        for (Asking *row = rows; row < rows + n; row++) {
+        for (QueryRow *row = rows; row < rows + n; row++) {
             int visible = end - c;
             if (row->added && visible == SLOTS) {
 #ifdef __AVX512F__
@@ -108,7 +108,7 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
             most = visible > most ? visible : most, least = visible < least ? visible : least;
         }
         sight[c / SLOTS] = least == end - c ? WHOLE : is_one ? SAME : OWN;
-        if (most) for (Asking *row = rows; row < rows + n; row++) {
+        if (most) for (QueryRow *row = rows; row < rows + n; row++) {
             row->seen[row->count] = c;
             if (least == end - c) {
                 if (!row->added) memset(row->weights + row->count, 0, SLOTS * sizeof(float)); /* there is room behind */
@@ -124,7 +124,7 @@ static void gather(Asking *rows, int64_t n, int64_t slots, char *sight) {
 }
 
 /* What rows that see the same read, up to four rows at a time. */
-INLINED read_same(Asking *rows, int64_t n, const float *read, int64_t stride, const int32_t *seen, int64_t count, int64_t d,
+INLINED read_same(QueryRow *rows, int64_t n, const float *read, int64_t stride, const int32_t *seen, int64_t count, int64_t d,
                   float scale, const int is_mix) {
     int64_t r = 0;
     for (; r + 4 <= n; r += 4)
@@ -140,7 +140,7 @@ INLINED read_same(Asking *rows, int64_t n, const float *read, int64_t stride, co
 }
 
 /* What a tile reads of its slots, keys' scores or values, in the order of the slots. */
-INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *sight, const float *from, int64_t stride,
+INLINED read_slots(QueryRow *rows, int64_t n, int64_t slots, const char *sight, const float *from, int64_t stride,
                    int64_t d, float scale, const int is_mix) {
     for (int64_t r = 0; r < n; r++) rows[r].at = 0;
     for (int64_t c = 0, end; c < slots; c = end) {
@@ -161,7 +161,7 @@ INLINED read_slots(Asking *rows, int64_t n, int64_t slots, const char *sight, co
 
 /* Scores become weights, which are not divided by their sum; returns that, with the weight of a sink if there is one. There
    is room for a vector behind the last score. */
-static inline float weigh(float *v, int64_t count, const float *sink) {
+static inline float softmax_unnormalised(float *v, int64_t count, const float *sink) {
     vec most = (vec){0} - INFINITY, total = {0};
     *(vec *)(v + count) = most;
     for (int64_t c = 0; c < count; c += LANES) most = larger(most, *(const vec *)(v + c));
@@ -188,12 +188,12 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
         int64_t slots = is_cached ? sizes[it->slots] : tokens, room = slots + SLOTS;
         at -= text * tokens * group;
         n = tokens * group - at < last - unit ? tokens * group - at : last - unit;
-        n = at_once(n, MOST_ASKING);
-        Asking rows[MOST_ASKING];
+        n = at_once(n, MOST_QUERY_ROWS);
+        QueryRow rows[MOST_QUERY_ROWS];
         char *sight = (char *)(scratch + 2 * n * room);
         for (int64_t i = 0; i < n; i++) {
             int64_t h = key_head * group + (at + i) / tokens, token = (at + i) % tokens, r = first + text * tokens + token;
-            rows[i] = (Asking){.query = q + r * it->x.stride + h * d, .out = out + r * it->out.stride + h * d};
+            rows[i] = (QueryRow){.query = q + r * it->x.stride + h * d, .out = out + r * it->out.stride + h * d};
             rows[i].weights = scratch + i * room, rows[i].seen = (int32_t *)(scratch + (n + i) * room);
             if (it->outside[2] < 0) continue;
             /* the bias' axes for texts, heads and rows may each have one entry for all */
@@ -211,11 +211,11 @@ static void attend(const Instruction *it, const Step *step, const float *q, cons
             value = (const float *)part->outside[it->outside[1]] + from, key_stride = value_stride = d;
         }
         read_slots(rows, n, slots, sight, key, key_stride, d, (float)it->scale, 0);
-        float totals[MOST_ASKING] = {0};
+        float totals[MOST_QUERY_ROWS] = {0};
         for (int64_t i = 0; i < n; i++) {
             /* a sink takes part in the softmax, and mixes nothing in */
             const float *sink = it->bias ? (const float *)it->bias + key_head * group + (at + i) / tokens : 0;
-            totals[i] = weigh(rows[i].weights, rows[i].count, sink);
+            totals[i] = softmax_unnormalised(rows[i].weights, rows[i].count, sink);
             memset(rows[i].out, 0, d * sizeof(float));
         }
         read_slots(rows, n, slots, sight, value, value_stride, d, 1, 1);

@@ -173,7 +173,7 @@ static void speculate_job(void *given, int thread, int threads) {
         for (int64_t first = 0, s = choosing->short_floats; first <= all->count && !failed; first += threads) {
             int64_t r = first + thread, next = first + threads;
             if (r <= all->count) {
-                if (of->nexts) soften(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
+                if (of->nexts) softmax_row(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
                 else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
             }
             if (!in_turn || next > all->count) continue;

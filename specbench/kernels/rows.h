@@ -73,7 +73,7 @@ static void keep_nucleus(float *v, int64_t n, double top_p) {
 }
 
 /* A row of logits as probabilities; NaN throughout where it has no finite maximum. Of top-k all that equal the k-th. */
-static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
+static void softmax_row(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
     float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)how->temperature;
     if (most != most) {
         for (int64_t i = 0; i < n; i++) v[i] = NAN;
@@ -86,7 +86,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
         for (int64_t i = 0; i < n; i++) v[i] = v[i] < least ? -INFINITY : v[i];
         most /= (float)how->temperature, factor = 1;
     }
-    raise_all(v, n, most, factor);
+    exp_all(v, n, most, factor);
     factor = (float)(1 / sum_of(v, n));
     for (int64_t i = 0; i < n; i++) v[i] *= factor;
     if (how->top_p < 1) keep_nucleus(v, n, how->top_p);
@@ -120,7 +120,7 @@ typedef struct { const void *logits; int64_t short_floats, stride; float *out; i
 static void soften_job(void *given, int thread, int threads) {
     const Rows *of = given;
     for (int64_t r = of->rows * thread / threads; r < of->rows * (thread + 1) / threads; r++)
-        soften(of->logits, r * of->stride, of->short_floats, of->out + r * of->n, of->n, of->how);
+        softmax_row(of->logits, r * of->stride, of->short_floats, of->out + r * of->n, of->n, of->how);
 }
 
 /* Rows [rows, n] of probabilities from logits of `stride` a row. */
@@ -148,7 +148,7 @@ static int64_t choose(const Choice *choice, int64_t row, int64_t step) {
     int64_t n = choice->vocabulary, first = row * choice->stride;
     if (choice->how.temperature > 0) {
         float *v = choice->rows + step * n;
-        soften(choice->logits, first, choice->short_floats, v, n, &choice->how);
+        softmax_row(choice->logits, first, choice->short_floats, v, n, &choice->how);
         return drawn_from(v, n, choice->uniforms[step]);
     }
     return likeliest_of(choice->logits, first, choice->short_floats, n);

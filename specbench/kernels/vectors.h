@@ -135,7 +135,7 @@ static inline vec exp_below(vec x) {
 }
 
 /* exp((v - most) * factor) for each of v, none of which is above `most`. */
-static void raise_all(float *v, int64_t count, float most, float factor) {
+static void exp_all(float *v, int64_t count, float most, float factor) {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) *(vec *)(v + i) = exp_below((*(vec *)(v + i) - most) * factor);
     float left[LANES] = {0};

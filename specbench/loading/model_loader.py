@@ -29,7 +29,7 @@ from specbench.errors import UserError
 from specbench.files import digest as digest_of
 from specbench.files import private_folder, user_cache
 from specbench.hub import COMMIT, Kind, commit_of
-from specbench.loading.ranks import own_device
+from specbench.loading.tensor_parallel import own_device
 from specbench.text.vocabulary import Vocabulary
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -128,13 +128,13 @@ class TargetOutputs:
     Attributes:
         states: the input of its head, with its states after so many layers (`taps`).
         of_prompt: also those of the prompt.
-        pass_embeddings: they read the look-ahead embeddings in these folders.
+        lookahead_embeddings: they read the look-ahead embeddings in these folders.
     """
 
     states: bool = False
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
-    pass_embeddings: tuple[Path, ...] = ()
+    lookahead_embeddings: tuple[Path, ...] = ()
 
 
 LOGITS_ALONE = TargetOutputs()
@@ -202,7 +202,7 @@ class ModelLoader:
             request.numerics,
             request.outputs.taps,
             request.outputs.of_prompt,
-            request.outputs.pass_embeddings,
+            request.outputs.lookahead_embeddings,
             request.kept_tokens,
             request.level_bits,
         )

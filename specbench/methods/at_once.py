@@ -14,7 +14,7 @@ from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import ScoresAhead
 from specbench.engine.session import Model, Prompt, Session, up_to_end
-from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, standardise
+from specbench.sampling import Sampling, TokenChoice, checked, drawn, most_likely, standardise
 from specbench.theory.trees import ROOT
 
 TOKENS_AT_ONCE = 16  # of a text that is scored
@@ -107,7 +107,7 @@ def all_places(length: int, depths: int, device: torch.device, first: int = 0) -
 def independent_proposal(logits_GV: Tensor, sampling: Sampling, target: Model, generator: torch.Generator) -> Proposal:
     """A token from each of these rows, up to the end of the text."""
     size, ends = target.vocabulary_size, target.eos_ids
-    uniform_G = Choice(sampling, size).uniforms(len(logits_GV), generator)
+    uniform_G = TokenChoice(sampling, size).uniforms(len(logits_GV), generator)
     if uniform_G is None:
         return Proposal(up_to_end(most_likely(logits_GV, size, len(logits_GV)), ends))
     q_GV = standardise(logits_GV, sampling, size)

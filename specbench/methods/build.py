@@ -46,7 +46,7 @@ class DraftBuilder(Generic[Kind]):
     needs_states = False  # whether the target must hand over what its head reads
     taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
     needs_prompt_states = False  # and those of the whole prompt, where the decoder reads it
-    pass_embeddings: tuple[Path, ...] = ()  # folders of embeddings that the target must read
+    lookahead_embeddings: tuple[Path, ...] = ()  # folders of embeddings that the target must read
 
     def __init__(self, request: DraftRequest[Kind]) -> None:
         """Check the config. Raises UserError for an unsupported combination."""
@@ -90,7 +90,7 @@ def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> TargetOutputs:
         states=any(one.needs_states for one in making),
         taps=tuple(sorted({depth for one in making for depth in one.taps})),
         of_prompt=any(one.needs_prompt_states for one in making),
-        pass_embeddings=tuple(sorted({folder for one in making for folder in one.pass_embeddings})),
+        lookahead_embeddings=tuple(sorted({folder for one in making for folder in one.lookahead_embeddings})),
     )
 
 

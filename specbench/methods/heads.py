@@ -14,11 +14,11 @@ from specbench.config.paths import shipped
 from specbench.config.recipes import training_command
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import own_head
+from specbench.engine.eager.network_parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.session import Prompt, Session
-from specbench.engine.weights.checkpoint import read_tensors
-from specbench.engine.weights.files import find_file
+from specbench.engine.weights.mapped_files import find_file
+from specbench.engine.weights.published_checkpoint import read_tensors
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
@@ -111,11 +111,11 @@ class HeadsDraft(FollowsTarget):
 
             self._ready[first, stop] = self.target.ready(function, [width])
 
-    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
-        return BlockwiseSession(self, session, sampling)
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HeadsSession":
+        return HeadsSession(self, session, sampling)
 
 
-class BlockwiseSession(AtOnceSession):
+class HeadsSession(AtOnceSession):
     """A view of the target's session, without state of its own."""
 
     draft: HeadsDraft

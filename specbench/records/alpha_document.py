@@ -2,9 +2,9 @@
 
 from typing import Annotated, NotRequired, TypedDict
 
+from specbench.records.draft_signs import FindingRecord, SignsRecord
 from specbench.records.numbers import Vocabularies
-from specbench.records.schema import Config, Document, FrozenConfig
-from specbench.records.signs import FindingRecord, SignsRecord
+from specbench.records.run_record import Config, Document, FrozenConfig
 from specbench.records.units import Probability, Seconds
 from specbench.stats import Interval
 

@@ -16,7 +16,7 @@ from specbench.records.alpha_document import AlphaDocument, AlphaRow, KeptAlphaD
 from specbench.records.catalog import Damaged, kept_folder
 from specbench.records.documents import read_document
 from specbench.records.frame import Records, measured
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 COLUMNS = [
     "target", "draft", "task", "temperature", "top_k", "top_p", "prompts", "tokens", "alpha", "alpha_low", "alpha_high",

@@ -13,7 +13,7 @@ from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.kept_form import ENDING
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import FAILED, Head
 
 LAST = "last"

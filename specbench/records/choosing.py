@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from specbench.records.alpha_document import AlphaRow
 from specbench.records.prediction import PredictionRow
-from specbench.records.schema import Config, Document, Row
+from specbench.records.run_record import Config, Document, Row
 from specbench.records.units import Seconds
 from specbench.stats import Interval
 
@@ -97,8 +97,8 @@ class OfContext(TypedDict, total=False):
     context_tokens: Annotated[float, "of the mean prompt and half of its completion"]
 
 
-class OfTarget(Document):
-    """The common fields of all documents that choose for one target."""
+class Heading(TypedDict):
+    """What a document that chooses for one target was measured of, and where."""
 
     target: str
     task: str
@@ -106,6 +106,11 @@ class OfTarget(Document):
     dtype: str
     hardware: str
     engine: str
+
+
+class OfTarget(Document, Heading):
+    """The common fields of all documents that choose for one target."""
+
     configs: list[Config]
 
 

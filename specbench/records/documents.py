@@ -16,7 +16,7 @@ from specbench.recorded import from_json
 from specbench.records.alpha_document import AlphaDocument
 from specbench.records.catalog import Damaged
 from specbench.records.choosing import LoadDocument, RecommendDocument, ValidateDocument
-from specbench.records.schema import SCHEMA_VERSION, Row
+from specbench.records.run_record import SCHEMA_VERSION, Row
 from specbench.records.store import of_this_version
 from specbench.records.timed_documents import BeamDocument, BenchDocument
 

@@ -11,7 +11,7 @@ from specbench.config.model import own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.marks import is_unproved, prompts_for_proof
 from specbench.records.passes_run import passes_run
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import Head, config_digest
 
 PAIR = ["target", "draft", "task", "temperature"]
@@ -50,6 +50,7 @@ class Records:
         self.results = Path(results)
         self.fewest_prompts = fewest_prompts
         self.catalog = Catalog(results, undisturbed=True)
+        # A record is disturbed, replaced by a newer one, of too few prompts, or in exactly one of the tables.
         self._all = _columns(pd.DataFrame([_row(head) for head in self.catalog.heads]))
         disturbed = self._all["disturbed"].astype(bool)
         self.disturbed = list(self._all[disturbed]["run_id"])
@@ -60,14 +61,14 @@ class Records:
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
-        own_way = large["processing"].notna() | large["context"].notna()
-        self.processed = large[own_way].reset_index(drop=True)
-        large = large[~own_way]
-        own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
-        own_draft |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
+        is_processed = large["processing"].notna() | large["context"].notna()
+        self.processed = large[is_processed].reset_index(drop=True)
+        large = large[~is_processed]
+        beyond_paper = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
+        beyond_paper |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
         learns = large["learnt_positions"].notna()
         alone = (large["batch"] == 1) & ~learns
-        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
+        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~beyond_paper
         chain = large["tree"].isna()
         self.paper_runs = large[alone & chain & as_paper].reset_index(drop=True)
         self.beyond = large[alone & chain & ~as_paper].reset_index(drop=True)

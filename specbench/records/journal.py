@@ -28,7 +28,7 @@ from specbench.files import note_finished, unwritable
 from specbench.recorded import from_json, to_json
 from specbench.records.catalog import Damaged
 from specbench.records.prediction import DraftingPlan
-from specbench.records.schema import SCHEMA_VERSION, Process, PromptRecord
+from specbench.records.run_record import SCHEMA_VERSION, Process, PromptRecord
 from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -22,7 +22,7 @@ from specbench.records.catalog import kept_file, kept_folder
 from specbench.records.documents import read_document, write_document
 from specbench.records.frame import Records
 from specbench.records.kept_form import shared_file, small
-from specbench.records.schema import Config, PromptRecord, RunRecord
+from specbench.records.run_record import Config, PromptRecord, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 DIRTY = "it comes from code with uncommitted changes; commit them and run it again, or give --dirty"

@@ -23,7 +23,7 @@ from specbench.border import Unreadable
 from specbench.files import json_text
 from specbench.recorded import hints_of, to_json
 from specbench.records.decoded import Pass, Trace
-from specbench.records.schema import PromptRecord, Row, RunRecord
+from specbench.records.run_record import PromptRecord, Row, RunRecord
 
 ENDING = ".json.xz"  # of a kept record
 FOLDER = "prompts"  # of what records share, beside them

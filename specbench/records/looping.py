@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from specbench.formatting import interval_of
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 MOST_LOOPING = 0.05  # share of looping completions, above which a speedup has a mark
 LOOPING = "loops: completions repeat a phrase at once, and any draft looks good on them (docs/run.md)"

@@ -7,7 +7,7 @@ Unproved are records made before records held a proof, and runs too small for th
 import math
 from collections.abc import Iterable
 
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 WEAKEST = 0.1  # total variation a token: docs/losslessness.md says why; `certify within=` has the same default
 UNPROVED = (

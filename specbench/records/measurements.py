@@ -17,7 +17,7 @@ from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.files import json_digest, write_atomically
 from specbench.records.frame import MACHINE
-from specbench.records.schema import Config, Row
+from specbench.records.run_record import Config, Row
 from specbench.records.store import config_digest, require_created
 
 Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]

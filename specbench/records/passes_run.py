@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.records.numbers import Loop
-from specbench.records.schema import PromptRecord, Row
+from specbench.records.run_record import PromptRecord, Row
 
 IN_C, VERIFIED_IN_C, IN_PYTHON = "in C", "verified in C", "in Python"
 

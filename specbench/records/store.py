@@ -21,7 +21,15 @@ from specbench.files import json_digest, json_text, write_atomically
 from specbench.recorded import from_json
 from specbench.records.kept_form import restored
 from specbench.records.numbers import Summary
-from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, FrozenConfig, Row, RunRecord, ServedRecord
+from specbench.records.run_record import (
+    SCHEMA_VERSION,
+    Config,
+    FailedRecord,
+    FrozenConfig,
+    Row,
+    RunRecord,
+    ServedRecord,
+)
 from specbench.records.served import SERVED, ServedSummary, is_served
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, NotRequired
 
-from specbench.records.schema import Document
+from specbench.records.run_record import Document
 from specbench.records.units import Seconds
 
 

@@ -13,7 +13,7 @@ from specbench.errors import UserError
 from specbench.formatting import NONE, Column, span, titles
 from specbench.records.catalog import Catalog, digest
 from specbench.records.choosing import RecommendDocument, ValidateDocument
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.console import plain_table, wide_console
 

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from specbench.files import write_atomically
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, rule_name
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.html import environment, inline
 
 MOST_GAMMA = 16  # the curves reach that far

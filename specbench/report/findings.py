@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from specbench.analysis.findings import findings_of
-from specbench.records.schema import RunRecord
-from specbench.records.signs import FindingRecord
+from specbench.records.draft_signs import FindingRecord
+from specbench.records.run_record import RunRecord
 
 PAGE = "what each line means, and how to compare the two configs: docs/draft-not-accepted.md"
 

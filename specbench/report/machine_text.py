@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from specbench.formatting import number, size
 from specbench.records.machine_record import GpuState, MachineRecord
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 
 PACKAGES = ("torch", "transformers")
 

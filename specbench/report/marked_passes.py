@@ -12,7 +12,7 @@ from specbench.analysis.degenerate import repeated
 from specbench.errors import UserError
 from specbench.escaping import printable
 from specbench.records.decoded import Pass
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance

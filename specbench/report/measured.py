@@ -11,7 +11,7 @@ from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.records.decoded import Pass
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.stats import Interval, over_rows, ratio
 
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]

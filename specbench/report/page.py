@@ -15,7 +15,7 @@ from specbench.formatting import NONE, share
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
 from specbench.records.marks import prompts_for_proof
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures

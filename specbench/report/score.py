@@ -16,7 +16,7 @@ from specbench import theory
 from specbench.formatting import NONE, interval, number
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.paper import label, paper
 from specbench.report.table import Table
 from specbench.report.tables import notes

@@ -5,7 +5,7 @@ from rich.markup import escape
 from specbench.analysis.columns import milliseconds
 from specbench.formatting import NONE, interval_of, number
 from specbench.nouns import with_noun
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import ServedSummary
 
 NOT_KNOWN = "not known: the server counts no passes; gamma=N gives their number"
@@ -70,9 +70,9 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
     if s["identical"] is not None:
         table.append(("  identical", f"{100 * s['identical']:.1f}%", "of completions equal those without a draft"))
     table += [
-        ("time to first token", _both(s["ttft_s_baseline"], s["ttft_s"]), f"ms, {both}"),
-        ("  90% below", _both(s["ttft_p90_s_baseline"], s["ttft_p90_s"]), f"ms, {both}"),
-        ("time per output token", _both(s["tpot_s_baseline"], s["tpot_s"]), f"ms, {both}"),
+        ("time to first token", _two_times(s["ttft_s_baseline"], s["ttft_s"]), f"ms, {both}"),
+        ("  90% below", _two_times(s["ttft_p90_s_baseline"], s["ttft_p90_s"]), f"ms, {both}"),
+        ("time per output token", _two_times(s["tpot_s_baseline"], s["tpot_s"]), f"ms, {both}"),
         (
             "tokens per second",
             f"{number(s['tokens_per_second_baseline'], 0)} / {number(s['tokens_per_second'], 0)}",
@@ -110,7 +110,7 @@ def _over(s: ServedSummary) -> str:
     return f"95% interval over {'prompts' if s['batch'] == 1 and s['rate'] is None else 'blocks of prompts'}"
 
 
-def _both(plain: float | None, drafted: float | None) -> str:
+def _two_times(plain: float | None, drafted: float | None) -> str:
     return " / ".join(NONE if one is None else milliseconds(one) for one in (plain, drafted))
 
 

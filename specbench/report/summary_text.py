@@ -11,7 +11,7 @@ from specbench.records.catalog import digest
 from specbench.records.looping import why_loops
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Summary
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.report.explanation import largest
 
 

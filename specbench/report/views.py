@@ -14,7 +14,7 @@ from specbench.config.schema import METRICS
 from specbench.formatting import NONE, Column, interval, interval_of, number, share
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Summary
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.served import SERVED
 
 EVERY = COLUMNS | MORE

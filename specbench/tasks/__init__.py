@@ -15,7 +15,7 @@ from specbench.config.schema import TaskConfig
 from specbench.errors import MachineError, UserError, first_line
 from specbench.files import digest
 from specbench.hub import hub_failure, hub_is_reachable, silence
-from specbench.tasks.rows import (
+from specbench.tasks.row_files import (
     TEXT_FIELD,
     Message,
     Row,

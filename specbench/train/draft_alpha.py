@@ -18,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.eager.model import EagerModel
 from specbench.stats import Interval, over_rows, ratio
-from specbench.train.completions import completions, engine_of
 from specbench.train.recipe_schema import Recipe
+from specbench.train.target_completions import completions, engine_of
 from specbench.train.target_texts import Ids, padded, special_ids, written_tokens
 
 AT_ONCE = 64  # sources that alpha is measured on, at most: a batch has no more logits than LOGITS

@@ -29,7 +29,7 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5Stack
 
 from specbench.config.places import model_at
-from specbench.engine.eager.parts import layer_list
+from specbench.engine.eager.network_parts import layer_list
 from specbench.engine.weights import parameters
 from specbench.engine.weights.pretrained import config_in, named, network_in, network_of_shape, tokenizer_in
 from specbench.errors import MachineError, UserError, first_line

@@ -14,8 +14,8 @@ from jinja2 import TemplateError
 
 from specbench.errors import UserError
 from specbench.tasks import FIELDS, turns_of
-from specbench.tasks.rows import MESSAGES_FIELD, messages_of, read_rows, split_answer, transcript
-from specbench.tasks.rows import Row as FileRow
+from specbench.tasks.row_files import MESSAGES_FIELD, messages_of, read_rows, split_answer, transcript
+from specbench.tasks.row_files import Row as FileRow
 from specbench.text.vocabulary import Vocabulary
 from specbench.train.networks import load_config
 from specbench.train.passages import sentences
@@ -48,7 +48,7 @@ def load_prompts(plan: DataPlan, paths: Iterable[str] | None = None) -> list[Row
         if not is_kept(row.fields, keep):
             continue
         messages = _messages(row)
-        said = _said(messages)
+        said = _text_of_users(messages)
         if said.strip() and not (plan.max_words and len(said.split()) > plan.max_words):
             found.append({SAID: said, MESSAGES_FIELD: messages})
         if plan.max_rows and len(found) >= plan.max_rows:
@@ -65,7 +65,7 @@ def _messages(row: FileRow) -> list[dict[str, str]]:
     return [{"role": "user", "content": turns_of(row, "prompt", True, WAY_OUT)[0]}]
 
 
-def _said(messages: Iterable[dict[str, str]]) -> str:
+def _text_of_users(messages: Iterable[dict[str, str]]) -> str:
     """What the users of a conversation say: its system prompt may be that of every other."""
     return "\n".join(message["content"] for message in messages if message["role"] == "user")
 
@@ -93,7 +93,7 @@ def _held_texts(file: str) -> Iterable[str]:
     for row in read_rows(Path(resolve(file))):
         if any(name in row.fields for name in PROMPT_FIELDS):
             messages = messages_of(row, "prompt")
-            yield from [_said(messages)] if messages is not None else turns_of(row, "prompt", True, WAY_OUT)
+            yield from [_text_of_users(messages)] if messages is not None else turns_of(row, "prompt", True, WAY_OUT)
         else:
             yield from (text for name in HELD_OUT_FIELDS if isinstance(text := row.fields.get(name), str))
 

@@ -16,7 +16,7 @@ from typing import Any
 from specbench.config.schema import TaskConfig
 from specbench.errors import MachineError, UserError, first_line
 from specbench.tasks import hub_rows
-from specbench.tasks.rows import read_rows
+from specbench.tasks.row_files import read_rows
 from specbench.train.recipe_places import resolve
 from specbench.train.recipe_schema import DataPlan
 

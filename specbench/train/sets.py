@@ -18,11 +18,11 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
-from specbench.train.completions import kept_completions
 from specbench.train.passages import made_passages, without_sentences
 from specbench.train.prompt_rows import load_prompts, prompt_ids, without_held_out_prompts
 from specbench.train.recipe_rows import Row, joined, load_rows, without_held_out
 from specbench.train.recipe_schema import DataPlan, Recipe
+from specbench.train.target_completions import kept_completions
 from specbench.train.target_texts import Ids, kept_outputs, outputs_file, padded, write_outputs, written_tokens
 from specbench.train.tokenizers import fields
 

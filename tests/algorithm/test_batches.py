@@ -18,7 +18,7 @@ from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch, read_together
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
 from specbench.engine.session import Prompt, Read
 from specbench.kernels import is_available
 from specbench.methods.cascade.draft import CascadeDraft

@@ -17,7 +17,7 @@ from specbench.analysis.proof.departures import difference
 from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.schema import RunConfig
-from specbench.experiment.build import Parts, build_each, resolve
+from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.several.draft import MergedDraft

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.first_token import Starts, of_prompts
+from specbench.analysis.first_token import Starts, first_token_columns
 from specbench.analysis.summary import completed
 from specbench.choose.starts import of_starts
 from specbench.cli import main
@@ -37,7 +37,7 @@ def prompt(tokens: int, start_s: float, draft_s: float, **counts: int) -> Any:
 
 def test_what_a_run_says_of_its_prompts() -> None:
     counts = {"prompt_read": 40, "prompt_copied": 60, "draft_prompt_read": 40, "draft_prompt_copied": 60}
-    found = of_prompts([prompt(101, 0.5, 0.1, **counts), prompt(101, 0.3, 0.1, **counts)], PREDICTED, False)
+    found = first_token_columns([prompt(101, 0.5, 0.1, **counts), prompt(101, 0.3, 0.1, **counts)], PREDICTED, False)
     assert found["ttft_s_baseline"] == pytest.approx(0.5) and found["ttft_s"] == pytest.approx(0.7)
     assert found["tpot_s_baseline"] == pytest.approx(0.1) and found["tpot_s"] == pytest.approx(0.2 / 6)
     assert found["prompt_tokens"] == 100
@@ -47,11 +47,11 @@ def test_what_a_run_says_of_its_prompts() -> None:
     )
     assert found["end_to_end_predicted"] == pytest.approx((0.4 + 1) / (0.4 + 0.1 + 1 / 2.0))
     assert found["end_to_end_calibrated"] == pytest.approx((0.4 + 1) / (0.4 + 0.1 + 1 / 1.6))
-    assert of_prompts([prompt(101, 0.5, 0.1)], PREDICTED, True)["ttft_s"] is None
+    assert first_token_columns([prompt(101, 0.5, 0.1)], PREDICTED, True)["ttft_s"] is None
 
 
 def test_an_older_record_read_every_token_and_says_nothing_of_the_drafts() -> None:
-    found = of_prompts([prompt(101, 0.5, 0.1)], PREDICTED, False)
+    found = first_token_columns([prompt(101, 0.5, 0.1)], PREDICTED, False)
     assert found["prompt_tokens_read"] == 100 and found["prompt_tokens_copied"] == 0
     assert "draft_prompt_tokens_read" not in found and "draft_prompt_tokens_per_s" not in found
 

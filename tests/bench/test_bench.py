@@ -11,11 +11,11 @@ import torch
 
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.bench import PROMPT_LENGTHS, Bench, _row, bench, table, write
+from specbench.bench.benchmark import PROMPT_LENGTHS, Bench, _row, bench, table, write
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
@@ -169,7 +169,7 @@ def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypa
     shares, timed = [0.5, 0.01, 0.5, 0.5, 0.5, 0.5], list[str]()
     monkeypatch.setattr("specbench.analysis.costs.core_time.between", lambda *_: CoreTime(1 - (s := shares.pop(0)), s))
     parts = {letter: (letter, partial(_one_row, timed, letter)) for letter in "fad"}
-    monkeypatch.setattr("specbench.bench.bench.PARTS", parts)
+    monkeypatch.setattr("specbench.bench.benchmark.PARTS", parts)
     rows = bench(replace(setup, parts="fad"), lambda _: None)
     assert timed == ["f", "f", "a", "d", "d", "d"]
     assert [row.disturbed_by for row in rows] == [None, *["it waited for a core 50% of its time"] * 2]
@@ -183,7 +183,7 @@ def test_rows_are_kept_after_each_part(setup: Bench, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     parts = {letter: (letter, partial(_one_row, [], letter)) for letter in "ag"} | {"b": ("b", stopped)}
-    monkeypatch.setattr("specbench.bench.bench.PARTS", parts)
+    monkeypatch.setattr("specbench.bench.benchmark.PARTS", parts)
     with pytest.raises(KeyboardInterrupt):
         bench(replace(setup, parts="abg"), lambda _: None, lambda rows: kept.append([row.part for row in rows]))
     assert kept == [["a"], ["a", "g"]]

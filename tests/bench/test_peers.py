@@ -13,7 +13,7 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
-from specbench.bench.bench import Bench, bench
+from specbench.bench.benchmark import Bench, bench
 from specbench.bench.gguf import neighbouring
 from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp
 from specbench.cli import main
@@ -118,7 +118,7 @@ def test_where_the_weights_of_a_target_are() -> None:
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="CTranslate2 is not installed")
 def test_ctranslate2_and_our_loop_decode_the_same_tokens() -> None:
-    from specbench.engine.choice import with_engine
+    from specbench.engine.selection import with_engine
 
     network = T5ForConditionalGeneration.from_pretrained(FOLDER, dtype=torch.float32)
     target = with_engine("static", network, 8000, frozenset({1}))
@@ -197,7 +197,7 @@ def test_prompt_lookup_of_llama_cpp_is_that_of_its_package(monkeypatch: pytest.M
 @pytest.mark.full
 def test_prompt_lookup_of_a_peer_is_timed_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each γ; a peer without its own has the row of the target alone."""
-    from specbench.engine.choice import with_engine
+    from specbench.engine.selection import with_engine
     from tests.support.networks import network
 
     target = with_engine("static", network("llama", 3), 40, frozenset({1}))
@@ -242,7 +242,7 @@ def test_weights_that_llama_cpp_is_not_given_are_told(tmp_path: Path) -> None:
 def test_llama_cpp_and_our_loop_decode_the_same_tokens(kind: str, tmp_path: Path) -> None:
     import transformers
 
-    from specbench.engine.choice import with_engine
+    from specbench.engine.selection import with_engine
 
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 128}  # fmt: skip

@@ -308,7 +308,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
 def test_a_resumed_run_keeps_the_gamma_that_was_found(
     argv: list[str], folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench.experiment import gamma, runner
+    from specbench.experiment import drafting_plan, runner
 
     keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
     whole = runner.measure_prompt
@@ -325,7 +325,7 @@ def test_a_resumed_run_keeps_the_gamma_that_was_found(
     def never(*_: object) -> None:
         raise AssertionError("it was probed again")
 
-    monkeypatch.setattr(gamma, "choose_gamma", never)
+    monkeypatch.setattr(drafting_plan, "choose_gamma", never)
     assert main(keys) == 0
     (row,) = Catalog(tmp_path).rows()
     assert row["processes"] == 2 and row["gamma_requested"] == "auto"

@@ -95,8 +95,8 @@ def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
 def test_errors_are_estimated_over_measured_on_the_same_prompts(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1, 2))
-    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.CANDIDATES", (1, 2))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["recommend", "--validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
@@ -131,8 +131,8 @@ def test_a_draft_that_grows_decodes_as_many_tokens_a_pass_as_predicted(
     """With earlier completions in its store in both; without them in decoding it has 2.4 and not 2.9."""
     if not shipped("models", "gpt-mini", "model.safetensors").is_file():
         pytest.skip("needs the shipped models")
-    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.ROUNDS", (2, 2))
     keys = ["target=gpt-mini", "task=lm-mini", "draft=suffix", "gammas=3", "limit=10", "rounds=2", "repeats=1"]
     assert main(["recommend", "--validate", *keys, f"results={tmp_path}"]) == 0
     (file,) = (tmp_path / "validate").glob("*.json")
@@ -150,8 +150,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 ) -> None:
     """Under block verification and lossy rules accepted over tested tokens is a different quantity; nor is it alpha of
     a draft that is accepted less often the further ahead it drafts."""
-    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.ROUNDS", (2, 2))
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.5", "sampling.temperature=1"]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     assert main(["recommend", "--validate", *argv, "draft=[bigram,lookup]", *rules, *QUICK]) == 0
@@ -169,8 +169,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 def test_a_way_that_left_the_targets_text_has_no_speed(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.drafting_plan.ROUNDS", (2, 2))
     monkeypatch.setattr(
         "specbench.experiment.measure.difference", lambda *_: Difference(3, margin=5.0, noise=0.1, is_rounding=False)
     )

@@ -12,9 +12,9 @@ from specbench.cli import recommend
 from specbench.cli.other_engines import engines_to_check_in, in_engines
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import MachineError
-from specbench.interop.starting import measured
-from specbench.interop.starting.engines import STARTABLE
-from specbench.interop.starting.measured import Checked
+from specbench.interop.starting import measure_started as starting
+from specbench.interop.starting.measure_started import Checked
+from specbench.interop.starting.startable import STARTABLE
 
 Capture = pytest.CaptureFixture[str]
 SUMMARY = {
@@ -71,7 +71,7 @@ def test_an_engine_that_fails_loses_neither_the_others_nor_the_ranking(
         if engine == "vllm":
             raise failure
 
-    monkeypatch.setattr(measured, "check_in_engine", check)
+    monkeypatch.setattr(starting, "check_in_engine", check)
     rows, failed = in_engines(["vllm", "llama.cpp"], {}, [ChooseConfig(verify=2)])
     assert failed is failure
     others = [] if isinstance(failure, KeyboardInterrupt) else ["llama.cpp"]
@@ -92,7 +92,7 @@ def test_of_engines_that_fail_each_is_told(monkeypatch: pytest.MonkeyPatch, caps
         raise MachineError(f"{engine}: not ready")
         yield
 
-    monkeypatch.setattr(measured, "check_in_engine", check)
+    monkeypatch.setattr(starting, "check_in_engine", check)
     rows, failed = in_engines(["vllm", "llama.cpp"], {}, [ChooseConfig(verify=2)])
     assert rows == [] and str(failed) == "llama.cpp: not ready"
     assert "specbench: vllm: not ready" in capsys.readouterr().err

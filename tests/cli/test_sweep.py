@@ -18,7 +18,7 @@ from specbench.compose.hydra_app import Job
 from specbench.compose.hydra_errors import one_line
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
-from specbench.experiment.build import Parts
+from specbench.experiment.run_parts import Parts
 from specbench.records import store
 from specbench.records.catalog import Catalog
 

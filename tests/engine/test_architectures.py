@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from specbench.cli import main
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft

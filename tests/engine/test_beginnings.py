@@ -10,8 +10,8 @@ import torch
 from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.engine.batch import Batch
 from specbench.engine.beginnings import LEAST, PROMPTS, Beginnings, common_length, shared_lengths
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Model, Prompt
 from specbench.engine.window import Window
 from specbench.methods.model.draft import ModelDraft

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specbench.engine.capture.program import ROUNDING
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import NativeModel
-from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.native_sessions import NativeSession
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, is_available, library

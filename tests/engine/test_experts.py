@@ -10,12 +10,12 @@ from torch.nn import functional
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from specbench.cli import main
-from specbench.engine.capture.experts import CLAMPED, ExpertLayer, ExpertMap, Gate, mixed
+from specbench.engine.capture.expert_layers import CLAMPED, ExpertLayer, ExpertMap, Gate, mixed
 from specbench.engine.capture.lower import PackedWeights
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.experts import expert_modules
-from specbench.engine.native.experts import NativeExperts
+from specbench.engine.native.expert_calls import NativeExperts
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.theory import Roofline

@@ -17,8 +17,8 @@ from specbench.engine.capture import invariant as kernels
 from specbench.engine.capture.invariance_check import differing_operation, first_difference, make_invariant
 from specbench.engine.capture.lower import lower
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import with_engine
 from specbench.engine.layout import path_to
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt, Session
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
@@ -140,7 +140,7 @@ def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "linear of [1, 13, 32]" in differing_operation(fast) or "attend of" in differing_operation(fast)
     assert first_difference(fast) is not None
 
-    monkeypatch.setattr("specbench.engine.choice.make_invariant", lambda model: "a kernel of that machine")
+    monkeypatch.setattr("specbench.engine.selection.make_invariant", lambda model: "a kernel of that machine")
     fallen = with_engine("static", network("t5", seed=5), SIZE, ENDS, "invariant")
     assert fallen.engine == "static" and not fallen.invariant
     assert fallen.report.not_invariant == "a kernel of that machine"

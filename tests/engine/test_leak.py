@@ -13,7 +13,7 @@ import torch
 from specbench.algorithm.decoding import DecodingSpec, speculative
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.config.paths import shipped
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling

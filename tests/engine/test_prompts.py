@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.engine.choice import MOST_ERROR, in_fp32, with_engine
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.selection import MOST_ERROR, in_fp32, with_engine
 from specbench.engine.session import Prompt
 from tests.support.long_networks import ENDS, SIZE, network
 

@@ -12,9 +12,9 @@ import torch
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.engine.batch import Batch
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.native_sessions import NativeSession
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from tests.support.networks import PADDED, network
@@ -108,7 +108,7 @@ def test_extend_refuses_them(kind: str, engine: str) -> None:
 @pytest.mark.parametrize(("kind", "prompt"), [("t5", Prompt((3, 4), (0,))), ("llama", Prompt((), (3, 4)))])
 def test_the_kernel_reads_nothing_outside_its_table(kind: str, prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the check in Python a row is NaN, which every choice of a token refuses."""
-    monkeypatch.setattr("specbench.engine.native.sessions.require_readable", lambda tokens, readable: None)
+    monkeypatch.setattr("specbench.engine.native.native_sessions.require_readable", lambda tokens, readable: None)
     model = with_engine("native", network(kind, 1), 40, frozenset({1}))
     for token in TOO_FAR:
         session = model.start(prompt)

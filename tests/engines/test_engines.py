@@ -16,8 +16,8 @@ from specbench.cli import main
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completions
 from specbench.interop.serving.settings.engines import Recommended, Weights
-from specbench.interop.starting.engines import STARTABLE, as_flags, settings_of
-from specbench.interop.starting.servers import Asked, Servers, started
+from specbench.interop.starting.startable import STARTABLE, as_flags, settings_of
+from specbench.interop.starting.two_servers import Asked, Servers, started
 from specbench.records.catalog import Catalog
 from specbench.sampling import Sampling
 from tests.support.llamas import SIZE, llama_pair

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import specbench
-from specbench.experiment.build import NO_MPS, _device
+from specbench.experiment.run_parts import NO_MPS, _device
 from specbench.sampling import widest
 
 PACKAGE = Path(specbench.__file__).parent

@@ -20,13 +20,13 @@ from specbench.engine.buffers import CACHED_BYTES, MOST_STACKED, Buffers
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.lookups import Lookups
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
 from specbench.experiment.prompts import encode, prompt_tokens
 from specbench.experiment.prompts_of_length import in_context
+from specbench.experiment.run_parts import resolve
 from specbench.tasks import Task
 from specbench.text.tokenizer import load_tokenizer
 from specbench.theory import expected_tokens

@@ -13,8 +13,8 @@ from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig
 from specbench.engine.weights import dtype_probe
 from specbench.experiment import dtype
-from specbench.experiment.build import resolve
 from specbench.experiment.identity import identify
+from specbench.experiment.run_parts import resolve
 from tests.support.calls import called
 from tests.support.captured import fastest_on_a_cpu
 from tests.support.networks import network

@@ -7,7 +7,7 @@ import torch
 
 from specbench import kernels
 from specbench.cli import main
-from specbench.experiment.engines import Fact, engines_here
+from specbench.experiment.runnable_engines import Fact, engines_here
 from specbench.kernels import NotCompiled
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
-from specbench.experiment import gamma as run_gamma
+from specbench.experiment import drafting_plan
 from specbench.experiment.prompts import rows_to_read, split_examples
 from specbench.tasks import Example
 from tests.support.calls import called
@@ -56,15 +56,15 @@ def test_one_row_cannot_serve_for_both() -> None:
 def test_a_run_probes_on_prompts_that_it_does_not_measure(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_gamma, "CANDIDATES", (1, 2))
-    monkeypatch.setattr(run_gamma, "ROUNDS", (2, 2))
-    scored, agreements = [], run_gamma.agreements
+    monkeypatch.setattr(drafting_plan, "CANDIDATES", (1, 2))
+    monkeypatch.setattr(drafting_plan, "ROUNDS", (2, 2))
+    scored, agreements = [], drafting_plan.agreements
 
     def spied(target, drafts, prompt, *rest):  # type: ignore[no-untyped-def]
         scored.append(prompt.source)
         return agreements(target, drafts, prompt, *rest)
 
-    monkeypatch.setattr(run_gamma, "agreements", spied)
+    monkeypatch.setattr(drafting_plan, "agreements", spied)
     argv = [
         "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager",

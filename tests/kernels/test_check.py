@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench import kernels
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, check, library
 

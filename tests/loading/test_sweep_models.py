@@ -15,7 +15,7 @@ from specbench.cli import main
 from specbench.compose.words import by_models
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.experiment.build import Parts
+from specbench.experiment.run_parts import Parts
 from specbench.records.catalog import Catalog
 from tests.support import sweeps
 from tests.support.networks import network

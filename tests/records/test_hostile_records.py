@@ -16,7 +16,7 @@ from specbench.interop.readings.document import Document
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.measurements import add_to_history
-from specbench.tasks.rows import read_rows
+from specbench.tasks.row_files import read_rows
 from tests.support.hostile import as_json, damaged
 from tests.support.made_records import make, record
 

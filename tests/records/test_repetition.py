@@ -17,7 +17,7 @@ from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records import store
 from specbench.records.looping import many_loop, why_loops
-from specbench.tasks.rows import read_rows
+from specbench.tasks.row_files import read_rows
 from tests.support.made_records import make
 
 # Each set of shipped references: its field, and the model that writes such texts.

@@ -15,7 +15,7 @@ from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.documents import DOCUMENTS, read_document, write_document
 from specbench.records.keeping import compact
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from specbench.records.store import of_this_version
 from tests.support.made_records import make
 from tests.support.schema_faults import faults_of

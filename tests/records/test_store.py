@@ -12,7 +12,7 @@ from specbench.errors import MachineError
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.catalog import Catalog
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.run_record import SCHEMA_VERSION
 from tests.support.made_records import record
 
 RECORD = record(prompts=2) | {"run_id": "a-b-T0", "config": {}}

@@ -17,7 +17,7 @@ from specbench.config.checks import check
 from specbench.config.paths import shipped
 from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
-from specbench.experiment.gamma import choose_gamma
+from specbench.experiment.drafting_plan import choose_gamma
 from specbench.report.paper import experiment
 from specbench.report.tables.beyond import planned
 from tests.support.composed import PARTS, compose

@@ -23,8 +23,8 @@ from specbench.algorithm.decoding import DecodingSpec, speculate, speculative
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.methods.dflash.draft import BlockDraft
 from specbench.methods.dflash.published import PublishedBlock, published_block
 from specbench.methods.dspark.draft import MarkovDraft

@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from specbench.engine.capture.program import Step
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import KINDS
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import StepGraph
+from specbench.engine.selection import KINDS
 from specbench.kernels import NotCompiled, library
 
 

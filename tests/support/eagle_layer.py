@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.methods.decoder_layer import layer_shape
 from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.network import Eagle, EagleShape

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.methods.heads import HeadsDraft
 from specbench.methods.hydra.draft import HydraDraft
 from specbench.methods.hydra.network import HydraHeads

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support.networks import PADDED, network, tokenizer  # isort: skip
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.methods.mtp.draft import MtpDraft
 from specbench.methods.mtp.network import Mtp
 

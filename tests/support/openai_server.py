@@ -24,7 +24,7 @@ from specbench.algorithm.gamma import Constant
 from specbench.compose.hydra_app import composed_config
 from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
-from specbench.experiment.build import Parts, build_each, resolve
+from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.loading.model_loader import ModelLoader
 from specbench.sampling import Sampling
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.methods.eagle.published import published_eagle
 from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.network import OURS

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from specbench.algorithm.draft import Draft, DraftSession
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.findings import findings, findings_of
-from specbench.analysis.findings.base import Finding, Observed, Text
 from specbench.analysis.findings.checkpoint import read_checkpoint
 from specbench.analysis.findings.configs import differences
+from specbench.analysis.findings.finding import Finding, Observed, Text
 from specbench.api import overrides
 from specbench.compose.hydra_app import composed_config
 from specbench.config.model import ModelConfig
@@ -30,8 +30,8 @@ from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.experiment.build import Parts, build_each, resolve
 from specbench.experiment.measure import baseline_of, prompt_record, speculative_of
+from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, standardise
 from tests.support.around import Around

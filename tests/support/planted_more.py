@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.analysis.findings.base import Finding
-from specbench.experiment.build import Parts
+from specbench.analysis.findings.finding import Finding
+from specbench.experiment.run_parts import Parts
 from tests.support.around import Around
 from tests.support.planted import (
     FIRST_BAD,

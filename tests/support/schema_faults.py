@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench.recorded import to_json
 from specbench.records.json_schema import json_schema
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 
 KINDS = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "null": type(None)}
 

@@ -29,7 +29,7 @@ from specbench.interop.certify import certify_servers
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import draw
-from specbench.tasks.rows import read_rows
+from specbench.tasks.row_files import read_rows
 from specbench.text.processed import ProcessedModel, ProcessedSession, drawing, processed
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary

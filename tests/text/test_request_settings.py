@@ -26,10 +26,10 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.errors import UserError
-from specbench.experiment.build import build_each, resolve
 from specbench.experiment.from_model import settings_of, unapplied, with_settings_of_model
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import prompt_record, speculative_of
+from specbench.experiment.run_parts import build_each, resolve
 from specbench.kernels import is_available
 from specbench.methods.lookup.config import LookupConfig
 from specbench.records.frame import Records

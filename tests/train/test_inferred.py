@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
 from specbench.methods.eagle.network import Eagle
-from specbench.train.completions import engine_of
 from specbench.train.draft_alpha import alpha, target_outputs
 from specbench.train.fitting import fitted_to_target, usual_taps
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_schema import DataPlan, DistillPlan, Recipe
 from specbench.train.resuming import fingerprint
+from specbench.train.target_completions import engine_of
 from tests.support import networks
 from tests.support.small_recipes import SMALL
 

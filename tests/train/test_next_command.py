@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.train import draft_alpha
-from specbench.train.completions import engine_of
 from specbench.train.draft_alpha import alpha, target_outputs
+from specbench.train.target_completions import engine_of
 from tests.support.small_recipes import SMALL
 
 Capture = pytest.CaptureFixture[str]

@@ -16,13 +16,13 @@ from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
 from specbench.methods.eagle.train import EagleLearner
 from specbench.sampling import Sampling
-from specbench.train import completions as made
-from specbench.train.completions import completions, engine_of, kept_completions
+from specbench.train import target_completions as made
 from specbench.train.draft_alpha import alpha, target_outputs
 from specbench.train.networks import as_target, borrow
 from specbench.train.prompt_rows import load_prompts, prompt_ids, without_held_out_prompts
 from specbench.train.recipe_schema import DataPlan, DistillPlan, ModelShape, Recipe
 from specbench.train.sets import completed, padded_batch
+from specbench.train.target_completions import completions, engine_of, kept_completions
 from specbench.train.target_texts import outputs_file
 from specbench.train.trainers import Clock, by_clock
 from tests.support import networks

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.cache_names import cache_of
 from specbench.errors import UserError
-from specbench.methods.specdec.captured import ParallelEntries, beside
+from specbench.methods.specdec.beside import ParallelEntries, beside
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, Recipe, SpecDecPlan

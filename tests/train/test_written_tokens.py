@@ -12,10 +12,10 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.train.completions import engine_of
 from specbench.train.draft_alpha import alpha, target_outputs
 from specbench.train.networks import build
 from specbench.train.recipe_schema import ModelShape
+from specbench.train.target_completions import engine_of
 from specbench.train.target_texts import write_outputs, written_tokens
 from tests.support import networks
 

@@ -109,7 +109,9 @@ def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
 
     1 - (1 - beta)^k with the rho of `tree_rules.scale` (Sun et al. 2023, "SpecTr", Algorithm 3).
     """
-    return torch.cat([1 - (1 - _each(p_LV, q_LV, children)[1]) ** children for children in range(1, most + 1)], -1)
+    return torch.cat(
+        [1 - (1 - _accepted_of_each_draw(p_LV, q_LV, children)[1]) ** children for children in range(1, most + 1)], -1
+    )
 
 
 def k_sequential(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, children: int) -> Ranked:
@@ -117,13 +119,13 @@ def k_sequential(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, chil
 
     Child r is the accepted one with (1 - beta)^r beta. Sun et al. 2023, "SpecTr", Algorithm 3.
     """
-    each_LV, beta_L1 = _each(p_LV, q_LV, children)
+    each_LV, beta_L1 = _accepted_of_each_draw(p_LV, q_LV, children)
     reached_LK = (1 - beta_L1) ** torch.arange(children, device=p_LV.device)
     accepted, written = reached_LK * beta_L1, reached_LK * each_LV.gather(-1, written_L1)
     return _ranked([accepted], [written], p_LV.gather(-1, written_L1), most)
 
 
-def _each(p_LV: Tensor, q_LV: Tensor, children: int) -> tuple[Tensor, Tensor]:
+def _accepted_of_each_draw(p_LV: Tensor, q_LV: Tensor, children: int) -> tuple[Tensor, Tensor]:
     """What K-SEQ takes of each of `children` draws: min(q, p / rho) [L, V], and its sum beta [L, 1]."""
     low_L1 = torch.ones_like(p_LV[:, :1])
     high_L1 = children * low_L1

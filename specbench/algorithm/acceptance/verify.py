@@ -29,7 +29,7 @@ from specbench.algorithm.acceptance.base import (
 )
 from specbench.algorithm.acceptance.tree_rules import Uniforms
 from specbench.engine.session import Repeat, as_it_is
-from specbench.sampling import Choice, DrawnNumbers, Sampling, argmax, checked, draw_next, most_likely, standardise
+from specbench.sampling import DrawnNumbers, Sampling, TokenChoice, argmax, checked, draw_next, most_likely, standardise
 from specbench.theory.trees import ROOT
 
 
@@ -103,7 +103,7 @@ def _on_device(logits_LV: Tensor, proposal: Proposal | PendingProposal, verifica
 class ChosenToken:
     """The token [1] that `choice` takes from a row, and its uniform number where it draws."""
 
-    choice: Choice
+    choice: TokenChoice
 
     def __call__(self, logits_1V: Tensor, uniform_1: Tensor | None = None) -> Tensor:
         return self.choice.on_device(logits_1V, uniform_1)[0]
@@ -118,7 +118,7 @@ def next_token(
     """
     if logits_LV.is_cpu:
         return draw_next(logits_LV, sampling, vocabulary_size, generator)[0]
-    choice = Choice(sampling, vocabulary_size)
+    choice = TokenChoice(sampling, vocabulary_size)
     uniform_1 = choice.uniforms(1, generator)
     token_1 = repeat(ChosenToken(choice), logits_LV[-1:], *(() if uniform_1 is None else (uniform_1,)))
     return checked(token_1.tolist())[0]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from specbench.records.decoded import Pass
 from specbench.records.numbers import OfTrees, PositionCounts
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.theory.trees import ROOT, TreeShape
 
 

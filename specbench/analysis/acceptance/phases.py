@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 
 THINKING, ANSWER = "thinking", "answer"
 

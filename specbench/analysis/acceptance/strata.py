@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specbench.analysis.acceptance.phases import ANSWER, Phases
 from specbench.analysis.costs import rows_of, seconds_of
 from specbench.analysis.distinct import groups_of
-from specbench.records.schema import PromptRecord, emitted_and_passes
+from specbench.records.run_record import PromptRecord, emitted_and_passes
 from specbench.stats import Interval, Scale, over_rows, ratio, ratio_of_ratios
 
 By = Literal["category", "length", "position", "turn", "phase"]

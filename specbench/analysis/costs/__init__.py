@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from specbench.records.decoded import Pass, Trace
 from specbench.records.numbers import Throughput
-from specbench.records.schema import DECODING_MODES, DecodingMode, PromptRecord
+from specbench.records.run_record import DECODING_MODES, DecodingMode, PromptRecord
 
 
 def seconds_of(trace: Trace) -> list[float]:

@@ -33,7 +33,7 @@ import numpy as np
 
 from specbench.records.machine_record import GpuState, StateRecord
 from specbench.records.numbers import Disturbed
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 MOST_WAITED = 0.05
 MOST_UNEVEN = 1.5

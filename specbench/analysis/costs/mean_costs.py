@@ -17,7 +17,7 @@ from specbench.analysis.costs import rows_of
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.several_processes import of_processes
 from specbench.records.decoded import Pass
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.stats import Interval, over_rows
 
 POWERS_OF_C = (1, -1, -1, 1, -1, 1)

@@ -308,6 +308,10 @@ def probe_rows(
         return speculate(batch, batched[key[0]].draft, begun, spec, generator)
 
     def one_round(number: int) -> Round:
+        """`_round` in a batch: a visit to the baseline and to each (candidate, gamma), in an order drawn as there.
+
+        It differs in that each visit begins its texts anew, and that first passes are not timed.
+        """
         this = Round([], {(name, gamma): [] for name in batched for gamma in gammas}, [])
         jobs: list[Key | None] = [None, *this.passes]
         for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from specbench.analysis.costs import rows_of, seconds_of
 from specbench.records.numbers import Slow
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 OVER = 1.3  # medians of its kind, above which a step or a pass is slow
 FEWEST = 8  # of a kind, from which its median says what is usual

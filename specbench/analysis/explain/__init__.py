@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from specbench.analysis.distinct import groups_of
 from specbench.analysis.explain.totals import Sample, sample
 from specbench.analysis.forecast import expected_by_position, passes_to_come
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 from specbench.records.steps import Explanation, Step, StepName
 from specbench.stats import Interval, Jackknife, Scale, grouped
 

@@ -6,7 +6,7 @@ not. So a speedup that the loop decides says little about the draft on a larger 
 
 from dataclasses import dataclass
 
-from specbench.records.schema import RunRecord
+from specbench.records.run_record import RunRecord
 
 STEPS_MS = (1.0, 10.0, 100.0)  # of a target: about a hundred million parameters, one billion and ten on one device
 

@@ -10,7 +10,7 @@ from specbench.analysis.acceptance.by_position import levels, reached_and_accept
 from specbench.analysis.first_token import tokens_of
 from specbench.analysis.forecast import walk
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.theory import Roofline
 
 Floats = NDArray[np.float64]

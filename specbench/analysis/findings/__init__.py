@@ -1,18 +1,18 @@
 """What is wrong with a draft: findings from the record of a run, or from a document of `specbench alpha`.
 
-Each finding is a function of what was observed (`base.Observed`) to a line, or None. `FINDINGS` has them in the order
-in which they are shown: those that name a cause first, those that any cause shows last.
+Each finding is a function of what was observed (`finding.Observed`) to a line, or None. `FINDINGS` has them in the
+order in which they are shown: those that name a cause first, those that any cause shows last.
 """
 
 from collections.abc import Callable, Sequence
 
 from specbench.analysis.findings.against_cheap import copies, weights
-from specbench.analysis.findings.base import Finding, Observed
+from specbench.analysis.findings.finding import Finding, Observed
 from specbench.analysis.findings.names import constant, relabelled, repeats, shifted
 from specbench.analysis.findings.observed import of_run
-from specbench.analysis.findings.places import cache, cliff, context, turns
 from specbench.analysis.findings.sharpness import temperature
-from specbench.records.schema import RunRecord
+from specbench.analysis.findings.where_accepted import cache, cliff, context, turns
+from specbench.records.run_record import RunRecord
 
 FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (
     constant, repeats, shifted, relabelled, cache, temperature, context, turns, copies, cliff, weights,

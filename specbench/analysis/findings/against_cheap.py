@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench.analysis.findings.base import Finding, Observed, falls, is_above, mean
+from specbench.analysis.findings.finding import Finding, Observed, falls, is_above, mean
 
 HARDLY = 0.9  # of what a unigram reaches: an alpha from which a draft is no draft
 FAR_LESS = 1 / 3  # of what a bigram reaches, likewise

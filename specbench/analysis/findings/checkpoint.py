@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from specbench import border
 from specbench.border import Unreadable
 from specbench.config.model import ModelConfig, name_of, weights_folder
-from specbench.engine.weights.checkpoint import read_config, read_object
-from specbench.engine.weights.files import find_file
+from specbench.engine.weights.mapped_files import find_file
+from specbench.engine.weights.published_checkpoint import read_config, read_object
 from specbench.errors import UserError, first_line
 
 TEXT = "text_config"  # of a model that sees images, too

@@ -192,18 +192,18 @@ def _of_both(target: Checkpoint, draft: Checkpoint) -> Iterator[Difference]:
     )  # fmt: skip
     for what, of, why in rest:
         if of(target) != of(draft) and of(draft) is not None:
-            yield Difference(what, _said(of(target)), _said(of(draft)), "no", why)
+            yield Difference(what, _shown(of(target)), _shown(of(draft)), "no", why)
 
 
 def _of_rope(name: str, ours: object, theirs: object) -> Difference:
     what = {"rope_type": "RoPE type", "rope_theta": "RoPE base"}.get(name, f"RoPE {name}")
     if name == "rope_theta":
         return Difference(
-            what, _said(ours), _said(theirs), "perhaps",
+            what, _shown(ours), _shown(theirs), "perhaps",
             "right for a draft that was trained with it; a copy of the target's layers needs the target's",
         )  # fmt: skip
     why = "without the target's scaling the draft is accepted less the longer the context"
-    return Difference(what, _said(ours), _said(theirs), "perhaps", why)
+    return Difference(what, _shown(ours), _shown(theirs), "perhaps", why)
 
 
 def _rope(one: Checkpoint) -> dict[str, object]:
@@ -259,7 +259,7 @@ def _there(template: str | None) -> str:
     return "none" if template is None else f"{len(template):,} characters"
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from specbench.analysis.findings.base import MOST_SHIFT, Finding, Observed, is_above, mean
+from specbench.analysis.findings.finding import MOST_SHIFT, Finding, Observed, is_above, mean
 
 ALWAYS = 0.8  # share of places at which a draft names one token
 SAME = 0.98  # share of places at which a draft repeats: with labels that are not shifted it is less

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.analysis.distinct import groups_of
-from specbench.analysis.findings.base import Observed, Text
+from specbench.analysis.findings.finding import Observed, Text
 from specbench.config.draft import DraftConfig, TextDraftConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.decoded import Pass
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.theory.trees import ROOT
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.theory.trees import ROOT, TreeShape
 
 NEGLIGIBLE = 1e-9

@@ -17,7 +17,7 @@ from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.costs import PassCosts
 from specbench.analysis.forecast import ExpectedOfRows
 from specbench.records.numbers import Counted, Predicted, Throughput
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 UNPREDICTED = cast(Predicted, dict.fromkeys(Predicted.__annotations__))  # gamma changed: the theorems have one gamma

@@ -47,7 +47,7 @@ from typing import Literal, cast, get_args
 
 from specbench.records.numbers import Proved
 from specbench.records.prompt_sums import Sums
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 
 LIMIT = 4.0
 QUANTILE = 1.2815515655446004  # of the normal distribution, at 0.9: how often a fault of the size of `power` is found

@@ -249,10 +249,12 @@ def _differ(drafted: Side, plain: Side) -> bool:
     if ours.tests is None or theirs.tests is None:
         if theirs.tokens >= SAME_PROMPTS * ours.tokens:
             return True
-        return _more(len(drafted.departures), ours.tokens, len(plain.departures), theirs.tokens)
+        return _share_is_above(len(drafted.departures), ours.tokens, len(plain.departures), theirs.tokens)
     if drafted.lags and not plain.lags:
         return True
-    if _more(ours.tests.get("proof_outside") or 0, ours.tokens, theirs.tests.get("proof_outside") or 0, theirs.tokens):
+    if _share_is_above(
+        ours.tests.get("proof_outside") or 0, ours.tokens, theirs.tests.get("proof_outside") or 0, theirs.tokens
+    ):
         return True
     if ours.foreign and theirs.foreign and ours.foreign.failed and theirs.foreign.is_without(ours.foreign):
         return True
@@ -265,7 +267,7 @@ def _differ(drafted: Side, plain: Side) -> bool:
     )
 
 
-def _more(faults: int, tokens: int, other_faults: int, other_tokens: int) -> bool:
+def _share_is_above(faults: int, tokens: int, other_faults: int, other_tokens: int) -> bool:
     """Whether one share of faults is above another, by the binomial test of which side each fault fell on."""
     if not faults or not other_tokens:
         return False

@@ -18,8 +18,7 @@ from torch.fx import GraphModule
 from specbench.engine.beside.declared import Beside, ByDistance, Entries, EntrySession, Source, States, StepOf
 from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
-from specbench.engine.capture import cache as on_disk
-from specbench.engine.capture import marking
+from specbench.engine.capture import marking, saved_captures
 from specbench.engine.capture.hoist import hoist
 from specbench.engine.capture.lower import Lowering, PackedWeights
 from specbench.engine.capture.nodes import capture, example_sizes
@@ -31,7 +30,7 @@ from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.eager.model import ids_on
 from specbench.engine.layout import Layout, Sight, chain, mask_bias
 from specbench.engine.native.lookups import Lookups
-from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.native_sessions import NativeSession
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import Session, Tokens
 from specbench.errors import first_line
@@ -91,7 +90,7 @@ class BesideProgram:
         def make() -> tuple[GraphModule, bool]:
             return without_repetition(capture(_of_tensors(step, len(beside.caches)), inputs)), False
 
-        found = on_disk.cached_capture(modules, [name, str(self.cache_dtype), beside.settings], make)
+        found = saved_captures.cached_capture(modules, [name, str(self.cache_dtype), beside.settings], make)
         if found.file is not None:
             self.cached.append(found.file)
         return found.graph
@@ -199,7 +198,7 @@ def checked(beside: Beside, target: StaticModel, probe: Probe, again: bool = Tru
         return model
     if again and model.program.cached:  # captures that are made now may be right
         for file in model.program.cached:
-            on_disk.forget(file)
+            saved_captures.forget(file)
         return checked(beside, target, probe, again=False)
     raise RuntimeError(f"the compiled step differs from the layer's own by {difference:.2g} of the largest logit")
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from specbench.engine import paged
 from specbench.engine.capture import kernels
-from specbench.engine.capture.experts import ExpertLayer, ExpertMap, RoutedExperts
+from specbench.engine.capture.expert_layers import ExpertLayer, ExpertMap, RoutedExperts
 from specbench.engine.capture.nodes import (
     add_constant,
     aten,

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, Cache, PretrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from specbench.engine.capture import experts, kernels
+from specbench.engine.capture import expert_layers, kernels
 from specbench.engine.placement import NAME
 
 
@@ -92,7 +92,7 @@ def marked(network: Any) -> Iterator[None]:
     before = [(config._attn_implementation, config._experts_implementation) for config in configs]
     latents = [module for module in network.modules() if hasattr(module, "expand_kv")]
     for config in configs:
-        config._attn_implementation, config._experts_implementation = NAME, experts.NAME
+        config._attn_implementation, config._experts_implementation = NAME, expert_layers.NAME
     for module in latents:
         module.expand_kv = partial(_expanded, module)
     try:

@@ -20,7 +20,7 @@ from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
 from specbench.engine.cache_names import cache_argument
-from specbench.engine.capture import cache as on_disk
+from specbench.engine.capture import saved_captures
 from specbench.engine.capture.hoist import Hoisted, hoist
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
 from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
@@ -156,7 +156,7 @@ class Program:
                 graph = capture(_decoding(network, placement, len(self_states)), inputs)
                 return without_repetition(graph), placement.masked
 
-            found = on_disk.cached_capture(network, [str(cache_dtype), one_row], make)
+            found = saved_captures.cached_capture(network, [str(cache_dtype), one_row], make)
             placement.has_followed(found.masked)
             captured = with_folded_weights(with_merged_weights(found.graph), weights)
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))

@@ -19,7 +19,7 @@ from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.clock import RUNS
-from specbench.engine.eager.parts import Part
+from specbench.engine.eager.network_parts import Part
 from specbench.engine.eager.sessions import NetworkSession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Prompt, Tokens

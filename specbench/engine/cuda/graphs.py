@@ -32,7 +32,7 @@ from specbench.engine.cuda.replayed import (
 from specbench.engine.eager.model import PLAIN, SessionTraits
 from specbench.engine.layout import Layout
 from specbench.engine.session import Prompt, Tokens
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 MOST_TOKENS = 129  # of a captured step: a large tree and its root; longer prompts are read uncaptured
 COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer rows is filled up: it costs the same
@@ -72,7 +72,7 @@ class CudaGraphModel(StaticModel):
         self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
         self._functions: OrderedDict[Key, FunctionGraph | Callable[[Capture], FunctionGraph] | None] = OrderedDict()
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
-        self._choice: Choice | None = None  # of the rollouts that are expected
+        self._choice: TokenChoice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
         self._largest = max(READY_FOR, self.rows)
         self.captures = self.uncaptured = 0
@@ -116,7 +116,7 @@ class CudaGraphModel(StaticModel):
         assert not isinstance(found, RolloutGraph)
         return found
 
-    def rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> RolloutGraph | None:
+    def rollout(self, choice: TokenChoice, count: int, steps: int, buffers: Sequence[Tensor]) -> RolloutGraph | None:
         """The graph of `steps` steps by `choice`, the first over `count` tokens; None as `graph`."""
         found = self._found(self._key((choice, steps), count, buffers))
         if found is None:
@@ -147,13 +147,13 @@ class CudaGraphModel(StaticModel):
             self.uncaptured += 1
         return found
 
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+    def expect_rollouts(self, choice: TokenChoice, steps: Sequence[int]) -> None:
         """Capture rollouts of a few of these numbers of steps: fewer steps are the beginning of more."""
         wanted = [] if self.report.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         stride = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
 
-    def steps_of_rollout(self, choice: Choice, steps: int) -> int | None:
+    def steps_of_rollout(self, choice: TokenChoice, steps: int) -> int | None:
         """Steps of the rollout that is captured for so many; None where none is."""
         if choice != self._choice or self.rows > 1:
             return None
@@ -173,7 +173,7 @@ class CudaGraphModel(StaticModel):
             numbers_1C = self.numbers(held[0].shape[2])
             self._asked[key] = lambda capture: StepGraph(capture, step, count, numbers_1C, held)
 
-    def ask_rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> None:
+    def ask_rollout(self, choice: TokenChoice, count: int, steps: int, buffers: Sequence[Tensor]) -> None:
         """Have a rollout of `steps` steps captured the next time that captures are made."""
         if (key := self._key((choice, steps), count, buffers)) not in self._graphs:
             program, held = self.program, list(buffers)
@@ -255,7 +255,7 @@ class CudaGraphSession(StaticSession):
 
     @torch.inference_mode()
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
         """Draft `steps` tokens by one CUDA graph: `Session.rollout`."""
         captured = self.model.steps_of_rollout(choice, steps)
@@ -273,7 +273,7 @@ class CudaGraphSession(StaticSession):
         self.length += len(tokens) + steps - 1
         return rolled
 
-    def ask_for(self, needed: int, counts: Sequence[int], choice: Choice | None, rollouts: Sequence[int]) -> None:
+    def ask_for(self, needed: int, counts: Sequence[int], choice: TokenChoice | None, rollouts: Sequence[int]) -> None:
         """Request the graphs of steps over so many tokens, and of rollouts by `choice` of so many steps.
 
         They are for all buffers that a text of `needed` tokens uses.

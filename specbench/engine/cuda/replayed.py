@@ -16,7 +16,7 @@ from torch import Tensor
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.layout import Layout, chain, ragged
 from specbench.errors import first_line
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class Rollout:
@@ -29,7 +29,7 @@ class Rollout:
     def __init__(
         self,
         program: Program,
-        choice: Choice,
+        choice: TokenChoice,
         count: int,
         steps: int,
         numbers_1C: Tensor,

@@ -19,7 +19,7 @@ from specbench.engine.batch import Batch
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.beginnings import PROMPTS
 from specbench.engine.cache_names import cache_argument
-from specbench.engine.eager.parts import Part, reduced
+from specbench.engine.eager.network_parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
 from specbench.engine.experts import Experts, use_experts_of_any_shape
@@ -39,17 +39,17 @@ class SessionTraits:
 
     Attributes:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
-            `eager.parts.return_states`.
+            `eager.network_parts.return_states`.
         taps: after how many layers states are tapped.
         of_prompt: they hand over the states of the whole prompt, too.
-        pass_embeddings: of PaSS: folder -> ids that stand for its embeddings.
+        lookahead_embeddings: of PaSS: folder -> ids that stand for its embeddings.
         no_trees: why they read no trees, where that is not the network's own doing.
     """
 
     columns: int = 0
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
-    pass_embeddings: Positions = field(default_factory=dict)
+    lookahead_embeddings: Positions = field(default_factory=dict)
     no_trees: str | None = None
 
 
@@ -90,7 +90,7 @@ class EagerModel(Model):
         self.report = EngineReport()
         self.state_width, self.tap_width = traits.columns * (1 + len(traits.taps)), traits.columns * len(traits.taps)
         self.tap_depths, self.states_of_prompt, self.no_trees = traits.taps, traits.of_prompt, traits.no_trees
-        self.pass_embeddings = traits.pass_embeddings
+        self.lookahead_embeddings = traits.lookahead_embeddings
         self.window: Window | None = None  # what sessions attend to; None: to everything
         self.invariant = False  # rows do not depend on how many are read at once, which was proved at start
         self.network = network.eval()

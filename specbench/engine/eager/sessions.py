@@ -19,12 +19,12 @@ from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.cache_names import cache_argument
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache, rows_of
-from specbench.engine.eager.parts import LastRead, Part
+from specbench.engine.eager.network_parts import LastRead, Part
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.placement import Placement
 from specbench.engine.session import Prompt, Read, Session, Tokens
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class SessionModel(Protocol):
@@ -103,7 +103,7 @@ class NetworkSession(Session):
         """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
 
     def rollout_ahead(
-        self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, part: Part, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
         """`Session.rollout` of these first layers, in their caches; None, with nothing read, where none is captured."""
         return None
@@ -141,7 +141,7 @@ class ShallowSession(Session):
         return self.whole.read_ahead(self.part, tokens, parents)
 
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
         self._take_over()
         return self.whole.rollout_ahead(self.part, tokens, choice, steps, uniform_G)

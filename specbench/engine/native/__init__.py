@@ -5,13 +5,13 @@ runs them all.
 
 | file | what it has |
 | --- | --- |
-| `segments` | finds the longest runs of operations that the kernels support; leaves the others to torch |
+| `lowering` | finds the longest runs of operations that the kernels support; leaves the others to torch |
 | `values`, `assemble` | operations of a graph to instructions |
 | `instructions`, `fuse`, `fits` | a program: its instructions, fused, and checked |
-| `weights`, `experts` | weights as the kernels read them; layers of experts |
-| `runs`, `whole`, `prompts` | calls of a program; a step that is one program; the reading of a prompt |
+| `weights`, `expert_calls` | weights as the kernels read them; layers of experts |
+| `native_run`, `whole`, `prefill` | calls of a program; a step that is one program; the reading of a prompt |
 | `rollout`, `passes` | several steps, and passes of Algorithm 1, in one call |
-| `lookups`, `sessions`, `model` | the model and its sessions, and what they look up once |
+| `lookups`, `native_sessions`, `native_model` | the model and its sessions, and what they look up once |
 
 The kernels lie in `specbench.kernels`.
 """

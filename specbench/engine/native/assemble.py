@@ -201,7 +201,7 @@ class Assembly(Values):
         self._keep_columns(node, source, [~column for column in range(self._form(source).width)])
 
     def _keep_columns(self, node: Node, source: Any, columns: list[int]) -> None:
-        """`node` is columns of `source`, which are copied only where something reads them."""
+        """`node` is columns of `source`, which are copied only where something reads them; ~column: the negated one."""
         if source in self._columns:
             source, before = self._columns[source]
             columns = [before[column] if column >= 0 else ~before[~column] for column in columns]
@@ -273,6 +273,10 @@ class Assembly(Values):
         self._write_slot(node, Instruction(op, width, x=self._value(node.args[0]), scale=float(number)))
 
     def _both(self, node: Node, op: Op, with_number: Op) -> None:
+        """Write `op` of two values of one form, or `with_number` of a value and a number.
+
+        The second value may have one head for all of the first's. Raises Unknown for other forms, which torch computes.
+        """
         if not isinstance(node.args[1], Node):
             self._with_number(node, with_number)
             return
@@ -280,7 +284,7 @@ class Assembly(Values):
         if node.kwargs or self._form(first) != form:  # type: ignore[arg-type]
             raise Unknown
         other = self._form(second)  # type: ignore[arg-type]
-        # One head for all, as rotary angles are.
+        # As rotary angles are.
         repeated = other.heads == 1 and other.heads_first == form.heads_first and form.heads not in (None, 1)
         if other != form and not (repeated and other.width * (form.heads or 1) == form.width):
             raise Unknown

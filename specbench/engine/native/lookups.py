@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from specbench.engine.buffers import CACHED_BYTES, Buffers, size_of
+from specbench.engine.native.native_run import BoundCall, Placed, Places
 from specbench.engine.native.passes import Pace, Reader
 from specbench.engine.native.rollout import Rollout
-from specbench.engine.native.runs import Call, Placed, Places
 from specbench.engine.native.whole import WholeStep
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 MOST_ADDRESSES = 16384  # of looked-up positions that are held
 MOST_CALLS = 512  # that are kept to copy, and sets of buffers whose calls are
@@ -24,9 +24,9 @@ class OfBuffers:
     calls: of a step over so many tokens (several for a rollout), and which of its inputs are placed.
     """
 
-    calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = field(default_factory=dict)
-    rollouts: dict[tuple[int, int, Choice, frozenset[int]], Rollout] = field(default_factory=dict)
-    readers: dict[tuple[Choice, int, frozenset[int]], Reader] = field(default_factory=dict)
+    calls: dict[tuple[int, int], tuple[list[BoundCall], list[int]]] = field(default_factory=dict)
+    rollouts: dict[tuple[int, int, TokenChoice, frozenset[int]], Rollout] = field(default_factory=dict)
+    readers: dict[tuple[TokenChoice, int, frozenset[int]], Reader] = field(default_factory=dict)
 
 
 class Lookups:
@@ -42,7 +42,7 @@ class Lookups:
         self._addresses: dict[int, tuple[tuple[Tensor, ...], Placed]] = {}
         self._bytes = 0
         self.places: dict[tuple[int, ...], Places] = {}
-        self.calls: dict[tuple[int, ...], tuple[Call, list[int]]] = {}
+        self.calls: dict[tuple[int, ...], tuple[BoundCall, list[int]]] = {}
         self.pace = Pace()
 
     def clear(self) -> None:

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from specbench.engine.native.runs import Call, Places, lines
+from specbench.engine.native.native_run import BoundCall, Places, lines
 from specbench.engine.session import DonePass, PassPlan, require_readable
 from specbench.kernels import library
 from specbench.kernels.structures import RawChoice, RawPass, RawPasses, RawReader, RawSampling
-from specbench.sampling import NOT_FINITE, Choice, DrawnNumbers, uniforms
+from specbench.sampling import NOT_FINITE, DrawnNumbers, TokenChoice, uniforms
 
 MOST_PASSES = 256  # of a call
 MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an end would be in vain
@@ -47,9 +47,9 @@ class ReadingSession(Protocol):
     @property
     def capacity(self) -> int: ...
 
-    def reader(self, choice: Choice, most: int, needed: int) -> "Reader": ...
+    def reader(self, choice: TokenChoice, most: int, needed: int) -> "Reader": ...
 
-    def step_at(self, length: int, count: int) -> tuple[Call, Places]: ...
+    def step_at(self, length: int, count: int) -> tuple[BoundCall, Places]: ...
 
 
 class PassNumbers(NamedTuple):
@@ -73,9 +73,9 @@ def _done(one: RawPass, drafted: list[int], emitted: list[int]) -> DonePass:
 class Reader:
     """One of the two models: its steps over up to `most` tokens, and how a token is chosen from its logits."""
 
-    def __init__(self, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
+    def __init__(self, choice: TokenChoice, most: int, eos_ids: frozenset[int]) -> None:
         self.most = most
-        self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
+        self._held: dict[int, tuple[BoundCall, Places]] = {}  # by tokens: what the addresses are those of
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
         self.raw = RawReader(ctypes.addressof(self._steps), ctypes.addressof(self._tables), most)

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from specbench.engine.clock import RUNS
-from specbench.engine.native.runs import Call, lines
+from specbench.engine.native.native_run import BoundCall, lines
 from specbench.kernels import library
 from specbench.kernels.structures import RawChoice, RawSampling, Step
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class Rollout:
     """Steps of one program, each of which reads the token chosen after the step before; made once, run often."""
 
-    def __init__(self, calls: Sequence[Call], ids: int, choice: Choice, eos_ids: frozenset[int]) -> None:
+    def __init__(self, calls: Sequence[BoundCall], ids: int, choice: TokenChoice, eos_ids: frozenset[int]) -> None:
         """The second and later calls have one token, `ids` is the number of the address of a call's tokens."""
         self._calls, self._ids, self.choice, self._run = calls, ids, choice, calls[0].program
         run, steps, sampling = self._run, len(calls), choice.sampling

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.native.runs import Call, NativeRun, Placed
+from specbench.engine.native.native_run import BoundCall, NativeRun, Placed
 
 
 class WholeStep:
@@ -20,13 +20,13 @@ class WholeStep:
         (logits_BLV,) = self.run(*[inputs[index] for index in self._order])
         return logits_BLV
 
-    def call(self, inputs: Sequence[Tensor], moved: Sequence[int]) -> Call:
+    def call(self, inputs: Sequence[Tensor], moved: Sequence[int]) -> BoundCall:
         """A call on these inputs; those numbered `moved` are placed before each run."""
         outside = [inputs[index] for index in self._order]
         self.run.require_buffers(outside)
-        return Call(self.run, outside, self._read(moved), self.ids)
+        return BoundCall(self.run, outside, self._read(moved), self.ids)
 
-    def set_inputs(self, call: Call, inputs: Mapping[int, Tensor]) -> None:
+    def set_inputs(self, call: BoundCall, inputs: Mapping[int, Tensor]) -> None:
         """Let `call` read these inputs, by number, instead of others of the same sizes."""
         read = self._read(inputs)
         call.held = [self.run.prepare(at, inputs[self._order[at]]) for at in read]
@@ -60,7 +60,7 @@ class WholeReading:
         """`order`: which of the inputs the program reads."""
         self._run, self._order = run.writing(len(order)), order
         self._heads = run.heads
-        self._calls: dict[tuple[int, int], tuple[Sequence[Tensor], Call]] = {}
+        self._calls: dict[tuple[int, int], tuple[Sequence[Tensor], BoundCall]] = {}
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """Keys and values [1, H, S, D] in turn."""
@@ -79,7 +79,7 @@ class WholeReading:
             if len(self._calls) >= self.MOST_CALLS:
                 self._calls.clear()
             self._run.require_buffers(given := [*outside, *buffers, torch.arange(size[0])])
-            call = Call(self._run, given)
+            call = BoundCall(self._run, given)
             del call.held[len(outside) : -1]  # the caches, whose memory the calls of a size must not keep
             self._calls[size] = biases, call
         addresses = call.addresses

@@ -12,7 +12,7 @@ from specbench import border
 from specbench.config.model import ADAPTER, ModelConfig, adapter_in, name_of
 from specbench.config.places import place_in
 from specbench.engine.out_of_memory import is_out_of_memory
-from specbench.engine.weights.files import find_file
+from specbench.engine.weights.mapped_files import find_file
 from specbench.engine.weights.pretrained import peft_config_in
 from specbench.errors import MachineError, UserError, first_line
 

@@ -18,7 +18,7 @@ from specbench.config.model import ModelConfig
 from specbench.engine.capture.lower import Lowering, PackedWeights, lower
 from specbench.engine.capture.nodes import capture, copied, example_sizes
 from specbench.engine.capture.rewrite import simplify
-from specbench.engine.native.segments import lower_native
+from specbench.engine.native.lowering import lower_native
 from specbench.engine.weights.load import layers_of, shape_of
 from specbench.engine.weights.pretrained import LAYERS, network_of_shape
 

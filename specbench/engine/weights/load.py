@@ -26,15 +26,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from specbench.config.model import ModelConfig, is_gguf, name_of
 from specbench.config.paths import shipped
 from specbench.engine import paged
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel, SessionTraits
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.out_of_memory import is_out_of_memory
-from specbench.engine.saved_heads import read_pass_embeddings
+from specbench.engine.saved_heads import read_lookahead_embeddings
+from specbench.engine.selection import with_engine
 from specbench.engine.weights.adapters import adapter_of, base_of, merged
-from specbench.engine.weights.checkpoint import read_object
-from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.gguf_files import require_readable, settle
+from specbench.engine.weights.mapped_files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import (
     Loaded,
     config_in,
@@ -44,6 +43,7 @@ from specbench.engine.weights.pretrained import (
     network_with,
     tokenizer_in,
 )
+from specbench.engine.weights.published_checkpoint import read_object
 from specbench.engine.weights.quantised import quantised_method, require_quantised
 from specbench.engine.weights.random_weights import WordNumbers, config_of, random_network
 from specbench.engine.weights.short_head import shorten_head
@@ -238,7 +238,7 @@ def load_model(
     numerics: str = "fast",
     taps: tuple[int, ...] = (),
     states_of_prompt: bool = False,
-    pass_embeddings: tuple[Path, ...] = (),
+    lookahead_embeddings: tuple[Path, ...] = (),
     kept_tokens: tuple[int, ...] | None = None,
     level_bits: int = 0,
 ) -> EagerModel:
@@ -253,12 +253,12 @@ def load_model(
         vocabulary: its tokenizer.
         dtype: of its weights.
         device: where it runs.
-        engine: see `engine.choice.with_engine`.
+        engine: see `engine.selection.with_engine`.
         with_states: its sessions return the input of its head.
-        numerics: invariant | fast | auto, see `engine.choice.with_engine`.
+        numerics: invariant | fast | auto, see `engine.selection.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
-        pass_embeddings: its sessions read the look-ahead embeddings in these folders.
+        lookahead_embeddings: its sessions read the look-ahead embeddings in these folders.
         kept_tokens: it predicts these tokens alone (`ShortHead`).
         level_bits: the weights of its linear maps are rounded to 8 or 4 bits; 0: they are not.
 
@@ -315,7 +315,7 @@ def load_model(
         shorten_head(network, kept_tokens, key)
     if level_bits and level_bits != AS_FOUND:
         round_weights(network, level_bits)
-    positions = read_pass_embeddings(network, pass_embeddings, "draft")
+    positions = read_lookahead_embeddings(network, lookahead_embeddings, "draft")
     if engine in PAGED:
         paged.move(network)
     width = return_states(network, key, taps) if with_states else 0

@@ -82,12 +82,12 @@ def network_of_shape(auto: Any, config: Any, **keywords: Any) -> Any:
 
 def network_in(auto: Any, source: str, **keywords: Any) -> Loaded:
     """The network in a folder or a repository. Raises DamagedCheckpoint where its weights are not all there."""
-    return _whole(auto.from_pretrained(source, **keywords, **CHECKED))
+    return _require_all_weights(auto.from_pretrained(source, **keywords, **CHECKED))
 
 
 def network_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords: Any) -> Loaded:
     """The network of class `kind` and of this config with these tensors; raises as `network_in`."""
-    return _whole(kind.from_pretrained(None, config=config, state_dict=weights, **keywords, **CHECKED))
+    return _require_all_weights(kind.from_pretrained(None, config=config, state_dict=weights, **keywords, **CHECKED))
 
 
 def part_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords: Any) -> tuple[Any, dict[str, Any]]:
@@ -101,7 +101,7 @@ def part_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords: An
 CHECKED = {"trust_remote_code": False, "output_loading_info": True, "ignore_mismatched_sizes": True}
 
 
-def _whole(loaded: tuple[Any, Mapping[str, Any]]) -> Loaded:
+def _require_all_weights(loaded: tuple[Any, Mapping[str, Any]]) -> Loaded:
     network, found = loaded
     if missing := sorted(found["missing_keys"]):
         raise DamagedCheckpoint(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specbench.engine.eager.parts import changed_after_head
+from specbench.engine.eager.network_parts import changed_after_head
 from specbench.errors import UserError
 
 

@@ -7,22 +7,22 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.analysis.findings.base import Finding
+from specbench.analysis.findings.finding import Finding
 from specbench.analysis.proof.certificate import Certificate
 from specbench.analysis.proof.departures import Departure
 from specbench.analysis.proof.kinds import DraftTokens, Side, Verdict, verdict
 from specbench.config.model import name_of
 from specbench.config.verbs import CertifyConfig, certify_run
-from specbench.experiment.build import resolve
 from specbench.experiment.prompts import repeated_tokens
+from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import translated_errors
-from specbench.interop.certify.agreement import agreement
-from specbench.interop.certify.findings import findings_of, only_drafted
+from specbench.interop.certify.completion_faults import findings_of, only_drafted
 from specbench.interop.certify.greedy import greedy
 from specbench.interop.certify.lagging import lagging_choices
 from specbench.interop.certify.likelier import likelier
 from specbench.interop.certify.logprobs import of_logprobs
 from specbench.interop.certify.outputs import Outputs, read_outputs
+from specbench.interop.certify.same_completions import agreement
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
 from specbench.loading.model_loader import Say, locked_device

@@ -5,8 +5,8 @@ from specbench.analysis.proof.certificate import Certificate, greedy_certificate
 from specbench.analysis.proof.departures import Departure, departures, first_difference
 from specbench.analysis.proof.kinds import CLOSE
 from specbench.interop.certify.outputs import Output, Outputs
-from specbench.interop.certify.rows import drop_copies, with_ends
 from specbench.interop.certify.setup import Setup, generator_of, spec_of
+from specbench.interop.certify.tested_rows import drop_copies, with_ends
 
 ENDS_WHERE_IT_GOES_ON = ("finish reason", "finish_reason is stop where the target goes on")
 BEYOND = 8  # tokens that the target writes past a text that is compared as text

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.findings.base import FEWEST, Finding
+from specbench.analysis.findings.finding import FEWEST, Finding
 from specbench.analysis.proof.kinds import CLOSE
 from specbench.engine.session import Model
 from specbench.interop.certify.outputs import Output

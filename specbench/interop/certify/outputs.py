@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.tasks.rows import PROMPT_IDS, Row, messages_of, prompt_ids_of, read_rows, token_ids
+from specbench.tasks.row_files import PROMPT_IDS, Row, messages_of, prompt_ids_of, read_rows, token_ids
 from specbench.text.vocabulary import Vocabulary
 
 TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_token_ids")

@@ -12,9 +12,9 @@ from specbench.analysis.proof.kinds import CLOSE, FEW, Side
 from specbench.config.verbs import CertifyConfig
 from specbench.interop.certify.lagging import SAID, is_lagging, lagging_nats
 from specbench.interop.certify.outputs import Output, Outputs
-from specbench.interop.certify.rows import COPIES, drop_copies, log_probability, with_ends
 from specbench.interop.certify.setup import Setup, generator_of, spec_of
-from specbench.records.schema import PromptRecord
+from specbench.interop.certify.tested_rows import COPIES, drop_copies, log_probability, with_ends
+from specbench.records.run_record import PromptRecord
 from specbench.sampling import standardise
 
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's

@@ -10,10 +10,20 @@ from pathlib import Path
 from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.files import json_text
-from specbench.interop.readings import bench, forced, ik_llama, llamacpp, passes, prometheus, sglang, tensorrt, vllm
-from specbench.interop.readings.base import PASSES, Format, Printed, Reading
+from specbench.interop.readings import (
+    benchmark_output,
+    forced,
+    ik_llama,
+    llamacpp,
+    pass_lists,
+    prometheus,
+    sglang,
+    tensorrt,
+    vllm,
+)
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
+from specbench.interop.readings.reading import PASSES, Format, Printed, Reading
 from specbench.recorded import to_json
 from specbench.records import store
 from specbench.records.kept_form import ENDING
@@ -42,7 +52,7 @@ _TENSORRT = "https://github.com/NVIDIA/TensorRT-LLM/blob/main"
 FORMATS = (
     Format(
         "specbench", "specbench", "a record of specbench run", "docs/run.md", "0.1",
-        lambda file: file.holds_all("run_id", "speculative"), passes.read,
+        lambda file: file.holds_all("run_id", "speculative"), pass_lists.read,
     ),
     Format(
         "speculation-profile", "Model Optimizer", "speculation_profile.json",
@@ -108,25 +118,26 @@ FORMATS = (
     ),
     Format(
         "trtllm-bench", "TensorRT-LLM", "a report of trtllm-bench, --report_json or as printed",
-        f"{_TENSORRT}/tensorrt_llm/bench/dataclasses/reporting.py", "2787769ca", bench.is_tensorrt,
-        bench.read_tensorrt,
+        f"{_TENSORRT}/tensorrt_llm/bench/dataclasses/reporting.py", "2787769ca", benchmark_output.is_tensorrt,
+        benchmark_output.read_tensorrt,
     ),
     Format(
         "vllm-bench", "vLLM", "results of vllm bench serve, JSON or one per line",
         "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026",
-        lambda file: file.holds(bench.VLLM + bench.NAMES[PASSES])
-        or (file.holds_all("mean_ttft_ms", "tokenizer_id") and not file.holds("accept_length")), bench.read_vllm_json,
+        lambda file: file.holds(benchmark_output.VLLM + benchmark_output.NAMES[PASSES])
+        or (file.holds_all("mean_ttft_ms", "tokenizer_id") and not file.holds("accept_length")),
+        benchmark_output.read_vllm_json,
     ),
     Format(
         "sglang-bench", "SGLang", "results of sglang.bench_serving, JSON or one per line",
         "https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py", "0.5",
         lambda file: file.holds("accept_length") and file.holds("mean_ttft_ms", "mean_e2e_latency_ms"),
-        bench.read_sglang_json,
+        benchmark_output.read_sglang_json,
     ),
     Format(
         "transformers", "transformers", "a line each pass, written as docs/acceptance.md shows",
         "https://huggingface.co/docs/transformers/assisted_decoding", "5.23",
-        lambda file: file.holds_all(*passes.FIELDS) and not file.holds("run_id"), passes.read_lines,
+        lambda file: file.holds_all(*pass_lists.FIELDS) and not file.holds("run_id"), pass_lists.read_lines,
     ),
     Format(
         "vllm-metrics", "vLLM", "/metrics (Prometheus text)", f"{_VLLM}/usage/metrics/", "0.11 to 0.32",
@@ -181,14 +192,14 @@ FORMATS = (
     Format(
         "vllm-bench-text", "vLLM", "what vllm bench serve prints",
         "https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py", "main of 2026",
-        lambda file: not file.is_json and file.has(bench.TITLE) and not file.has("\nAccept length:"),
-        bench.read_vllm_text,
+        lambda file: not file.is_json and file.has(benchmark_output.TITLE) and not file.has("\nAccept length:"),
+        benchmark_output.read_vllm_text,
     ),
     Format(
         "sglang-bench-text", "SGLang", "what sglang.bench_serving prints",
         "https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py", "0.5",
-        lambda file: not file.is_json and file.has(bench.TITLE) and file.has("\nAccept length:"),
-        bench.read_sglang_text,
+        lambda file: not file.is_json and file.has(benchmark_output.TITLE) and file.has("\nAccept length:"),
+        benchmark_output.read_sglang_text,
     ),
 )  # fmt: skip
 

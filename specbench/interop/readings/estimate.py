@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.interop.readings.base import Ends, Reading, Tally, together
+from specbench.interop.readings.reading import Ends, Reading, Tally, together
 from specbench.stats import FEW_PROMPTS, over_rows, ratio
 from specbench.theory import expected_tokens, walltime_improvement
 

@@ -28,10 +28,10 @@ import yaml
 
 from specbench.config.own_choices import require_plain
 from specbench.errors import UserError
-from specbench.interop.readings.base import LENGTH, MARGINAL, Printed, Reading, together
 from specbench.interop.readings.document import Document, number, whole_number
 from specbench.interop.readings.estimate import alpha_of
-from specbench.interop.readings.passes import tallies
+from specbench.interop.readings.pass_lists import tallies
+from specbench.interop.readings.reading import LENGTH, MARGINAL, Printed, Reading, together
 
 VLLM_RATES, VLLM_LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
 LLAMACPP = re.compile(r"--spec-synth-(len|rates)[ =]+([\d.,]+)")
@@ -192,12 +192,12 @@ def read_llamacpp(document: Document) -> Reading:
 
 def read_sglang(document: Document) -> Reading:
     """The reading of SGLang's variable: a length, with the target's token."""
-    return _of_length("SGLANG_SIMULATE_ACC_LEN", _found(SGLANG, document))
+    return _of_length("SGLANG_SIMULATE_ACC_LEN", _number_after(SGLANG, document))
 
 
 def read_tensorrt(document: Document) -> Reading:
     """The reading of TensorRT-LLM's variable, which counts accepted draft tokens alone."""
-    return _of_length("TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS + 1", 1 + _found(TENSORRT, document))
+    return _of_length("TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS + 1", 1 + _number_after(TENSORRT, document))
 
 
 def read_profile(document: Document) -> Reading:
@@ -258,7 +258,7 @@ def _real(text: str, document: Document) -> float:
         raise UserError(f"{document.path}: {text!r} is not a number") from error
 
 
-def _found(pattern: re.Pattern[str], document: Document) -> float:
+def _number_after(pattern: re.Pattern[str], document: Document) -> float:
     for line in document.lines:
         if match := pattern.search(line):
             return _real(match[1].strip("."), document)

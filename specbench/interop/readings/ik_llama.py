@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DIFFERENT_LENGTHS,
     DRAFTED,
@@ -22,7 +23,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document
 
 COLUMNS = ("task", "stage", "rounds", "accepted", "a.len", "pos accept")
 

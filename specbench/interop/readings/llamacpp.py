@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
@@ -26,7 +27,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, whole_numbers
 
 REQUEST = re.compile(r"draft acceptance(?: rate)?\s*=\s*(\d\.\d+)\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)(.*)")
 MEAN = re.compile(r"mean (?:acceptance length|len)\s*=\s*(\d+\.\d+)")

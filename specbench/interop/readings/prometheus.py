@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DIFFERENT_LENGTHS,
     DRAFTED,
@@ -24,7 +25,6 @@ from specbench.interop.readings.base import (
     marginals,
     totals,
 )
-from specbench.interop.readings.document import Document
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, nested, number, whole_number, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
@@ -22,7 +23,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, nested, number, whole_number, whole_numbers
 
 KEYS = ("specDecodingStats", "spec_decoding_stats", "specDecStats")
 NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPTED: "numAcceptedTokens"}

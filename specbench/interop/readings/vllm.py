@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, counts, whole_number, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DRAFTED,
     LENGTH,
@@ -25,7 +26,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, counts, whole_number, whole_numbers
 
 VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
 NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}
@@ -37,7 +37,7 @@ def read_requests(key: str, remedy: str, document: Document) -> Reading:
     tallies, lengths, rates, rows = [], list[float](), list[float](), 0
     for rows, value in enumerate(document.values, 1):  # noqa: B007
         stats = _statistics(value.fields, key)
-        if stats is not None and (tally := _request(stats, value.where)).passes:
+        if stats is not None and (tally := _tally_of_request(stats, value.where)).passes:
             tallies.append(tally)
             lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
             rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
@@ -64,10 +64,10 @@ def _statistics(fields: Mapping[str, Any], key: str) -> Mapping[str, Any] | None
     return None
 
 
-def _request(stats: Mapping[str, Any], where: str) -> Tally:
+def _tally_of_request(stats: Mapping[str, Any], where: str) -> Tally:
     """The passes of one request, from the finest numbers that it has."""
     steps, drafted, accepted = whole_numbers(stats, NAMES.values(), where)
-    tally = _finest(stats, steps, drafted, accepted, where)
+    tally = _most_detailed_tally(stats, steps, drafted, accepted, where)
     # A pass of which no drafted token was valid is a step, and drafted nothing: there may be fewer passes than steps.
     if (tally.accepted, tally.drafted) != (accepted, drafted) or (tally.passes or 0) > steps:
         raise UserError(
@@ -77,7 +77,7 @@ def _request(stats: Mapping[str, Any], where: str) -> Tally:
     return tally
 
 
-def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, where: str) -> Tally:
+def _most_detailed_tally(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, where: str) -> Tally:
     if isinstance(by_length := stats.get(BY_LENGTH), dict):
         pairs = {
             (int(length), accepted): count

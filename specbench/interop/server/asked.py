@@ -9,7 +9,7 @@ from specbench.experiment.prompts import encode, transcript_of
 from specbench.interop.server.client import Asked
 from specbench.loading.model_loader import Say
 from specbench.tasks import Example, Task, require_prompt
-from specbench.tasks.rows import interleaved
+from specbench.tasks.row_files import interleaved
 from specbench.text.tokenizer import load_tokenizer
 from specbench.text.vocabulary import Vocabulary
 

@@ -18,7 +18,7 @@ from specbench.interop.server.dialect import LLAMA_CPP, OWNERS, PLAIN, SGLANG, V
 from specbench.interop.serving.completions import Completions
 from specbench.records.served import Answer, DraftCounts
 from specbench.sampling import Sampling
-from specbench.tasks.rows import Message
+from specbench.tasks.row_files import Message
 
 LONGEST_NAME = 80  # characters that are recorded
 LONGEST_EVENT = 2**20  # bytes of a line of a stream

@@ -58,6 +58,7 @@ class AssistedGeneration:
         return watch.spans()
 
     def time_verifications(self, begun: Prompt, gamma: int, tokens: int) -> list[Timed]:
+        """The passes of one assisted generation; what a pass takes beside draft and target counts as accepting."""
         watch = Watch(self.now)
         with self._watched(watch):
             helper = at_fixed_gamma(self.draft, gamma)

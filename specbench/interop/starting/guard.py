@@ -28,10 +28,10 @@ def main(alive: int, command: list[str]) -> int:
             break
     os.killpg(0, signal.SIGTERM)  # a command that ended by itself may have left others
     ends = time.monotonic() + PATIENCE
-    while time.monotonic() < ends and (running.poll() is None or _others()):
+    while time.monotonic() < ends and (running.poll() is None or _group_has_others()):
         time.sleep(OFTEN)
     code = running.poll()
-    if code is None or _others():
+    if code is None or _group_has_others():
         os.killpg(0, signal.SIGKILL)
     return code if code is not None and code >= 0 else 1
 
@@ -42,7 +42,7 @@ def _as_usual() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _others() -> bool:
+def _group_has_others() -> bool:
     """Whether others than we are in our process group (as /proc shows; where there is none: no)."""
     own, group = os.getpid(), os.getpgrp()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

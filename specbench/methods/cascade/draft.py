@@ -32,7 +32,7 @@ from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.methods.cascade.config import CascadeConfig
-from specbench.methods.model.build import ModelBuilder
+from specbench.methods.model.builder import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.sampling import Sampling
@@ -126,6 +126,7 @@ class CascadeSession(ModelDraftSession):
         return self._predicted(self._rows[self._end].unsqueeze(0), operations)
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        """What follows nodes: the middle model has read the inner draft's own, and reads the others now."""
         first, missing = len(self._numbers), list[tuple[int, int]]()
         for token, parent in zip(tokens, parents, strict=True):
             key = (self._end if parent == ROOT else self._numbers[parent], token)

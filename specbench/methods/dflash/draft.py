@@ -29,7 +29,7 @@ from specbench.engine.weights.load import shape_of
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.dflash.captured import beside, probe
+from specbench.methods.dflash.beside import beside, probe
 from specbench.methods.dflash.entries import BlockEntries, ScoredBlocks
 from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.dflash.published import published_block

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.beside.declared import Attend, Entries
-from specbench.engine.eager.parts import decoder_layers, own_head
+from specbench.engine.eager.network_parts import decoder_layers, own_head
 from specbench.engine.saved_heads import Facts, SavedHeads
 from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm
 

@@ -18,8 +18,8 @@ from transformers.activations import ACT2FN
 
 from specbench.config.recipes import training_command
 from specbench.engine.saved_heads import fingerprint, same_weights
-from specbench.engine.weights.checkpoint import CONFIG, read_config, read_tensors
-from specbench.engine.weights.files import weight_files
+from specbench.engine.weights.mapped_files import weight_files
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_tensors
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import ROTATIONS, llama_shape, rotation
 from specbench.methods.dflash.network import BlockDrafter, BlockShape

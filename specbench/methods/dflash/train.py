@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.parts import Taps
+from specbench.engine.eager.network_parts import Taps
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import LayerShape
 from specbench.methods.dflash.network import BlockDrafter, BlockShape

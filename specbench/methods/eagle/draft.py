@@ -32,7 +32,7 @@ from specbench.engine.weights.load import layers_of, shape_of
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
-from specbench.methods.eagle.captured import beside, probe
+from specbench.methods.eagle.beside import beside, probe
 from specbench.methods.eagle.config import EagleConfig
 from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.eagle.network import Eagle

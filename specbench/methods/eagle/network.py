@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.engine.beside.declared import Attend, Entries, Source
-from specbench.engine.eager.parts import own_head
+from specbench.engine.eager.network_parts import own_head
 from specbench.engine.saved_heads import Facts, SavedHeads
 from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 
-from specbench.engine.weights.checkpoint import CONFIG, read_config, read_tensors
-from specbench.engine.weights.files import weight_files
+from specbench.engine.weights.mapped_files import weight_files
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_tensors
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import ROTATIONS, LayerShape, llama_shape, rotation
 from specbench.methods.eagle.network import Eagle, EagleShape

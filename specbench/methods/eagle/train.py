@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from specbench.engine.beside.declared import Source
 from specbench.engine.cache_names import cache_of
-from specbench.engine.eager.parts import Taps, layer_list
+from specbench.engine.eager.network_parts import Taps, layer_list
 from specbench.engine.layout import mask_bias
 from specbench.methods.decoder_layer import DraftLayer, final_norm, layer_shape, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape

@@ -16,7 +16,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.layout import mask_bias
 from specbench.engine.session import Prompt, Session, Tokens
 from specbench.methods.build import source_of
-from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
+from specbench.methods.heads import DraftHeads, HeadsBuilder, HeadsDraft, HeadsSession
 from specbench.methods.hydra.network import HydraHeads, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
 
@@ -128,7 +128,7 @@ class PrefixedSession(Session):
         self._out_LD = torch.cat([self._out_LD, out_LD]) if known else out_LD
 
 
-class HydraSession(BlockwiseSession):
+class HydraSession(HeadsSession):
     """The view of the target's session, and while a tree is grown the heads' input on the path to each node."""
 
     draft: HydraDraft

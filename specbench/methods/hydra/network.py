@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.beside.declared import Attend
-from specbench.engine.weights.checkpoint import CONFIG, read_config
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config
 from specbench.errors import UserError, first_line
 from specbench.methods.blockwise.draft import in_units
 from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm, layer_shape, rotation

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from specbench.algorithm.draft import Draft
 from specbench.config.keys import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.weights.checkpoint import read_config
+from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import in_units
 from specbench.methods.build import source_of

@@ -20,7 +20,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     """A model, whose vocabulary may differ from the target's."""
 
     kind: str = "model"
-    builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
+    builder: ClassVar[str | None] = "specbench.methods.model.builder:ModelBuilder"
     confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
     vocabulary: str = key(
         "auto",

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
-from specbench.algorithm.draft import Draft, Proposed, ProposesByReading, Stateless
+from specbench.algorithm.draft import AnyProposal, Draft, ProposesByReading, Stateless
 from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
 from specbench.methods.certain import certain
-from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, checked, most_likely, standardise
+from specbench.sampling import BEFORE_ARGMAX, Sampling, TokenChoice, checked, most_likely, standardise
 from specbench.text.translation import TranslatedModel
 
 
@@ -44,7 +44,7 @@ class ModelDraft(Draft):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         if self.confidence is None:
-            self.model.expect_rollouts(Choice(sampling, self.vocabulary_size), gammas)
+            self.model.expect_rollouts(TokenChoice(sampling, self.vocabulary_size), gammas)
 
     def in_batch(self, rows: int) -> "ModelDraft":
         return ModelDraft(self.model.in_batch(rows), self.vocabulary_size, self.confidence)
@@ -76,11 +76,11 @@ class ModelDraftSession(ProposesByReading):
         self.sampling = sampling
         self.vocabulary_size = vocabulary_size
         self.confidence = confidence
-        self.choice = Choice(sampling, vocabulary_size)
+        self.choice = TokenChoice(sampling, vocabulary_size)
         # An end by confidence saves the steps that would follow it: there each token is looked at.
         self.rolls_out = confidence is None and model.rolls_out
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         # All random numbers first: which of them a token takes then depends on neither the engine nor an early end.
         uniform_G = self.choice.uniforms(gamma, generator)
         if self.rolls_out and gamma:
@@ -109,7 +109,7 @@ class ModelDraftSession(ProposesByReading):
         return torch.tensor(sorted(self.model.eos_ids), dtype=torch.long, device=self.model.device)
 
     @property
-    def chooses(self) -> tuple[Session, Choice] | None:
+    def chooses(self) -> tuple[Session, TokenChoice] | None:
         return (self.session, self.choice) if self.rolls_out else None
 
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:

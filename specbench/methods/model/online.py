@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Lesson, Proposed
+from specbench.algorithm.draft import AnyProposal, Lesson
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Reading
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
@@ -88,7 +88,7 @@ class OnlineSession(ModelDraftSession):
         self.rows: list[Tensor] = []
         self.rejected = 0
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         self.draft.at_work = self
         return super().proposing(tokens, gamma, generator)
 

@@ -15,8 +15,8 @@ from specbench.config.paths import shipped
 from specbench.engine.beside.declared import Source
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Session
-from specbench.engine.weights.checkpoint import read_config
 from specbench.engine.weights.load import shape_of
+from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of

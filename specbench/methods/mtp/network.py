@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from specbench.engine.beside.declared import Attend, Source
-from specbench.engine.eager.parts import layer_list
+from specbench.engine.eager.network_parts import layer_list
 from specbench.engine.saved_heads import Facts
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import LayerShape, final_norm

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from specbench.engine.weights.checkpoint import CONFIG, read_config
-from specbench.engine.weights.files import MappedTensor, mapped_weights, weight_files
+from specbench.engine.weights.mapped_files import MappedTensor, mapped_weights, weight_files
 from specbench.engine.weights.pretrained import part_with
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config
 from specbench.errors import UserError, first_line
 from specbench.methods.mtp.network import Mtp
 

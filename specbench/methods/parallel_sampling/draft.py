@@ -108,9 +108,9 @@ class ParallelBuilder(HeadsBuilder):
         for name in ("device_map", "tp_plan"):
             if getattr(target, name) is not None:
                 raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
-        self.pass_embeddings = (self.folder,)
+        self.lookahead_embeddings = (self.folder,)
 
     def build_draft(self, target: EagerModel) -> Draft:
         target.require_trees(f"{self.request.key}=pass", "use another draft")
         read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
-        return ParallelDraft(read, target.pass_embeddings[self.folder], self.request.device)
+        return ParallelDraft(read, target.lookahead_embeddings[self.folder], self.request.device)

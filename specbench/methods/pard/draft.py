@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft, Proposed, ProposesByReading
+from specbench.algorithm.draft import AnyProposal, Draft, ProposesByReading
 from specbench.config.keys import MAX_GAMMA
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Read, Reading, answered
-from specbench.engine.weights.checkpoint import CONFIG, read_config
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config
 from specbench.errors import UserError
 from specbench.loading import require_a_pair
 from specbench.loading.model_loader import ModelRequest, Say
@@ -63,7 +63,7 @@ class PardSession(AtOnceSession, ProposesByReading):
         self.session = draft.model.start(prompt)
         self._scored = RowsAlong(draft.model, prompt, [draft.mask] * MAX_GAMMA, draft.device, own=True)
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         ahead_KV = yield from self._reading(tokens, gamma)
         if ahead_KV is None:
             return Proposal([])

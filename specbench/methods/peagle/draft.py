@@ -20,7 +20,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
-from specbench.methods.eagle.captured import beside
+from specbench.methods.eagle.beside import beside
 from specbench.methods.eagle.draft import EagleBuilder
 from specbench.methods.features import Features, columns_of
 from specbench.methods.peagle.entries import PEagleEntries, probe
@@ -59,6 +59,10 @@ class PEagleSession(AtOnceSession):
 
     @torch.inference_mode()
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
+        """Logits [K, V] of the next tokens, from the entries of `tokens`, which are read on, and masked ones after.
+
+        Entry j joins the target's feature of token j and token j + 1: a text has one entry fewer than tokens.
+        """
         self._features.read(tokens[:-1])
         if len(tokens) < 2 or most == 0:
             return None

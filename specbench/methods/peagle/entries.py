@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.beside.declared import EntrySession
-from specbench.methods.eagle.captured import PROBED, comparable, noise
+from specbench.methods.eagle.beside import PROBED, comparable, noise
 from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.peagle.network import PEagle
 

@@ -56,7 +56,7 @@ class SeveralBuilder(DraftBuilder[Several]):
         ]
         needed = needed_of_target(self.parts)
         self.needs_states, self.needs_prompt_states = needed.states, needed.of_prompt
-        self.taps, self.pass_embeddings = needed.taps, needed.pass_embeddings
+        self.taps, self.lookahead_embeddings = needed.taps, needed.lookahead_embeddings
 
     def fit(self, say: Say) -> None:
         for part in self.parts:

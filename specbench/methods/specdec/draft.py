@@ -28,7 +28,7 @@ from specbench.engine.weights.load import shape_of
 from specbench.methods.at_once import independent_proposal
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
-from specbench.methods.specdec.captured import ParallelEntries, beside, probe
+from specbench.methods.specdec.beside import ParallelEntries, beside, probe
 from specbench.methods.specdec.network import ParallelDecoder, require_t5
 from specbench.sampling import Sampling, standardise
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.engine.beside.declared import Attend, Entries, Source
-from specbench.engine.eager.parts import own_head
+from specbench.engine.eager.network_parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import DraftLayer, LayerShape, Norm, t5_weights

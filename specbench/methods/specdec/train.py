@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specbench.engine.beside.declared import Source
 from specbench.engine.cache_names import cache_of
-from specbench.engine.eager.parts import layer_list
+from specbench.engine.eager.network_parts import layer_list
 from specbench.engine.layout import mask_bias
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import final_norm, layer_shape

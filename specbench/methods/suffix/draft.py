@@ -104,20 +104,20 @@ class SuffixSession(CopiesFromContext, Stateless):
     def after_text(self, tokens: Sequence[int], levels: int) -> Found:
         self._read(tokens)
         self._root, self._nodes = self._best(levels), []
-        return self._found([self._node_of(ROOT)])
+        return self._ranked_after([self._node_of(ROOT)])
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Found:
         for token, parent in zip(tokens, parents, strict=True):
             node = self._node_of(parent)
             self._nodes.append(None if node is None or self._root is None else self._root.trie.after(node, token))
-        return self._found(self._nodes[len(self._nodes) - len(tokens) :])
+        return self._ranked_after(self._nodes[len(self._nodes) - len(tokens) :])
 
     def _node_of(self, number: int) -> Node | None:
         if number != ROOT:
             return self._nodes[number]
         return None if self._root is None else self._root.node
 
-    def _found(self, nodes: Sequence[Node | None]) -> Found:
+    def _ranked_after(self, nodes: Sequence[Node | None]) -> Found:
         trie = self._trie if self._root is None else self._root.trie
         ranked = [
             [] if node is None else [(token, share) for token, share, _ in trie.ranked(node)] for node in nodes

@@ -21,7 +21,7 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft, FollowsTarget
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import Part, decoder_layers, part_without, sublayers
+from specbench.engine.eager.network_parts import Part, decoder_layers, part_without, sublayers
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.weights.load import layers_of
 from specbench.errors import UserError

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft, FollowsTarget, Proposed
+from specbench.algorithm.draft import AnyProposal, Draft, FollowsTarget
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.sessions import NetworkSession
 from specbench.engine.session import Model, Prompt, Reading, Session
@@ -52,7 +52,7 @@ class WindowSession(ModelDraftSession):
         self._draft, self._prompt, self._whole = draft, prompt, _inner(session)
         self._scoring: Session | None = None
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[AnyProposal]:
         self.session.take(self._whole)
         return (yield from super().proposing(tokens, gamma, generator))
 

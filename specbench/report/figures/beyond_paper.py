@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.passes_run import IN_C, IN_PYTHON, PASSES_RUN
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.measured import with_families

@@ -57,7 +57,7 @@ def figure2(records: Records) -> Drawn:
         "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; the last pass of a "
         "completion may be cut short, so short completions lie below the curve",
     ]
-    notes += _rest(measured, records, (low, high), "figure2")
+    notes += _notes_on_points(measured, records, (low, high), "figure2")
     title = "Figure 2. Expected tokens per target pass (τ)"
     return Drawn("figure2", title, figure, measured.drop(columns="place"), notes)
 
@@ -90,11 +90,11 @@ def figure4(records: Records) -> Drawn:
         "Filled points: measured speedup, which includes the cost of the draft and therefore lies below the curve. "
         "Hollow points: operations counted in the run",
     ]
-    notes += _rest(measured, records, (low, high), "figure4")
+    notes += _notes_on_points(measured, records, (low, high), "figure4")
     return Drawn("figure4", "Figure 4. Speedup and operations", figure, measured.drop(columns="place"), notes)
 
 
-def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
+def _notes_on_points(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
     """The notes on points: pairs drawn side by side, records, and pairs outside the axes."""
     off = outside(records, alphas)
     close = [SIDE_BY_SIDE] if len(measured) and (measured["place"] != measured["alpha"]).any() else []

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from specbench.analysis.forecast import expected_of_rows
 from specbench.records.choosing import RecommendDocument, Verified
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name

@@ -14,7 +14,7 @@ from specbench.analysis.acceptance.by_position import reached_and_accepted
 from specbench.analysis.distinct import groups_of
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
 from specbench.records.frame import PAIR, Records, measured
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
@@ -253,7 +253,7 @@ def online(records: Records) -> Drawn:
     notes = [
         f"Lines: α of the last {WINDOW} prompts. Grey: learning rate 0, the same prompts without learning. Dotted: "
         "the kind of prompt changes",
-        *(_said(panel) for panel in found),
+        *(_learning_caption(panel) for panel in found),
         *captions(runs, "online"),
     ]
     return Drawn("online", ONLINE_TITLE, figure, points, notes)
@@ -278,7 +278,7 @@ def _draw(axes: Axes, panel: Panel, rates: Sequence[float]) -> dict[str, Line2D]
     return lines
 
 
-def _said(panel: Panel) -> str:
+def _learning_caption(panel: Panel) -> str:
     """'α on the last third of the prompts: .61 at learning rate 0, .66 at 0.003'."""
     last = ", ".join(f"{row['alpha_last']:.3f} at rate {row['learning_rate']:g}" for _, row in panel.runs.iterrows())
     learnt = panel.runs[panel.runs["learning_rate"] > 0].iloc[-1]

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from specbench.analysis.degenerate import loops
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
 from specbench.records.looping import MOST_LOOPING
-from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
+from specbench.records.run_record import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
 from specbench.report.marked_passes import Line, count, lines, typical_prompt

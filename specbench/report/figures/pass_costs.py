@@ -3,7 +3,7 @@
 import pandas as pd
 
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample, short
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name, under_all
 from specbench.report.measured import passes_of

@@ -9,7 +9,7 @@ from specbench.analysis import explain
 from specbench.analysis.explain import Waterfall
 from specbench.records.cells import SIZE_THEN_SPEED, choose
 from specbench.records.frame import PAIR, Records, measured
-from specbench.records.schema import Row, RunRecord
+from specbench.records.run_record import Row, RunRecord
 from specbench.report.explanation import name as step_name
 from specbench.report.explanation import sentences
 from specbench.report.figure import Drawn

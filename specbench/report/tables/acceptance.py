@@ -9,7 +9,7 @@ from specbench.formatting import NONE, draft_name, interval, interval_of, number
 from specbench.records.alphas import alphas
 from specbench.records.cells import choose, remark
 from specbench.records.frame import PAIR, Records
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table

@@ -16,7 +16,7 @@ from specbench.formatting import NONE, cells, draft_name, number, titles
 from specbench.quality import quality_difference
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import PAIR, Records, measured, one_sample
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling, tokens_per_pass
 from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import Table
@@ -243,7 +243,7 @@ def trees(records: Records, most: int | None = MOST_OTHERS) -> Table:
         *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
         *notes.silent("trees"),
     ]
-    shown = pd.DataFrame([*rows, *map(_theirs, published())]).reindex(columns=COLUMNS).fillna(NONE)
+    shown = pd.DataFrame([*rows, *map(_published_row, published())]).reindex(columns=COLUMNS).fillna(NONE)
     return Table("trees", TREES_TITLE, shown, values.reset_index(drop=True), under)
 
 
@@ -259,7 +259,7 @@ def _none() -> Row:
     return {"M_p": NONE, "shape": "no record", "record": f"none: `{fill_twin('trees')}`"}
 
 
-def _theirs(row: Row) -> Row:
+def _published_row(row: Row) -> Row:
     place = [one for one in (row["task"], row["device"]) if one != NONE]
     return {
         "M_p": row["target"], "task": ", ".join(place) or NONE, "T": f"{row['temperature']:g}", "shape": row["method"],

@@ -17,7 +17,7 @@ from specbench.analysis.forecast import passes_to_come
 from specbench.formatting import NONE, draft_name, interval, interval_of, number, percentage
 from specbench.records.cells import choose
 from specbench.records.frame import MACHINE, PAIR, Records, measured, rule_name
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.records.steps import StepName
 from specbench.report.explanation import NAMES, name
 from specbench.report.paper import label, paper

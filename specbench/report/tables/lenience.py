@@ -16,7 +16,7 @@ from specbench.formatting import NONE, interval_of, number, share
 from specbench.records.alphas import alphas
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, Records, measured
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table

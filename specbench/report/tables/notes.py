@@ -8,7 +8,7 @@ from specbench.records.frame import Records, date
 from specbench.records.looping import LOOPING, why_loops
 from specbench.records.marks import explained
 from specbench.records.passes_run import GUESSED, PASSES_RUN
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
 

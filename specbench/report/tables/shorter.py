@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.records.frame import Records
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 MOST_OTHERS = 20  # rows of a page beside the paper's
 

@@ -15,7 +15,7 @@ from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.formatting import NONE, Column, cells, interval_of, number, titles
 from specbench.records.cells import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 from specbench.report.measured import matching, plain_sampling
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import Table
@@ -75,7 +75,7 @@ def _table(name: str, title: str, records: Records, most: int | None, every_gamm
         found = _matching(ours, printed, every_gamma)
         used.append(found)
         rows += [_ours(record) for _, record in found.iterrows()] or [_missing(printed, name)]
-    others = _others(ours)
+    others = _pairs_beyond_paper(ours)
     if not every_gamma:
         others = _fastest(others)
     used.append(others)
@@ -145,7 +145,7 @@ def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFr
     return choose(matching(plain_sampling(frame), printed, keys), EVERY_GAMMA)
 
 
-def _others(frame: pd.DataFrame) -> pd.DataFrame:
+def _pairs_beyond_paper(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of pairs that the paper does not have."""
     theirs = {(row["task"], row["target"], row["draft"]) for row in paper()["table2"]["rows"]}
     keys = zip(frame["task"], frame["target"], frame["draft"], strict=True)

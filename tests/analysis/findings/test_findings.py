@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from specbench.analysis.findings import findings, findings_of
-from specbench.analysis.findings.base import Finding, Observed, Text, binomial_tail
 from specbench.analysis.findings.cheap import cheap, lookup
+from specbench.analysis.findings.finding import Finding, Observed, Text, binomial_tail
 from specbench.analysis.findings.observed import has_network, named_in_passes
-from specbench.analysis.findings.places import cliff_of
+from specbench.analysis.findings.where_accepted import cliff_of
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.decoded import Pass

@@ -18,7 +18,7 @@ from specbench.analysis.forecast import alphas_of_rows, expected_of_rows, walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.sampling import Sampling
 from specbench.stats import Interval, over_rows, ratio
 from tests.support.decode import autoregressive, speculative

@@ -16,11 +16,10 @@ from specbench.engine.beside.captured import CapturedBeside, CapturedEntries
 from specbench.engine.beside.declared import Prediction
 from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.buffers import MOST_STACKED
-from specbench.engine.capture import cache as capture_cache
-from specbench.engine.capture import marking
-from specbench.engine.capture.cache import cached_capture
+from specbench.engine.capture import marking, saved_captures
+from specbench.engine.capture.saved_captures import cached_capture
 from specbench.engine.capture.static import StaticModel
-from specbench.methods.eagle.captured import beside, probe
+from specbench.methods.eagle.beside import beside, probe
 from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.eagle.network import Eagle
 from specbench.sampling import Sampling
@@ -171,7 +170,7 @@ def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.M
 def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where weights are others. A file that holds another capture is found out, and removed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(capture_cache, "cached_capture", cached_capture)
+    monkeypatch.setattr(saved_captures, "cached_capture", cached_capture)
     eagle, target = layer("t5")
     assert not required(eagle, target).program.cached
     again = required(eagle, target)

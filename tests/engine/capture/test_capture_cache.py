@@ -14,19 +14,18 @@ import torch
 from torch import Tensor
 
 from specbench.engine.beside import captured as beside_captured
-from specbench.engine.capture import cache as capture_cache
-from specbench.engine.capture import program, stored
-from specbench.engine.capture.cache import NotDigestible, cached_capture
+from specbench.engine.capture import program, saved_captures, stored
 from specbench.engine.capture.nodes import capture
 from specbench.engine.capture.program import rows_agree
+from specbench.engine.capture.saved_captures import NotDigestible, cached_capture
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.saved_heads import extend
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.specdec.captured import probe
+from specbench.methods.specdec.beside import probe
 from specbench.methods.specdec.draft import SpecDecDraft
 from tests.support.captured import fastest_on_a_cpu
 from tests.support.networks import network
@@ -37,7 +36,7 @@ from tests.support.parallel_decoder import decoder_on
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the cache, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(capture_cache, "cached_capture", cached_capture)
+    monkeypatch.setattr(saved_captures, "cached_capture", cached_capture)
     return tmp_path / "specbench"
 
 
@@ -195,7 +194,7 @@ def test_what_a_capture_depends_on_is_in_its_name(monkeypatch: pytest.MonkeyPatc
     def digest(change: Callable[[Any], None] = lambda _: None, settings: object = 1) -> str:
         made = network("gpt2", seed=1, layers=1)
         change(made)
-        return capture_cache._digest(made, settings)
+        return saved_captures._digest(made, settings)
 
     assert digest() == digest()
     found = [digest(), digest(settings=2), *(digest(change) for change in CHANGES)]
@@ -205,7 +204,7 @@ def test_what_a_capture_depends_on_is_in_its_name(monkeypatch: pytest.MonkeyPatc
             found.append(digest())
     monkeypatch.setattr(torch, "__version__", "9.9")
     found.append(digest())
-    monkeypatch.setattr("specbench.engine.capture.cache._own_code", lambda: "other")
+    monkeypatch.setattr("specbench.engine.capture.saved_captures._own_code", lambda: "other")
     found.append(digest())
     assert len(set(found)) == len(found)
 
@@ -239,7 +238,7 @@ def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
         made = network("gpt2", seed=1, layers=1)
         change(made)
         with pytest.raises(NotDigestible):
-            capture_cache._digest(made, 1)
+            saved_captures._digest(made, 1)
         with_engine("static", made, 40, frozenset())
     assert len(captures) == 2 and not list(cache.glob("capture-*"))
 
@@ -352,7 +351,7 @@ def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[in
 
 @pytest.mark.full
 def test_the_oldest_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture_cache, "MOST_FILES", 2)
+    monkeypatch.setattr(saved_captures, "MOST_FILES", 2)
     for seed in (1, 2, 3):
         start(seed=seed)
     assert len(list(cache.glob("capture-*.json"))) == 2

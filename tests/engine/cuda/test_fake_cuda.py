@@ -31,7 +31,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import FunctionGraph
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import layer_list, return_states
+from specbench.engine.eager.network_parts import layer_list, return_states
 from specbench.engine.session import Prompt, Read, clock_of
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape

@@ -15,8 +15,8 @@ from specbench.bench.parts import Budget, budget
 from specbench.engine.capture import kernels
 from specbench.engine.capture.program import Program
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import with_engine
 from specbench.engine.cuda import fused
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from tests.support.networks import network
 

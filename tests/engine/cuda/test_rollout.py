@@ -18,14 +18,14 @@ from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma, Heuristic
-from specbench.engine import choice as engines
+from specbench.engine import selection as engines
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import Rollout, RolloutGraph
 from specbench.engine.session import Prompt
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.decoded import Trace
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from tests.support.calls import called
 from tests.support.captured import Repeated
 from tests.support.decode import speculative
@@ -43,7 +43,7 @@ SAMPLINGS = [
 class StepByStep(CudaGraphModel):
     """The same engine, which captures no rollout."""
 
-    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+    def expect_rollouts(self, choice: TokenChoice, steps: Sequence[int]) -> None:
         """None is captured."""
 
 
@@ -262,7 +262,7 @@ def test_the_record_says_that_a_draft_fell_back_and_bench_asks_before_it_times_t
 
 
 def test_of_many_gammas_few_are_captured() -> None:
-    small, choice = model(CudaGraphModel, "t5", 6, 1), Choice(Sampling(), SIZE)
+    small, choice = model(CudaGraphModel, "t5", 6, 1), TokenChoice(Sampling(), SIZE)
     small.expect_rollouts(choice, Heuristic(20).picks)
     assert [small.steps_of_rollout(choice, steps) for steps in (1, 5, 6, 20, 21)] == [5, 5, 10, 20, None]
     small.expect_rollouts(choice, Constant(7).picks)

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from specbench.engine.choice import in_fp32
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import in_fp32
 from specbench.engine.session import Prompt
 from tests.support.networks import network
 

@@ -10,10 +10,10 @@ from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, RwkvCon
 
 from specbench.cli import main
 from specbench.config.model import ModelConfig
-from specbench.engine.choice import with_engine
 from specbench.engine.eager import cache
 from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.eager.recurrence import FAMILIES
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import layers_of, load_model
 from specbench.errors import UserError

@@ -16,12 +16,12 @@ from torch import Tensor
 from specbench.engine.buffers import Buffers
 from specbench.engine.cache_names import NAMES
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.choice import with_engine
 from specbench.engine.cuda.replayed import StepGraph
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import Part, reduced
+from specbench.engine.eager.network_parts import Part, reduced
 from specbench.engine.eager.sessions import EagerSession
 from specbench.engine.layout import chain, path_to, tree
+from specbench.engine.selection import with_engine
 from specbench.errors import UserError
 from specbench.theory.trees import ROOT
 from tests.support.captured import fastest, graphs

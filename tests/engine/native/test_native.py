@@ -15,28 +15,27 @@ from torch.nn import functional
 from specbench import kernels as compiler
 from specbench.engine.batch import Batch
 from specbench.engine.beside.captured import captured
-from specbench.engine.capture import cache as capture_cache
-from specbench.engine.capture.cache import cached_capture
-from specbench.engine.choice import with_engine
+from specbench.engine.capture import saved_captures
+from specbench.engine.capture.saved_captures import cached_capture
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
-from specbench.engine.native import model as native_model
-from specbench.engine.native import sessions as native_sessions
+from specbench.engine.eager.network_parts import return_states
+from specbench.engine.native import native_model, native_sessions
 from specbench.engine.native.fuse import fused
 from specbench.engine.native.instructions import Instruction, Value, encoded
-from specbench.engine.native.model import NativeModel
-from specbench.engine.native.prompts import LoweredPrompt
-from specbench.engine.native.runs import INPUTS, lines
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.native_run import INPUTS, lines
+from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.native.weights import laid_out
 from specbench.engine.native.whole import WholeStep
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
 from specbench.kernels import rows as rows_in_c
 from specbench.kernels.structures import Op, Part, Step
-from specbench.methods.eagle.captured import beside, probe
+from specbench.methods.eagle.beside import beside, probe
 from specbench.methods.model.draft import ModelDraft
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from tests.support.blockwise_heads import random_heads as blockwise_heads
 from tests.support.decode import speculative
 from tests.support.eagle_layer import SIZE, random_eagle
@@ -448,7 +447,7 @@ def test_a_rollout_is_its_steps(
 
 def test_what_is_torchs_in_part_is_chosen_step_by_step() -> None:
     in_parts = NativeModel(in_torch_too(), 40, ENDS).start(Prompt((), SOURCE))
-    assert in_parts.rollout([3], Choice(Sampling(), 40), 3, None) is None
+    assert in_parts.rollout([3], TokenChoice(Sampling(), 40), 3, None) is None
     assert in_parts.length == len(SOURCE) - 1
 
 
@@ -534,7 +533,7 @@ def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
 ) -> None:
     """Two inputs of one length have sizes of two names until the capture joins them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(capture_cache, "cached_capture", cached_capture)  # which other tests do without
+    monkeypatch.setattr(saved_captures, "cached_capture", cached_capture)  # which other tests do without
     for _ in range(2 if stored else 1):
         own = network("t5", 4, layers=1)
         target = NativeModel(own, SIZE, ENDS)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specbench.engine import paged
-from specbench.engine.choice import with_engine
 from specbench.engine.native.weights import PACKED_ROWS, laid_out
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from tests.support.networks import network
 

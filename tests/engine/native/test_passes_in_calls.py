@@ -21,10 +21,10 @@ from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft, Stateless
 from specbench.algorithm.gamma import Adaptive, Constant
 from specbench.engine.capture.static import FIRST_CAPACITY
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.native_sessions import NativeSession
 from specbench.engine.native.passes import NativePasses
-from specbench.engine.native.prompts import LoweredPrompt
-from specbench.engine.native.sessions import NativeSession
+from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
 from specbench.engine.window import Window
@@ -37,7 +37,7 @@ from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.methods.window.draft import WindowDraft
 from specbench.records.decoded import Trace
 from specbench.records.passes_run import VERIFIED_IN_C
-from specbench.sampling import Choice, Sampling
+from specbench.sampling import Sampling, TokenChoice
 from tests.support.decode import autoregressive as decode_alone
 from tests.support.decode import speculative as decode_with
 from tests.support.networks import network
@@ -352,7 +352,7 @@ def test_ends_and_narrow_heads_are_seen_anew() -> None:
     ended = speculative(target, draft, prompt, Sampling(), 12, 3).tokens
     assert ended == whole[: whole.index(whole[5]) + 1] == autoregressive(target, prompt, Sampling(), 12).tokens
     width = target.program.one.run.run.widths[0]
-    assert target.chooses(Choice(Sampling(), width)) and not target.chooses(Choice(Sampling(), width + 1))
+    assert target.chooses(TokenChoice(Sampling(), width)) and not target.chooses(TokenChoice(Sampling(), width + 1))
 
 
 def test_only_plain_chains_of_two_models_run_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:

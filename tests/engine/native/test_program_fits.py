@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.engine.choice import with_engine
 from specbench.engine.native.fits import DoesNotFit, require_fits
 from specbench.engine.native.instructions import Instruction, Value
 from specbench.engine.native.whole import WholeStep
+from specbench.engine.selection import with_engine
 from specbench.kernels.structures import Op
 from tests.support.networks import network
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from specbench.engine.weights.files import mapped_weights, weight_files
+from specbench.engine.weights.mapped_files import mapped_weights, weight_files
 from specbench.errors import UserError
 from tests.support.paths import ROOT
 from tests.support.weights import read

@@ -11,7 +11,7 @@ from specbench.analysis.proof.kinds import Side, verdict
 from specbench.cli import main
 from specbench.config.model import ModelConfig
 from specbench.engine.weights.load import load_model
-from specbench.interop.certify.findings import findings_of, only_drafted
+from specbench.interop.certify.completion_faults import findings_of, only_drafted
 from specbench.interop.certify.outputs import Outputs, read_outputs
 from specbench.text.tokenizer import load_tokenizer
 

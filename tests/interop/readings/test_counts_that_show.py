@@ -7,8 +7,8 @@ import pytest
 
 from specbench.cli import main
 from specbench.interop.readings import Reading, estimate
-from specbench.interop.readings.base import Tally
-from specbench.interop.readings.findings import findings
+from specbench.interop.readings.draft_findings import findings
+from specbench.interop.readings.reading import Tally
 
 
 def names(*requests: Tally) -> list[str]:

@@ -18,7 +18,6 @@ from specbench.cli import main
 from specbench.errors import UserError
 from specbench.interop.readings import FORMATS, read
 from specbench.interop.readings import document as documents
-from specbench.interop.readings.base import Reading, Tally
 from specbench.interop.readings.estimate import (
     Estimate,
     best_gamma,
@@ -27,6 +26,7 @@ from specbench.interop.readings.estimate import (
     expected_accepted,
     likelihood_interval,
 )
+from specbench.interop.readings.reading import Reading, Tally
 from specbench.theory import accepted_per_drafted, expected_tokens, optimal_gamma
 from tests.support import engine_samples as made
 from tests.support.calls import refusal

@@ -1,7 +1,7 @@
 """Other work on this machine, seen in the streams of a server here."""
 
-from specbench.interop.server.summary import NONE, contention
-from specbench.interop.server.timing import Load
+from specbench.interop.server.server_summary import NONE, contention
+from specbench.interop.server.when_sent import Load
 from specbench.records.served import Answer
 from specbench.stats import Interval
 

@@ -10,7 +10,7 @@ import pytest
 from specbench.cli import main
 from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from tests.support.openai_server import GAMMA, PASS_S, STEP_S, Standin, one_in, parts, slow, two
 
 SMALL = ["limit=4", "max_new_tokens=40", "warmup=1"]
@@ -20,7 +20,7 @@ TARGET = ["target=gpt-mini", "dtype=float32", "device=cpu"]
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-ins answer unevenly on a busy machine, and tables leave such records out."""
-    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *given: [])
+    monkeypatch.setattr("specbench.interop.server.server_summary.contention", lambda *given: [])
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_servers_are_let_go_before_the_target_is_loaded(
     servers: tuple[Standin, Standin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specbench.config.server import ServerConfig
-    from specbench.interop.server import measure as measuring
+    from specbench.interop.server import measure_server as measuring
 
     done: list[str] = []
     verdict_of = measuring.verdict_of
@@ -213,7 +213,7 @@ def test_what_was_measured_beside_other_work_is_told_and_left_out(
     servers: tuple[Standin, Standin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *given: ["it waited"])
+    monkeypatch.setattr("specbench.interop.server.server_summary.contention", lambda *given: ["it waited"])
     found = measured(servers, tmp_path, "limit=1", "max_new_tokens=4")
     assert found["disturbed"] and found["disturbed_by"] == "it waited"
     assert "CONTENDED: it waited" in capfd.readouterr().out
@@ -234,8 +234,10 @@ def test_contention_is_read_off_steps_without_a_draft_of_servers_here(
 ) -> None:  # fmt: skip
     """Passes are uneven by themselves, and what a plain server on another machine does is no contention of this one."""
     given: list[int] = []
-    monkeypatch.setattr("specbench.interop.server.summary.contention", lambda *one: given.append(len(one[0])) or [])
-    monkeypatch.setattr("specbench.interop.server.summary.HERE", (here,))
+    monkeypatch.setattr(
+        "specbench.interop.server.server_summary.contention", lambda *one: given.append(len(one[0])) or []
+    )
+    monkeypatch.setattr("specbench.interop.server.server_summary.HERE", (here,))
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     drafting, other = servers
     first = drafting.url.replace("127.0.0.1", here)

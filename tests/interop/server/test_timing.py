@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from specbench.interop.server import timing
+from specbench.interop.server import when_sent
 from specbench.interop.server.client import Asked, Client
-from specbench.interop.server.timing import Load, Request, answers
+from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records.served import Answer
 from specbench.sampling import Sampling
 
@@ -25,8 +25,8 @@ def test_an_interrupt_drops_the_requests_that_wait(load: Load, monkeypatch: pyte
     def interrupted(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(timing, "wait", interrupted)
-    monkeypatch.setattr(timing, "MOST_THREADS", 2)
+    monkeypatch.setattr(when_sent, "wait", interrupted)
+    monkeypatch.setattr(when_sent, "MOST_THREADS", 2)
     requests = [Request(Asked(text="a"), 1, Sampling(), seed) for seed in range(40)]
     with pytest.raises(KeyboardInterrupt):
         answers(cast(Client, Slow()), requests, load, 0)

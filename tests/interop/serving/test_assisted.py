@@ -15,7 +15,7 @@ from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.costs.probe import Timed
 from specbench.analysis.forecast.predict import Predictions
 from specbench.cli import main
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Generated, prove, time_engine

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completions

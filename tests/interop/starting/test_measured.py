@@ -11,13 +11,13 @@ from specbench.cli.other_engines import print_checked
 from specbench.config.model import ModelConfig
 from specbench.config.server import ServerConfig
 from specbench.config.verbs import ChooseConfig
-from specbench.interop.server.measure import Servers as Measured
-from specbench.interop.server.measure import run_id_of
-from specbench.interop.server.timing import Load
+from specbench.interop.server.measure_server import Servers as Measured
+from specbench.interop.server.measure_server import run_id_of
+from specbench.interop.server.when_sent import Load
 from specbench.interop.serving.settings.engines import Weights
-from specbench.interop.starting import measured
-from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work
+from specbench.interop.starting import measure_started as starting
 from specbench.interop.starting.process import _answers
+from specbench.interop.starting.startable import STARTABLE, Call, Startable, Work
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.config import ModelDraftConfig
 from tests.support.version_server import SERVER
@@ -53,7 +53,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
         assert not _answers(f"{config.url}/models"), "before the target is loaded for the verdict"
         return [None]
 
-    monkeypatch.setattr(measured, "measure", measure)
+    monkeypatch.setattr(starting, "measure", measure)
     return asked
 
 
@@ -74,7 +74,7 @@ def test_both_servers_are_measured_and_a_second_start_is_the_same_measurement(
 ) -> None:
     config = ServerConfig(start="llama.cpp", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
     for _ in range(2):
-        measured.measure_started(config, Silent())
+        starting.measure_started(config, Silent())
     first, second = toy
     assert first.plain is not None and first.url != first.plain and first.url != second.url
     assert first.start is None and first.engine == "Toy 1.2" and first.dtype == "float32"
@@ -85,9 +85,9 @@ def test_both_servers_are_measured_and_a_second_start_is_the_same_measurement(
 def test_servers_that_do_not_fit_beside_each_other_are_measured_alone(
     toy: list[ServerConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured.Servers, "side_by_side", lambda self: False)
+    monkeypatch.setattr(starting.Servers, "side_by_side", lambda self: False)
     config = ServerConfig(start="llama.cpp", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
-    assert len(measured.measure_started(config, Silent())) == 2
+    assert len(starting.measure_started(config, Silent())) == 2
     drafting, alone = toy
     assert drafting.plain is None and alone.plain is None and alone.label == "none" and alone.gamma is None
     assert alone.flags is not None and alone.flags.endswith("--plain")
@@ -106,7 +106,7 @@ def ranking(*rows: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_best_candidates_are_measured_as_they_were_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[ServerConfig] = []
-    monkeypatch.setattr(measured, "measure_started", lambda config, progress: asked.append(config) or [None])
+    monkeypatch.setattr(starting, "measure_started", lambda config, progress: asked.append(config) or [None])
     document = ranking(
         {"draft": "gpt-nano", "accept": "block", "gamma": 5},
         {"draft": "gpt-nano", "accept": "exact", "gamma": 4, "tree": "sequoia"},
@@ -115,11 +115,11 @@ def test_the_best_candidates_are_measured_as_they_were_ranked(monkeypatch: pytes
     )
     # One config of several: memory= may have left out others.
     config = ChooseConfig(target=TARGET, results=str(tmp_path), max_new_tokens=64)
-    checked = list(measured.check_in_engine("vllm", document, config, 5, Silent()))
+    checked = list(starting.check_in_engine("vllm", document, config, 5, Silent()))
     assert [(one.candidate, one.gamma, one.batch) for one in checked] == [("lookup", 3, 4), ("gpt-nano", 2, 1)]
     assert [one.batch for one in asked] == [[4], [1]] and asked[0].max_new_tokens == 64
     assert asked[0].draft == LookupConfig(match=2) and asked[1].draft.label() == "gpt-nano"
-    wanted = measured.asked_of(asked[1])
+    wanted = starting.asked_of(asked[1])
     assert wanted.drafting is not None and wanted.drafting.draft is not None
     assert Path(wanted.drafting.draft.place).name == "gpt-nano" and wanted.sequences == 1
 
@@ -136,7 +136,7 @@ def test_weights_that_are_stored_in_another_dtype_are_told(
     monkeypatch.setitem(STARTABLE, "openvino", replace(STARTABLE["llama.cpp"], stores=STARTABLE["openvino"].stores))
     config = ServerConfig(start="openvino", target=TARGET, draft=LookupConfig(), gamma=3, results=str(tmp_path))
     for dtype in ("float32", "bfloat16"):
-        measured.measure_started(replace(config, dtype=dtype), Noted())
+        starting.measure_started(replace(config, dtype=dtype), Noted())
     (note,) = notes
     assert "dtype=bfloat16: its files hold weights in float16" in note
 
@@ -154,23 +154,23 @@ def test_a_target_that_is_no_whole_checkpoint_is_told(name: str, value: str) -> 
 
 def test_engines_take_the_gpu_that_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     for present in (True, False):
-        monkeypatch.setattr(measured.torch.cuda, "is_available", lambda present=present: present)
-        assert measured.gpu_of("auto") == ("cuda" if present else "cpu")
-    assert measured.gpu_of("cuda:1") == "cuda:1" and measured.gpu_of("mps") == measured.gpu_of("cpu") == "cpu"
+        monkeypatch.setattr(starting.torch.cuda, "is_available", lambda present=present: present)
+        assert starting.gpu_of("auto") == ("cuda" if present else "cpu")
+    assert starting.gpu_of("cuda:1") == "cuda:1" and starting.gpu_of("mps") == starting.gpu_of("cpu") == "cpu"
 
 
 def test_threads_and_positions_are_those_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from specbench.experiment.threads import Threads
 
-    monkeypatch.setattr(measured, "usable_threads", lambda: Threads(3, "a quota"))
+    monkeypatch.setattr(starting, "usable_threads", lambda: Threads(3, "a quota"))
     config = ServerConfig(start="vllm", target=TARGET, draft=LookupConfig(), gamma=3)
-    assert measured.asked_of(config).threads == 3
+    assert starting.asked_of(config).threads == 3
     (tmp_path / "config.json").write_text('{"n_positions": 1024}')
-    assert measured.longest(Weights(str(tmp_path))) == 1024
+    assert starting.longest(Weights(str(tmp_path))) == 1024
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 131072}')
-    assert measured.longest(Weights(str(tmp_path))) == measured.LONGEST
+    assert starting.longest(Weights(str(tmp_path))) == starting.LONGEST
     (tmp_path / "config.json").write_text("no JSON")
-    assert measured.longest(Weights(str(tmp_path))) == measured.LONGEST
+    assert starting.longest(Weights(str(tmp_path))) == starting.LONGEST
 
 
 def test_a_speedup_of_one_prompt_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:

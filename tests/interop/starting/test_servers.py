@@ -10,9 +10,9 @@ import pytest
 from specbench.config.paths import shipped
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.settings.engines import Recommended, Weights
-from specbench.interop.starting import servers as starting
-from specbench.interop.starting.engines import STARTABLE, Call, Startable, Work, as_flags, settings_of
-from specbench.interop.starting.servers import Asked, Servers, started
+from specbench.interop.starting import two_servers as starting
+from specbench.interop.starting.startable import STARTABLE, Call, Startable, Work, as_flags, settings_of
+from specbench.interop.starting.two_servers import Asked, Servers, started
 from tests.support.version_server import SERVER
 
 TARGET, DRAFT = (Weights(str(shipped("models", name))) for name in ("gpt-mini", "gpt-nano"))
@@ -121,7 +121,7 @@ def test_memory_is_that_of_the_weights_in_the_dtype_that_is_served(tmp_path: Pat
 
 
 def test_weights_that_are_nowhere_are_told(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.interop.starting.engines import gguf_of
+    from specbench.interop.starting.startable import gguf_of
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match="no/such: is no folder, and not to be had from the hub"):
@@ -152,11 +152,11 @@ def test_an_option_of_the_draft_that_no_engine_has_is_told(engine: str) -> None:
 
 
 def test_vllm_is_bound_to_processors_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.interop.starting import engines
+    from specbench.interop.starting import startable
 
-    monkeypatch.setattr(engines, "processors", lambda threads: [3, 5][:threads])
+    monkeypatch.setattr(startable, "processors", lambda threads: [3, 5][:threads])
     work = Work(TARGET, None, "float32", 64, 2, 1)
-    assert engines.vllm("vllm", work, print).environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+    assert startable.vllm("vllm", work, print).environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_vllm_is_bound_to_processors_that_it_may_use(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_the_ends_of_a_text_are_those_of_the_weights(files: dict[str, str], ends: list[int], tmp_path: Path) -> None:
-    from specbench.interop.starting.engines import ends_of
+    from specbench.interop.starting.startable import ends_of
 
     for name, content in files.items():
         (tmp_path / name).write_text(content)
@@ -177,31 +177,31 @@ def test_the_ends_of_a_text_are_those_of_the_weights(files: dict[str, str], ends
 
 
 def test_a_conversion_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from specbench.interop.starting import engines
+    from specbench.interop.starting import startable
 
-    monkeypatch.setattr(engines, "own_cache", lambda: tmp_path / "cache")
-    monkeypatch.setattr(engines, "CONVERTED_S", 0.2)
+    monkeypatch.setattr(startable, "own_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(startable, "CONVERTED_S", 0.2)
     tool = tmp_path / "optimum-cli"
     monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
     tool.write_text("#!/bin/sh\nsleep 60\n")
     tool.chmod(0o755)
     with pytest.raises(MachineError, match=r"start=openvino: .*optimum-cli has not converted .*gpt-mini in 0.2 s"):
-        engines.ir_of(TARGET, "fp32", sys.executable, print)
+        startable.ir_of(TARGET, "fp32", sys.executable, print)
     assert not list((tmp_path / "cache" / "engines").iterdir())
 
 
 def test_a_conversion_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from specbench.interop.starting import engines
+    from specbench.interop.starting import startable
 
-    monkeypatch.setattr(engines, "own_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(startable, "own_cache", lambda: tmp_path / "cache")
     tool = tmp_path / "optimum-cli"
     monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
     half = '#!/bin/sh\nfor last; do :; done\ntouch "$last/openvino_tokenizer.xml"\n'
     tool.write_text(half + "echo no room >&2\nexit 1\n")
     tool.chmod(0o755)
     with pytest.raises(UserError, match="cannot convert .*gpt-mini: no room"):
-        engines.ir_of(TARGET, "fp32", sys.executable, print)
+        startable.ir_of(TARGET, "fp32", sys.executable, print)
     assert not list((tmp_path / "cache" / "engines").iterdir())
     tool.write_text(half)
-    made = Path(engines.ir_of(TARGET, "fp32", sys.executable, print))
+    made = Path(startable.ir_of(TARGET, "fp32", sys.executable, print))
     assert [one.name for one in made.parent.iterdir()] == [made.name] and (made / "openvino_tokenizer.xml").exists()

@@ -11,7 +11,7 @@ from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError

@@ -11,7 +11,7 @@ import torch
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.draft import EagleDraft

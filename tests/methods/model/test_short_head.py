@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench.cli import main
-from specbench.engine.choice import with_engine
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import UserError

@@ -15,7 +15,7 @@ from specbench.cli import main
 from specbench.conformance import check_draft
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import return_states
+from specbench.engine.eager.network_parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.mtp import depths as depths_cache

@@ -14,10 +14,10 @@ from specbench.choose.rank import of_simulated_costs
 from specbench.conformance import check_draft
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
-from specbench.engine.choice import MOST_ERROR, checked_capture
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import NativeModel
-from specbench.engine.native.prompts import LoweredPrompt
+from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.prefill import LoweredPrompt
+from specbench.engine.selection import MOST_ERROR, checked_capture
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError

@@ -21,8 +21,8 @@ from specbench.engine.layout import Apart, Layout
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.specdec import captured as parallel_entries
-from specbench.methods.specdec.captured import ParallelEntries, beside
+from specbench.methods.specdec import beside as parallel_entries
+from specbench.methods.specdec.beside import ParallelEntries, beside
 from specbench.methods.specdec.draft import SpecDecDraft, SpecDecSession
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.sampling import Sampling

@@ -9,7 +9,7 @@ import torch
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import Part, decoder_layers, reduced, return_states
+from specbench.engine.eager.network_parts import Part, decoder_layers, reduced, return_states
 from specbench.engine.session import Prompt
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling, standardise

@@ -11,7 +11,7 @@ from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.skips import Texts, search
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import part_without, reduced, sublayers
+from specbench.engine.eager.network_parts import part_without, reduced, sublayers
 from specbench.engine.session import Prompt
 from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.sampling import Sampling, standardise

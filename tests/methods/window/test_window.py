@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specbench.cli import main
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
 from specbench.engine.session import Prompt
 from specbench.engine.window import BLOCK, ROLLED_BACK, Window
 from specbench.methods.model.draft import ModelDraft

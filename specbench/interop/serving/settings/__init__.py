@@ -9,7 +9,7 @@ from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
 from specbench.interop.serving.settings.engines import EAGLE, ENGINES, NotExpressible, Recommended, Span, Weights
 from specbench.recorded import to_json
-from specbench.records.schema import Row
+from specbench.records.run_record import Row
 
 SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
 

@@ -83,7 +83,7 @@ def layer_list(network: Any) -> nn.ModuleList:
 def sublayers(network: Any) -> tuple[str, ...]:
     """The kinds of sublayers that can be skipped in each of the decoder's layers."""
     first = _stack(network)[1][0]
-    return tuple(kind for kind in KINDS if _found(first, kind))
+    return tuple(kind for kind in KINDS if _names_of_sublayer(first, kind))
 
 
 def reduced(network: Any, part: Part) -> Any:
@@ -158,7 +158,7 @@ def _without(block: Any, kinds: list[str]) -> Any:
         return block
     made = shell(block)
     for kind in kinds:
-        names = _found(block, kind)
+        names = _names_of_sublayer(block, kind)
         if names[0].startswith("layer."):  # T5, whose sublayers add their input themselves
             parts = made._modules["layer"] = shell(made._modules["layer"])
             parts._modules[names[0].removeprefix("layer.")] = nn.Identity() if kind == "mlp" else _NoT5Attention()
@@ -169,7 +169,7 @@ def _without(block: Any, kinds: list[str]) -> Any:
     return made
 
 
-def _found(block: Any, kind: str) -> tuple[str, ...]:
+def _names_of_sublayer(block: Any, kind: str) -> tuple[str, ...]:
     """The names of the block's sublayer of this kind; none where it has none."""
     modules = dict(block.named_modules())
     return next((names for names in NAMES[kind] if all(name in modules for name in names)), ())

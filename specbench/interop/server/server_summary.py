@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from urllib.parse import urlsplit
 
@@ -13,14 +12,14 @@ from specbench.analysis.costs.disturbance import impossible, of_steps
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.server import WITHOUT, ServerConfig
-from specbench.environment import Environment, hardware
+from specbench.environment import Environment, hardware, time_stamp
 from specbench.errors import UserError
-from specbench.interop.readings.base import Reading, Tally, together
 from specbench.interop.readings.estimate import estimate
-from specbench.interop.server.timing import Load
+from specbench.interop.readings.reading import Reading, Tally, together
 from specbench.interop.server.verdict import Verdict
+from specbench.interop.server.when_sent import Load
 from specbench.records.numbers import PositionCounts
-from specbench.records.schema import PromptRecord
+from specbench.records.run_record import PromptRecord
 from specbench.records.served import Answer, ServedPrompt, ServedSummary
 from specbench.stats import Interval, over_rows, ratio_of_ratios
 
@@ -208,7 +207,7 @@ def summary_of(
         "disturbed": bool(signs),
         "disturbed_by": "; ".join(signs) or None,
         "processes": 1,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": time_stamp(),
     }
     if (processing := config.sampling.processing()) is not None:
         summary["processing"] = processing

@@ -54,7 +54,7 @@ class Parts:
     models: tuple[EagerModel, ...]  # the target, and those of the draft
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
-    spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
+    spec: DecodingSpec  # without a gamma, until `experiment.drafting_plan` chooses one
     draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
     shared: SharedBeginnings | None = None  # what sessions copy; None: each reads all of its prompt
 
@@ -222,7 +222,7 @@ def _key(config: RunConfig) -> str:
 
 
 def build_spec(config: RunConfig) -> DecodingSpec:
-    """The `DecodingSpec` of a checked config; its gamma is chosen when the models are loaded (`experiment.gamma`)."""
+    """The `DecodingSpec` of a checked config; `experiment.drafting_plan` chooses its gamma when models are loaded."""
     sampling = drawing(config.sampling)
     return DecodingSpec(sampling, config.max_new_tokens, build_verification(config, sampling))
 

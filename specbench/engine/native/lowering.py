@@ -12,8 +12,8 @@ from specbench.engine.capture.invariant import INVARIANT
 from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct, named, with_packed_weights
 from specbench.engine.capture.nodes import calls, finished, value
 from specbench.engine.native.assemble import Assembly
-from specbench.engine.native.experts import with_native_experts
-from specbench.engine.native.runs import NativeRun
+from specbench.engine.native.expert_calls import with_native_experts
+from specbench.engine.native.native_run import NativeRun
 from specbench.engine.native.values import Sizes
 from specbench.engine.native.whole import WholeReading, WholeStep
 from specbench.kernels import library
@@ -38,7 +38,7 @@ def lower_native(
         _replace_runs(module, packed, one_token, Sizes.of(value(ids)))
         if not any(node.target is _item for node in module.graph.nodes):
             raise NotImplementedError("a step without a linear map that the native kernels know")
-        if (whole := _whole(module) or _whole_reading(module)) is not None:
+        if (whole := _as_whole_step(module) or _whole_reading(module)) is not None:
             return whole
     with_native_experts(module, packed)
     for node in calls(module, kernels.attend, kernels.attend_alone):
@@ -107,7 +107,7 @@ def _item(results: tuple[Tensor, ...], index: int) -> Tensor:
     return results[index]
 
 
-def _whole(module: GraphModule) -> WholeStep | None:
+def _as_whole_step(module: GraphModule) -> WholeStep | None:
     """`module` without its graph, if that is one program."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     made = [node for node in module.graph.nodes if node.op in ("call_function", "call_method") and not _is_size(node)]

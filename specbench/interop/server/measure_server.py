@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -18,21 +17,21 @@ from specbench.border import Unreadable
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.server import ServerConfig, address, check_server
-from specbench.environment import environment
+from specbench.environment import environment, time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.escaping import file_name
 from specbench.experiment.identity import content_of
 from specbench.files import again, json_digest, require_writable
 from specbench.interop.server.asked import Prompts, prompts_of
 from specbench.interop.server.client import Client, Identity
-from specbench.interop.server.summary import counted, gamma_of, summary_of
-from specbench.interop.server.timing import Load, Request, answers
+from specbench.interop.server.server_summary import counted, gamma_of, summary_of
 from specbench.interop.server.verdict import Completed, verdict_of
+from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records import store
 from specbench.records.decoded import Trace
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
-from specbench.records.schema import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
+from specbench.records.run_record import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
 from specbench.records.served import Answer, DraftCounts, is_served
 from specbench.records.store import Result
 from specbench.sampling import Sampling
@@ -155,7 +154,7 @@ def _asked(
         journal.restart()
     asking = _Asking(config, servers, prompts, load, journal, progress)
     if asking.missing():
-        journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), asking.plan)
+        journal.begin_part(time_stamp(), asking.plan)
         try:
             asking.ask_missing()
         except MachineError as error:

@@ -53,7 +53,7 @@ class NativeRun:
         self.__name__ = "native_run"
 
     def __call__(self, *outside: Tensor) -> tuple[Tensor, ...]:
-        call = Call(self, outside)
+        call = BoundCall(self, outside)
         results = self.results(call.texts, call.rows)
         call.run(results)
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
@@ -164,7 +164,7 @@ class Places:
         self.addresses[length], self._held[length] = placed.address, placed
 
 
-class Call:
+class BoundCall:
     """A program with the addresses of all that it reads.
 
     A session makes one for each number of rows, and later sets only the addresses that have changed since: gathering
@@ -198,7 +198,7 @@ class Call:
         self.placed, part = placed, self.part
         part.placed, part.moved_count = placed.address, len(placed.held)
 
-    def again(self) -> "Call":
+    def again(self) -> "BoundCall":
         """Another call of the same, whose addresses can be set apart from this one's."""
         made = copy.copy(self)
         made.addresses = type(self.addresses).from_buffer_copy(self.addresses)
@@ -215,7 +215,7 @@ class Call:
         RUNS.run(library().run, ctypes.byref(self.step), start, scratch, self.scratch, threads)
 
 
-def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
+def run_at_once(calls: Sequence[BoundCall]) -> list[Tensor]:
     """What each of these calls of one program returns, [L, W], from one run over the rows of all.
 
     Weights are read once for all of them. A row is summed as in a run of its own, and so the same to the bit.

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, number, whole_number, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     DIFFERENT_LENGTHS,
     DRAFTED,
@@ -24,7 +25,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, number, whole_number, whole_numbers
 
 TITLE = "Serving Benchmark Result"
 VLLM = "spec_decode_"

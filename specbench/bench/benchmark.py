@@ -107,7 +107,7 @@ def _ours(setup: Bench, gamma: int | None) -> Decoder:
     return decode
 
 
-def _theirs(setup: Bench, **keywords: Any) -> Decoder:
+def _generate_of_transformers(setup: Bench, **keywords: Any) -> Decoder:
     def decode(index: int) -> tuple[float, list[int]]:
         began = setup.target.now()
         tokens = generate(_network(setup.target), setup.prompts[index], setup.max_new_tokens, **keywords)
@@ -155,7 +155,7 @@ def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], 
 
 
 def _against_generate(setup: Bench) -> list[BenchRow]:
-    return [_row("a", "autoregressive against generate", setup, (_ours(setup, None), _theirs(setup)))]
+    return [_row("a", "autoregressive against generate", setup, (_ours(setup, None), _generate_of_transformers(setup)))]
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
@@ -184,7 +184,9 @@ def _against_assisted(setup: Bench) -> list[BenchRow]:
     for gamma in setup.gammas:
         what = f"speculative against assisted generation, γ={gamma}"
         helper = at_fixed_gamma(_network(setup.draft.model), gamma)
-        rows.append(_row("b", what, setup, (_ours(setup, gamma), _theirs(setup, assistant_model=helper))))
+        rows.append(
+            _row("b", what, setup, (_ours(setup, gamma), _generate_of_transformers(setup, assistant_model=helper)))
+        )
     return rows
 
 
@@ -259,7 +261,7 @@ def _against_lookup(setup: Bench) -> list[BenchRow]:
     rows = []
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
-        theirs = _theirs(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
+        theirs = _generate_of_transformers(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
         rows.append(_row("c", what, setup, (_ours(_looking_up(setup), gamma), theirs)))
     return rows
 

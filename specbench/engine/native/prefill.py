@@ -14,8 +14,8 @@ from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import PackedWeights, lower
 from specbench.engine.capture.nodes import aten, calls, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
-from specbench.engine.native.runs import NativeRun
-from specbench.engine.native.segments import lower_native
+from specbench.engine.native.lowering import lower_native
+from specbench.engine.native.native_run import NativeRun
 from specbench.engine.native.whole import WholeReading
 from specbench.kernels import library
 

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from specbench.engine.capture.program import Step
 from specbench.engine.capture.static_sessions import StaticSession, WindowedStatic
-from specbench.engine.eager.parts import Part
+from specbench.engine.eager.network_parts import Part
 from specbench.engine.native.lookups import MOST_CALLS, OfBuffers
+from specbench.engine.native.native_run import BoundCall, Placed, Places
 from specbench.engine.native.passes import Reader
-from specbench.engine.native.prompts import PROMPT_ROWS, LoweredPrompt
+from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
 from specbench.engine.native.rollout import Rollout
-from specbench.engine.native.runs import Call, Placed, Places
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import Tokens, require_readable
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 if TYPE_CHECKING:
-    from specbench.engine.native.model import NativeModel
+    from specbench.engine.native.native_model import NativeModel
 
 
 LOOKED_UP = 256  # slots of buffers all of whose places are looked up at once
@@ -82,7 +82,7 @@ class NativeSession(StaticSession):
         call.run(results)
         return results[0][0]
 
-    def due(self, step: Step, tokens: Tokens, parents: Sequence[int] | None) -> Call:
+    def due(self, step: Step, tokens: Tokens, parents: Sequence[int] | None) -> BoundCall:
         """The call of `step` that reads `tokens`; `has_read` counts them when it has run."""
         self.drop_ahead()
         if parents is not None and not self._tree:
@@ -96,7 +96,7 @@ class NativeSession(StaticSession):
             self.length += len(tokens)
         self._keep_states(logits_LV, parents is not None)
 
-    def _call_on(self, step: Step, tokens: Sequence[int]) -> Call:
+    def _call_on(self, step: Step, tokens: Sequence[int]) -> BoundCall:
         """The call of `step` over `tokens` after `length`, or over these newest nodes."""
         assert isinstance(step.run, WholeStep)
         require_readable(tokens, self.model.readable)
@@ -107,7 +107,7 @@ class NativeSession(StaticSession):
         call.tokens[:] = tokens
         return call
 
-    def _call(self, step: Step, count: int, number: int = 0) -> Call:
+    def _call(self, step: Step, count: int, number: int = 0) -> BoundCall:
         """Call `number` of `step` over `count` tokens after `length`; the address of its tokens is still to be set."""
         calls, numbers = self._calls_of(step, count)
         while number >= len(calls):
@@ -116,14 +116,14 @@ class NativeSession(StaticSession):
         call.place(self._placed_now(step, count, numbers))
         return call
 
-    def _calls_of(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
+    def _calls_of(self, step: Step, count: int) -> tuple[list[BoundCall], list[int]]:
         """The calls of `step` over `count` tokens, and which of its inputs are placed."""
         found = self._calls.get((id(step), count))
         if found is None:
             found = self._calls[id(step), count] = self._first_call(step, count)
         return found
 
-    def _first_call(self, step: Step, count: int) -> tuple[list[Call], list[int]]:
+    def _first_call(self, step: Step, count: int) -> tuple[list[BoundCall], list[int]]:
         """A call over this session's buffers, and which of its inputs are placed.
 
         Copied from an earlier session's: to look up each tensor would take as long as to read a token.
@@ -168,7 +168,7 @@ class NativeSession(StaticSession):
             places.setdefault(key, Places(self._capacity)).put(self.length, found)
         return found
 
-    def passes_in_calls(self, choice: Choice, end: int, usual: int) -> bool:
+    def passes_in_calls(self, choice: TokenChoice, end: int, usual: int) -> bool:
         """Whether passes up to `end` tokens can run in calls; then it has room for `usual` tokens.
 
         Where buffers grow within a completion, Python takes as long as two steps of a small model. `usual` are those of
@@ -180,7 +180,7 @@ class NativeSession(StaticSession):
         self._make_room(min(usual, self.model.longest or usual))
         return True
 
-    def reader(self, choice: Choice, most: int, needed: int) -> Reader:
+    def reader(self, choice: TokenChoice, most: int, needed: int) -> Reader:
         """What reads up to `most` tokens at once in passes, with room for `needed` tokens in all."""
         self.drop_ahead()
         self._make_room(needed)
@@ -190,7 +190,7 @@ class NativeSession(StaticSession):
             found = self._readers[key] = Reader(*key)
         return found
 
-    def step_at(self, length: int, count: int) -> tuple[Call, Places]:
+    def step_at(self, length: int, count: int) -> tuple[BoundCall, Places]:
         """The call over `count` tokens after `length`, and what it reads there and after other lengths."""
         program, began, slots, places = self.model.program, self.length, self._capacity, self.model.lookups.places
         step = program.one if count == 1 else program.several
@@ -212,7 +212,7 @@ class NativeSession(StaticSession):
         return self._capacity
 
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
         """Draft `steps` tokens in one call: `Session.rollout`; a text that ends has no tokens after its end."""
         model, end = self.model, self.length + len(tokens) + steps - 1
@@ -225,7 +225,7 @@ class NativeSession(StaticSession):
         return chosen, rows_GV
 
     def rollout_ahead(
-        self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, part: Part, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
         if not self.in_a_row or self._tree:
             return None
@@ -239,7 +239,7 @@ class NativeSession(StaticSession):
         self.ahead = reading.length - self.length
         return found
 
-    def _rollout(self, tokens: Sequence[int], choice: Choice, steps: int) -> Rollout:
+    def _rollout(self, tokens: Sequence[int], choice: TokenChoice, steps: int) -> Rollout:
         """`steps` steps, of which the first reads `tokens`, ready to run."""
         program, count, began = self.model.program, len(tokens), self.length
         one, first = program.one, program.one if count == 1 else program.several
@@ -267,7 +267,7 @@ class WindowedNative(WindowedStatic, NativeSession):
         return StaticSession.extend(self, tokens, parents)  # in blocks that the window has room for
 
     def rollout(
-        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+        self, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[list[int], Tensor | None] | None:
         began = self.length
         found = super().rollout(tokens, choice, steps, uniform_G)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.findings.configs import DTYPE
-from specbench.engine.weights.checkpoint import read_config
+from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.settings.engines import Recommended, Weights
-from specbench.interop.starting.engines import MODEL, STARTABLE, Startable, Work
 from specbench.interop.starting.process import Process, Say, free_port
+from specbench.interop.starting.startable import MODEL, STARTABLE, Startable, Work
 from specbench.loading.model_loader import locked_device, physical_gpu
 
 READY_S = 600.0  # the most seconds until a server is ready

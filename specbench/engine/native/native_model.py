@@ -15,15 +15,15 @@ from specbench.engine.capture.program import Program, captured_function
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.lookups import Lookups
+from specbench.engine.native.lowering import ShortCaches, lower_native, lower_native_invariant
+from specbench.engine.native.native_run import run_at_once
+from specbench.engine.native.native_sessions import NativeSession, WindowedNative
 from specbench.engine.native.passes import NativePasses
-from specbench.engine.native.prompts import PROMPT_ROWS, LoweredPrompt
-from specbench.engine.native.runs import run_at_once
-from specbench.engine.native.segments import ShortCaches, lower_native, lower_native_invariant
-from specbench.engine.native.sessions import NativeSession, WindowedNative
+from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import PassPlan, Prompt, Read, Session
 from specbench.errors import first_line
-from specbench.sampling import Choice
+from specbench.sampling import TokenChoice
 
 
 class NativeModel(StaticModel):
@@ -108,7 +108,7 @@ class NativeModel(StaticModel):
             cast(NativeSession, session).has_read(logits_LV, tokens, parents)
         return found
 
-    def chooses(self, choice: Choice) -> bool:
+    def chooses(self, choice: TokenChoice) -> bool:
         """Whether the kernels choose tokens by `choice`: a step is one program with all logits; they have no min-p."""
         runs = [step.run for step in (self.program.one, self.program.several)]
         fits = all(isinstance(run, WholeStep) and run.run.widths[0] >= choice.vocabulary_size for run in runs)

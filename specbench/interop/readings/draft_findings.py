@@ -6,7 +6,7 @@ less often than that of a draft without weights, no token is accepted from some 
 
 from collections.abc import Callable
 
-from specbench.analysis.findings.base import CHANCE, FEWEST, Finding, binomial_tail
+from specbench.analysis.findings.finding import CHANCE, FEWEST, Finding, binomial_tail
 from specbench.interop.readings.estimate import Estimate
 
 RARELY = 0.05  # of the target's passes: a draft that proposes in fewer is idle

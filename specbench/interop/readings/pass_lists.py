@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.interop.readings.base import (
+from specbench.interop.readings.document import Document, whole_numbers
+from specbench.interop.readings.reading import (
     ACCEPTED,
     LAST_PASSES,
     LENGTH,
@@ -26,7 +27,6 @@ from specbench.interop.readings.base import (
     together,
     totals,
 )
-from specbench.interop.readings.document import Document, whole_numbers
 
 PRINTED = {
     "passes": PASSES,

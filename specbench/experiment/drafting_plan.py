@@ -29,11 +29,11 @@ from specbench.analysis.costs.probe import STEPS, Candidate, Round, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
-from specbench.engine.session import Model, Prompt, captured_first
-from specbench.experiment.build import Parts
+from specbench.engine.session import Model, Prompt, warm_up_and_capture
 from specbench.experiment.measure import generator_for
+from specbench.experiment.run_parts import Parts
 from specbench.loading.model_loader import Say
-from specbench.loading.ranks import agree
+from specbench.loading.tensor_parallel import agree
 from specbench.records.prediction import DraftingPlan
 from specbench.records.units import AcceptanceByRank
 from specbench.sampling import Sampling
@@ -103,7 +103,7 @@ def tree_costs(
         session.rollback(place)
 
     work: dict[int, Callable[[], None]] = {0: growing, 1: stepping} | {size: verifying(size) for size in fitting}
-    captured_first(target, prompt, place + max(fitting, default=1), work.values())
+    warm_up_and_capture(target, prompt, place + max(fitting, default=1), work.values())
     for model in draft.models:
         model.get_ready(prompt, place + draft.plan.depth + 1)
     timed: dict[int, list[float]] = {name: [] for name in work}

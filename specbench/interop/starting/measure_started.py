@@ -12,14 +12,14 @@ from specbench.analysis.findings.configs import POSITIONS
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.server import WITHOUT, ServerConfig, check_server
 from specbench.config.verbs import ChooseConfig
-from specbench.engine.weights.checkpoint import read_config
+from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import UserError
 from specbench.experiment.threads import usable_threads
-from specbench.interop.server.measure import Progress, measure
+from specbench.interop.server.measure_server import Progress, measure
 from specbench.interop.serving.settings import config_of, draft_weights, recommended, weights_of
 from specbench.interop.serving.settings.engines import Recommended, Weights
-from specbench.interop.starting.engines import STARTABLE, settings_of
-from specbench.interop.starting.servers import Asked, Servers, started
+from specbench.interop.starting.startable import STARTABLE, settings_of
+from specbench.interop.starting.two_servers import Asked, Servers, started
 from specbench.recorded import to_json
 from specbench.records.store import Result
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench import kernels
-from specbench.engine.choice import AUTO, KINDS
+from specbench.engine.selection import AUTO, KINDS
 from specbench.experiment.threads import usable_threads
 from specbench.kernels import NotCompiled
 

@@ -17,8 +17,8 @@ from specbench.algorithm.batching import together
 from specbench.algorithm.decoding import DecodingSpec, autoregress
 from specbench.border import Unreadable
 from specbench.engine.batch import Batch
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Model, Prompt
 from specbench.errors import UserError
 from specbench.sampling import Sampling

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from specbench.engine import paged
-from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariance_check import make_invariant
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
+from specbench.engine.capture.saved_captures import forget
 from specbench.engine.capture.static import CompiledModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import PLAIN, EagerModel, SessionTraits
 from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.experts import Experts
-from specbench.engine.native.model import NativeModel
+from specbench.engine.native.native_model import NativeModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
 

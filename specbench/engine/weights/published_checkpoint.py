@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench import border
-from specbench.engine.weights.files import find_file, mapped_weights
+from specbench.engine.weights.mapped_files import find_file, mapped_weights
 from specbench.errors import UserError, first_line
 
 CONFIG = "config.json"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from specbench.engine.capture.experts import CLAMPED, ExpertLayer
+from specbench.engine.capture.expert_layers import CLAMPED, ExpertLayer
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.nodes import calls, replace_by_call, value
 from specbench.engine.experts import ExpertReads
-from specbench.engine.native.runs import LINE
+from specbench.engine.native.native_run import LINE
 from specbench.engine.native.weights import laid_out
 from specbench.kernels import library
 from specbench.kernels.structures import Op, RawExperts

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
 from specbench.records.decoded import LoadRecord, ProcessTimes, Trace
+from specbench.records.draft_signs import SignsRecord
 from specbench.records.machine_record import MachineRecord, StateRecord
 from specbench.records.numbers import FailedSummary, Summary
 from specbench.records.prediction import DraftingPlan
@@ -22,7 +23,6 @@ from specbench.records.prompt_sums import (
     UsedRecord,
 )
 from specbench.records.served import ServedPrompt, ServedSummary
-from specbench.records.signs import SignsRecord
 from specbench.records.steps import Explanation
 
 SCHEMA_VERSION: Literal[2] = 2  # `records.store` says what earlier versions had
