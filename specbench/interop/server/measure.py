@@ -74,11 +74,11 @@ class Servers:
         return " / ".join(dict.fromkeys(names))
 
 
-def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] = lambda: None) -> list[Result]:
-    """Measure each load that `config` asks for (batch, rates), and write a record of each.
+def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None) -> list[Result]:
+    """Measure each load that `config` asks for (batch, rates), and write the record of each once it is done.
 
-    A record of the same config and the same engine is returned as it is, unless `force`. The servers are needed until
-    `asked` is called, before the target is loaded for the verdicts.
+    A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
+    loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -90,9 +90,13 @@ def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] 
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
     with ExitStack() as held:
-        asking = [_asked(config, servers, prompts, load, progress, held) for load in loads_of(config)]
-        asked()
-        return [one if isinstance(one, Result) else _recorded(one) for one in asking]
+        found: list[Result | _Asking] = []
+        for load in loads_of(config):
+            one = _asked(config, servers, prompts, load, progress, held)
+            found.append(_recorded(one) if asked is None else one)
+        if asked is not None:
+            asked()
+        return [_recorded(one) for one in found]
 
 
 def loads_of(config: ServerConfig) -> list[Load]:
@@ -163,8 +167,10 @@ def _asked(
     return asking
 
 
-def _recorded(asking: "_Asking") -> Result:
-    """The record of a load whose prompts are asked, written."""
+def _recorded(asking: "Result | _Asking") -> Result:
+    """The record of a load whose prompts are asked, written; or a record that is there, as it is."""
+    if isinstance(asking, Result):
+        return asking
     config, journal = asking.config, asking.journal
     record = _record(asking)
     store.write(config.results, record)

@@ -271,6 +271,24 @@ def test_what_was_measured_before_a_failure_is_kept(
     assert head.summary["prompts"] == 4 and not (tmp_path / "journals" / f"{head.run_id}.jsonl").exists()
 
 
+def test_a_load_that_is_done_has_its_record_whatever_becomes_of_the_next(
+    servers: tuple[Standin, Standin], tmp_path: Path
+) -> None:
+    drafting, plain = servers
+
+    def fail(number: int) -> None:
+        drafting.status = 500 if number > 4 else 0  # of each load a warm-up and two prompts
+
+    drafting.before = fail
+    words = ["server", drafting.url, f"plain={plain.url}", "limit=2", "max_new_tokens=8", "warmup=1", "batch=1,2"]
+    assert main([*words, f"results={tmp_path}"]) == 1
+    assert [head.summary["batch"] for head in Catalog(tmp_path).heads] == [1]
+    drafting.before, drafting.status, before = slow(0), 0, len(drafting.asked)
+    assert main([*words, f"results={tmp_path}"]) == 0
+    assert sorted(head.summary["batch"] for head in Catalog(tmp_path).heads) == [1, 2]
+    assert len(drafting.asked) - before == 3, "the second load alone"
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
