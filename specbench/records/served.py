@@ -128,7 +128,7 @@ class ServedSummary(Names):
     verify_cost: None
     device: str
     dtype: str
-    hardware: Annotated[str, "of this machine, if the server is here"]
+    hardware: Annotated[str, "of this machine, if the server is here; of a server of others each that it may be on"]
     simulated: bool
     disturbed: Annotated[bool, "whether this machine did other work, by the pieces of streams of servers here"]
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words"]]

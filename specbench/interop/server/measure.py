@@ -61,12 +61,13 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Servers:
-    """The two servers, and who they say they are."""
+    """The two servers, and who they say they are; `device`: of both, if they were started here."""
 
     drafting: Client
     plain: Client | None
     identity: Identity
     plain_identity: Identity | None
+    device: str | None = None
 
     def named(self) -> str:
         """The engine, and after a '/' that of the server without a draft if it is another."""
@@ -74,11 +75,14 @@ class Servers:
         return " / ".join(dict.fromkeys(names))
 
 
-def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None) -> list[Result]:
+def measure(
+    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None
+) -> list[Result]:
     """Measure each load that `config` asks for (batch, rates), and write the record of each once it is done.
 
     A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
     loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
+    `device` is that of servers that were started here.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -86,7 +90,7 @@ def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] 
     """
     check_server(config)
     require_writable(config.results)
-    servers = connect(config)
+    servers = replace(connect(config), device=device)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
     with ExitStack() as held:
@@ -377,8 +381,9 @@ def _record(asking: _Asking) -> ServedRecord:
     surroundings = environment()
     engine = config.engine or servers.named()
     summary = summary_of(
-        config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings
-    )
+        config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings,
+        servers.device,
+    )  # fmt: skip
     frozen: dict[str, Any] = asdict(replace(config, force=False)) | {"batch": load.batch, "rate": load.rate}
     for name in ("rates", "timeout", "token_env"):
         del frozen[name]

@@ -125,8 +125,9 @@ def summary_of(
     model: str,
     sent: str,
     surroundings: Environment,
+    device: str | None = None,
 ) -> ServedSummary:
-    """The columns of a record."""
+    """The columns of a record; `device`: of servers that were started here."""
     served = [prompt["served"] for prompt in prompts]
     drafted = [one["drafted"] for one in served]
     plain = [one["plain"] for one in served if one["plain"] is not None]
@@ -136,7 +137,6 @@ def summary_of(
     decode = _speedup([_decoding(one, load) for one in served], groups) if timed else NONE
     whole = _speedup([_whole(one, load) for one in served], groups) if timed else NONE
     sampling, task = config.sampling, config.task
-    host = urlsplit(config.url).hostname
     requested: int | str = gamma if gamma is not None else "server"
     # Passes of a draft are uneven by themselves: some have no draft tokens.
     steps = plain or (drafted if config.label == WITHOUT else [])
@@ -203,7 +203,7 @@ def summary_of(
         "verify_cost": None,
         "device": "server",
         "dtype": "server",
-        "hardware": hardware(surroundings, "cpu") if host in HERE else "remote",
+        "hardware": hardware_of(config, surroundings, device),
         "simulated": False,
         "disturbed": bool(signs),
         "disturbed_by": "; ".join(signs) or None,
@@ -217,6 +217,15 @@ def summary_of(
         summary["proof_z"], summary["proof_power"] = tests.get("proof_z"), tests.get("proof_power")
         summary["proof_tokens"] = tests.get("proof_tokens")
     return summary
+
+
+def hardware_of(config: ServerConfig, surroundings: Environment, device: str | None) -> str:
+    """What the server computes on; of one that others started here, each of what this machine has."""
+    if urlsplit(config.url).hostname not in HERE:
+        return "remote"
+    if device is not None:
+        return hardware(surroundings, device)
+    return " or ".join([*dict.fromkeys(surroundings["gpus"]), hardware(surroundings, "cpu")])
 
 
 def _are_here(config: ServerConfig) -> bool:
