@@ -56,6 +56,7 @@ class Answer:
     arrivals: Annotated[list[float], "seconds at which text came"] = field(default_factory=list)
     counts: Annotated[DraftCounts | None, "of several prompts at once the counts of all, at the first of them"] = None
     counted_by: Annotated[str | None, "where the counts come from"] = None
+    stop: Annotated[str | int | None, "the string or token at which it ended; null: an end, or not told"] = None
     late_s: Annotated[float, "seconds that the request was sent after it was due, with rates="] = 0.0
 
 

@@ -156,6 +156,23 @@ def test_draft_tokens_that_are_not_counted_are_not_verified(
     assert "×, not verified (the target's, draft tokens not counted)" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
+def test_what_ended_a_completion_goes_into_the_verdict(
+    name: str, servers: tuple[Standin, Standin], tmp_path: Path
+) -> None:
+    """After a stop string of the server's own the target has not ended: no end is to be tested."""
+    for one in servers:
+        one.stopped = {name: "###"}
+    measured(servers, tmp_path, *TARGET, "limit=1", "max_new_tokens=8")
+    for which in ("drafted", "plain"):
+        (file,) = (tmp_path / "server").glob(f"*.{which}.jsonl")
+        (row,) = [json.loads(line) for line in file.read_text().splitlines()]
+        assert row["stop_reason"] == "###"
+    (head,) = Catalog(tmp_path).heads
+    (prompt,) = Catalog(tmp_path).whole(head.run_id)["prompts"]
+    assert prompt["served"]["drafted"].stop == "###"
+
+
 def test_arrivals_come_in_blocks_that_alternate_between_the_servers(
     servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
