@@ -34,6 +34,12 @@ class _Process:
 
 
 _process = _Process()
+_ends: list[Callable[[], None]] = []
+
+
+def when_done(end: Callable[[], None]) -> None:
+    """Call `end` after each measurement: what it set for itself ends there."""
+    _ends.append(end)
 
 
 def _before_fork() -> None:
@@ -70,6 +76,9 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **kwargs)
             finally:
                 _process.calls -= 1
-                _process.note_threads()
+                _process.note_threads()  # those that it computed with, not those that it leaves
+                if not _process.calls:
+                    for end in _ends:
+                        end()
 
     return alone

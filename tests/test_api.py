@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from specbench import api
@@ -132,6 +133,20 @@ def test_calls_from_two_threads_do_not_overlap() -> None:
     for one in threads:
         one.join(timeout=10)
     assert most == 1 and not any(one.is_alive() for one in threads)
+
+
+def test_the_threads_of_a_run_end_with_it(tmp_path: Path) -> None:
+    """Torch, and the kernels with it, went on with one thread in the caller's own code."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        run = api.run(
+            target="t5-mini", draft="bigram", limit=1, max_new_tokens=4, warmup=0, threads=1, device="cpu",
+            results=tmp_path, quiet=True,
+        )  # fmt: skip
+        assert run.record["environment"]["threads"] == 1 and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 FORKED = """

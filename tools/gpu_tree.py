@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -81,6 +82,8 @@ def main() -> int:
         parser.error(f"--wheels {given.wheels}: holds no wheels; bench_gpu.py --fetch fills it")
     if missing := [str(file) for file in given.add if not file.is_file()]:
         parser.error(f"--add {missing[0]}: no such file")
+    if twice := [name for name, number in Counter(file.name for file in given.add).items() if number > 1]:
+        parser.error(f"--add: two files are named {twice[0]}; rename one")
     commands = [script.words(part, False, "results/gpu") for part in given.parts or script.PARTS]
     chosen = paths(commands, _git("ls-files", "-z").split("\0")[:-1])
     added = {f"wheels/{wheel.name}": wheel for wheel in wheels} | {f"data/{file.name}": file for file in given.add}

@@ -166,15 +166,30 @@ def of_training(recipe: Recipe) -> Needs:
     known = own is not None and (target is not None or recipe.distill.target is None)
     held = TRAINED_BYTES * (own or 0) + (2 if recipe.bf16 else 4) * (target or 0)
     work = f"{optim.max_steps:,} steps of {optim.batch_size * optim.accumulate} rows, up to {tokens:,} tokens"
+    if optim.max_minutes is not None:
+        work = f"up to {work}"
     seconds, known_from = _seconds_of_training(recipe, (6 * (own or 0) + 2 * (target or 0)) * tokens)
     return Needs(models, work, tokens, held if known else None, seconds, known_from)
 
 
 def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | None, str]:
-    """Seconds of training and their basis: the steps that this training has done, else its operations."""
+    """Seconds of training and their basis: those of its steps, or those that are left of its time."""
     output = Path(recipe.output).expanduser()
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
     spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None
+    seconds, known_from = _seconds_of_steps(recipe, operations, checkpoint, spent)
+    if (minutes := recipe.optim.max_minutes) is not None:
+        left = max(0.0, 60 * minutes - (spent or 0.0))
+        if seconds is None or left < seconds:
+            after = "" if spent is None else f", of which {duration(spent)} are over"
+            return left, f"at most: optim.max_minutes={minutes:g}{after}"
+    return seconds, known_from
+
+
+def _seconds_of_steps(
+    recipe: Recipe, operations: float, checkpoint: Path | None, spent: float | None
+) -> tuple[float | None, str]:
+    """Seconds of the steps after `checkpoint`, which was there after `spent`; else of the operations of all."""
     if checkpoint is not None and spent is not None and step_of(checkpoint):
         done = step_of(checkpoint)
         left = max(0, recipe.optim.max_steps - done)

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
-from specbench.config.catalogue import held
+from specbench.config.catalogue import choice_names, held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
@@ -26,7 +26,7 @@ from specbench.config.own_choices import read_choice
 from specbench.config.paths import conf_dir, shipped
 from specbench.config.places import SHIPPED
 from specbench.config.recipes import recipe_content
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 from specbench.records.catalog import Damaged
 from specbench.report.paper import times_of
 
@@ -291,14 +291,30 @@ def _group(word: str) -> str:
     return word[:-1] if word[:-1] in _LISTED else word
 
 
+def _no_group(word: str, own: Path | None) -> UserError:
+    """What to type in place of `word`, which is no group: the groups that have a choice of that name, else all."""
+    having = [
+        group for group in GROUPS if word in {*choice_names(group), *_own_files(group, own), *_of_packages(group)}
+    ]
+    if having:
+        commands = " and ".join(f"'specbench list {group} --all'" for group in having)
+        describes = "describes" if len(having) == 1 else "describe"
+        return UserError(f"{word}: is a choice, not a group; {commands} {describes} it")
+    return UserError(f"{word}: no such group; choose from {', '.join(closest_first(word, _LISTED))}")
+
+
 def main(argv: list[str]) -> int:
     """Run `specbench list` with the words `argv`."""
     parser = options(
         "list", "Targets, drafts, tasks and other choices by name; those that are ready to use come first.", rows=True
     )
-    parser.add_argument("group", nargs="?", type=_group, choices=_LISTED, help=f"default: {', '.join(USUAL)}")
+    parser.add_argument(
+        "group", nargs="?", type=_group, metavar=f"{{{','.join(_LISTED)}}}", help=f"default: {', '.join(USUAL)}"
+    )
     parser.add_argument("--all", action="store_true", help="what each is, where it comes from and what it needs")
     arguments = parser.read(argv)
+    if arguments.group not in (None, *_LISTED):
+        raise _no_group(arguments.group, arguments.config_dir)
     if arguments.group == "engine":
         from specbench.experiment.runnable_engines import engines_here
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from specbench.alone import when_done
+
 ROOT = Path("/")
 MOST = 64  # from which on more threads wait longer for each other than they save
 
@@ -56,17 +58,26 @@ def use_default_threads(wanted: int | None) -> None:
     """Set torch's threads to `wanted`; or lower torch's own number to `usable_threads`.
 
     A number that the user has set, by OMP_NUM_THREADS or in Python, is left as it is. One that an earlier config of
-    this process asked for is not the user's, and ends with that config.
+    this process asked for is not the user's, and ends with that config, or with its measurement.
     """
     global _replaced
-    if _replaced is not None and torch.get_num_threads() == _replaced.wanted:
-        torch.set_num_threads(_replaced.before)
-    _replaced = None
+    restore_threads()
     if wanted is not None:
         _replaced = _Replaced(wanted, torch.get_num_threads())
         torch.set_num_threads(wanted)
     elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() >= len(_allowed()):
         torch.set_num_threads(min(torch.get_num_threads(), usable_threads().number))
+
+
+def restore_threads() -> None:
+    """Give torch the number back that it had before a config asked for another."""
+    global _replaced
+    if _replaced is not None and torch.get_num_threads() == _replaced.wanted:
+        torch.set_num_threads(_replaced.before)
+    _replaced = None
+
+
+when_done(restore_threads)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

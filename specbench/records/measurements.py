@@ -69,7 +69,7 @@ def read_measurements(file: Path, option: str) -> list[Measurement]:
     try:
         lines = border.read_text(file).splitlines()
     except Unreadable as error:
-        raise UserError(f"{option}: {file} cannot be read ({error}); --write makes it from records") from error
+        raise UserError(f"{option}: {file}: {error}; --write makes it from records") from error
     found = []
     for number, line in enumerate(lines, 1):
         try:

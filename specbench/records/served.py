@@ -56,6 +56,7 @@ class Answer:
     arrivals: Annotated[list[float], "seconds at which text came"] = field(default_factory=list)
     counts: Annotated[DraftCounts | None, "of several prompts at once the counts of all, at the first of them"] = None
     counted_by: Annotated[str | None, "where the counts come from"] = None
+    stop: Annotated[str | int | None, "the string or token at which it ended; null: an end, or not told"] = None
     late_s: Annotated[float, "seconds that the request was sent after it was due, with rates="] = 0.0
 
 
@@ -128,7 +129,7 @@ class ServedSummary(Names):
     verify_cost: None
     device: str
     dtype: str
-    hardware: Annotated[str, "of this machine, if the server is here"]
+    hardware: Annotated[str, "of this machine, if the server is here; of a server of others each that it may be on"]
     simulated: bool
     disturbed: Annotated[bool, "whether this machine did other work, by the pieces of streams of servers here"]
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words"]]

@@ -95,10 +95,15 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
         table.append(("  by position", " ".join(shares), "accepted of those reached"))
     if s["speedup_measured"] and s["tokens_per_pass"]:
         cost = s["tokens_per_pass"] / s["speedup_measured"]
-        table.append(("a pass costs", f"{cost:.2f}", "steps without a draft: τ over the speedup"))
+        table.append(("a pass costs", f"{cost:.2f}", f"steps without a draft: τ over the speedup{_below(cost)}"))
     if s["late_s"] is not None and s["late_s"] > 0.05:
         table.append(("sent late", f"{milliseconds(s['late_s'])}", "ms at most: this machine could not keep the rate"))
     return table
+
+
+def _below(cost: float) -> str:
+    """What a pass means that takes less time than a step without a draft."""
+    return "" if cost >= 1 else "; below 1: its kernels are faster than a step's, or the servers' settings differ"
 
 
 def _first(s: ServedSummary) -> str:

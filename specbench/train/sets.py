@@ -87,7 +87,7 @@ def training_set(
                 progress=recipe.progress,
             )
             sources += chosen
-            outputs += kept_outputs(outputs_file(recipe, output, name, chosen), chosen, write)
+            outputs += kept_outputs(outputs_file(recipe, output, name, chosen, target), chosen, write)
     if not sources:
         raise UserError("distill.greedy and distill.sampled are 0 and distill.references is false: nothing to learn on")
     return pairs_of_ids(sources, outputs)
@@ -110,7 +110,7 @@ def completed(
         if not chosen:
             continue
         settings: Any = {"sampled": sampled, "max_new_tokens": distill.max_new_tokens, "seed": recipe.seed}
-        file = outputs_file(recipe, output, name, chosen)
+        file = outputs_file(recipe, output, name, chosen, target)
         made = kept_completions(
             file, target, chosen, size=written_tokens(tokenizer, target), progress=recipe.progress, **settings
         )

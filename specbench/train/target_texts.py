@@ -110,20 +110,24 @@ def _one_batch(
         yield row[: closed + 1] if closed is not None else [token for token in row if token != pad]
 
 
-def outputs_file(recipe: Recipe, output: Path, name: str, sources: list[Ids]) -> Path:
+def outputs_file(
+    recipe: Recipe, output: Path, name: str, sources: list[Ids], target: PreTrainedModel | None = None
+) -> Path:
     """Where the target's outputs (`name`: greedy or sampled) are kept: in `output`, or in a folder that recipes share.
 
-    There the name says of which target, sources and settings they are.
+    There the name says of which target, sources and settings they are. Of a model of the hub without a commit in the
+    recipe, `target` has that which was loaded.
     """
     distill = recipe.distill
     if distill.outputs is None:
         return output / f"target-{name}.jsonl"
     place = Path(resolve(distill.target or ""))
-    target = digest_of_weights(place) if place.exists() else f"{distill.target}@{distill.revision}"
+    commit = distill.revision or getattr(getattr(target, "config", None), "_commit_hash", None)
+    weights = digest_of_weights(place) if place.exists() else "@".join(filter(None, (distill.target, commit)))
     settings = [name, recipe.seed, recipe.task, distill.max_new_tokens, distill.per_source, recipe.bf16]
     folder = Path(resolve(distill.outputs))
     require_writable(folder, "distill.outputs=FOLDER")
-    return folder / f"target-{name}-{json_digest([target, settings, sources])[:12]}.jsonl"
+    return folder / f"target-{name}-{json_digest([weights, settings, sources])}.jsonl"
 
 
 class KeptOutput(TypedDict):

@@ -44,6 +44,30 @@ def test_needs_are_told_and_nothing_is_done(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("minutes", "spent", "said"),
+    [
+        (0.001, None, "time: about 0 s (at most: optim.max_minutes=0.001)"),
+        (15, 14 * 60, "time: about 1 min 0 s (at most: optim.max_minutes=15, of which 14 min 0 s are over)"),
+        (15, 16 * 60, "time: about 0 s (at most: optim.max_minutes=15, of which 16 min 0 s are over)"),
+    ],
+)
+def test_a_training_takes_no_longer_than_its_minutes(
+    minutes: float, spent: int | None, said: str, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It told the time of all steps."""
+    monkeypatch.chdir(tmp_path)
+    words = [*CALLS["train"][0][:-1], "optim.max_steps=1000000", f"optim.max_minutes={minutes}", f"output={tmp_path}"]
+    if spent is not None:
+        checkpoint = tmp_path / "checkpoints" / "checkpoint-10"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "whole.json").write_text("{}")
+        (tmp_path / "seconds.txt").write_text(f"{spent}\n")
+    assert main([*words, "--dry-run"]) == 0, capfd.readouterr().err
+    out = capfd.readouterr().out
+    assert said in out and "up to 1,000,000 steps" in out
+
+
 @pytest.mark.parametrize("verb", CALLS)
 def test_mistakes_are_told_as_without_it(verb: str, capfd: Capture) -> None:
     wrong = "optim.max_steps=0" if verb == "train" else "max_new_tokens=0"

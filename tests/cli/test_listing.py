@@ -183,6 +183,24 @@ def test_without_a_group_and_in_other_formats(capfd: Capture) -> None:
     assert capfd.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("t5-nano", "'specbench list draft --all' and 'specbench list recipe --all' describe it"),
+        ("mine", "mine: is a choice, not a group; 'specbench list task --all' describes it"),
+        ("drafting", "drafting: no such group; choose from draft, target, task"),
+    ],
+)
+def test_a_name_in_the_place_of_a_group_is_told_its_groups(
+    word: str, said: str, tmp_path: Path, capfd: Capture
+) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "mine.yaml").write_text("name: mine\npath: rows.jsonl\n")
+    assert main(["list", word, "--config-dir", str(tmp_path)]) == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
 def test_a_list_is_short_and_all_is_there_on_request(capfd: Capture) -> None:
     """306 lines, in which the models that ship stood between the shapes of random weights."""
     assert main(["list"]) == 0

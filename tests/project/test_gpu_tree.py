@@ -72,6 +72,21 @@ def test_parts_that_read_no_model_take_none_along(
     assert (tmp_path / "tree" / "data" / "gpu_tree.py").is_file()
 
 
+def test_added_files_of_one_name_are_refused(
+    script: ModuleType, tracked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One of them would take the place of the other."""
+    files = [tmp_path / folder / "rows.jsonl" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(str(file))
+    with pytest.raises(SystemExit):
+        run(script, monkeypatch, str(tmp_path / "tree"), "steps", "--add", *map(str, files))
+    assert "--add: two files are named rows.jsonl; rename one" in capsys.readouterr().err
+    assert not (tmp_path / "tree").exists()
+
+
 def test_a_tree_that_is_too_large_is_refused_and_leaves_nothing(
     script: ModuleType, tracked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

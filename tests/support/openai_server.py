@@ -63,6 +63,7 @@ class Standin:
         self.count: Callable[[int], object] = lambda tokens: tokens
         self.status = 0
         self.cut = False  # streams break off
+        self.stopped: dict[str, object] = {}  # beside finish_reason: at what a completion ended
         self.asked: list[dict[str, Any]] = []
         self.counts = [0, 0, 0]
         self.at_position = [0] * GAMMA
@@ -162,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             inner: dict[str, Any] = {"text": text}
             if chat:
                 inner = {"delta" if streamed else "message": {"content": text}}
-            return {"choices": [{**inner, "finish_reason": end, **({"token_ids": part} if ids else {})}]}
+            stopped = {} if end is None else this.stopped
+            return {"choices": [{**inner, "finish_reason": end, **stopped, **({"token_ids": part} if ids else {})}]}
 
         if not asked["stream"]:
             self._answer(200, json.dumps({**choice(vocabulary.text(tokens), tokens, finish, False), **more}).encode())

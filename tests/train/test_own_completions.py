@@ -309,3 +309,16 @@ def test_eagles_layer_begins_near_the_feature_that_it_reads(target: Path) -> Non
     read_BTD = output.features_BTF[:, :-1]
     farther = (predicted_BTD - read_BTD).norm() / read_BTD.norm()
     assert farther < 5  # 30 with the weights of the target's layer as they are
+
+
+def test_the_kept_file_of_a_target_of_the_hub_is_of_the_commit_that_was_loaded(target: Path, tmp_path: Path) -> None:
+    """Another commit of its branch took up the completions of the one before."""
+    recipe = recipe_for(target, tmp_path / "rows.jsonl", outputs=str(tmp_path / "shared"))
+    recipe = replace(recipe, distill=replace(recipe.distill, target="somebody/model"))
+    network = AutoModelForCausalLM.from_pretrained(target)
+    files = []
+    for commit in ("a" * 40, "b" * 40, None):
+        network.config._commit_hash = commit
+        files.append(outputs_file(recipe, tmp_path, "greedy", SOURCES, network))
+    pinned = replace(recipe, distill=replace(recipe.distill, revision="a" * 40))
+    assert len({*files}) == 3 and outputs_file(pinned, tmp_path, "greedy", SOURCES, network) == files[0]

@@ -11,6 +11,7 @@ Shapes: B rows, L new tokens, E channels.
 """
 
 import operator
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -127,15 +128,23 @@ def agreeing(device: torch.device) -> frozenset[str]:
 
 
 def _agrees(name: str, device: torch.device) -> bool:
+    """Whether a kernel agrees with torch; one that runs and does not is said, once a device."""
     try:
         with torch.inference_mode():
-            return all(
+            agrees = all(
                 torch.allclose(ours, theirs, rtol=close, atol=close)
                 for dtype, close in ((torch.bfloat16, 0.02), (torch.float32, 1e-5))
                 for ours, theirs in compared(name, device, dtype)
             )
     except Exception:  # no Triton, no C compiler for it, a GPU that it does not know
         return False
+    if not agrees:
+        warnings.warn(
+            f"the fused kernel {name} disagrees with torch on {device}: torch computes it, which is slower; please "
+            "report this",
+            stacklevel=2,
+        )
+    return agrees
 
 
 def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:

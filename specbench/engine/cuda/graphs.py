@@ -128,9 +128,14 @@ class CudaGraphModel(StaticModel):
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Run `function`, from the second completion on as a graph; the first one asks for it (`Model.repeat`).
 
-        What no graph can hold runs as it is. The function that was idle longest makes room.
+        What no graph can hold runs as it is, and so does what has no hash, as a rule of a plug-in that is not frozen.
+        The function that was idle longest makes room.
         """
         key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
+        try:
+            hash(key)
+        except TypeError:
+            return function(*inputs)
         if key not in self._functions:
             if len(self._functions) >= MOST_FUNCTIONS:
                 self._functions.popitem(last=False)

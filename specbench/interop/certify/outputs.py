@@ -22,6 +22,7 @@ TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_t
 TEXTS = ("text", "output", "completion", "generated_text", "response")
 ENDED = ("stop", "eos", "eos_token")  # finish reasons of a text that ended by itself
 CUT = ("length", "max_tokens")  # of a text that was cut
+STOPPED = ("stop_reason", "matched_stop")  # the token or the string at which a text ended: vLLM, SGLang
 LIMITS = ("max_tokens", "max_new_tokens", "max_completion_tokens", "n_predict")
 TOKENS_OF = frozenset(TOKENS)
 LONGEST = 1_000_000  # tokens of a prompt: never cut
@@ -132,7 +133,8 @@ def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
 
 def _finish(row: Row) -> tuple[object, object]:
     """Why a completion ended, and the token or string at which it stopped, where the row says it (vLLM, SGLang)."""
-    reason, stopped = row.fields.get("finish_reason"), row.fields.get("stop_reason")
+    reason = row.fields.get("finish_reason")
+    stopped = next((found for name in STOPPED if (found := row.fields.get(name)) is not None), None)
     if not isinstance(reason, dict):
         return reason, stopped
     return reason.get("type"), reason.get("matched", stopped)

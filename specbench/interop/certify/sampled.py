@@ -1,7 +1,9 @@
 """T > 0: the completions must follow the target's distribution."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
+
+from torch import Tensor
 
 from specbench.algorithm.decoding import autoregressive
 from specbench.analysis.proof import Proof, prove
@@ -62,12 +64,29 @@ def _last_log(setup: Setup, row: Output) -> float:
 
 def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0, foreign: Foreign | None = None) -> Proof | None:
     """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` reads them, too."""
-    seen = None if foreign is None else foreign.add
     sums = [
-        evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise, seen=seen)
+        evidence(
+            setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise,
+            seen=None if foreign is None else _written(row, foreign),
+        )
         for row in rows
-    ]
+    ]  # fmt: skip
     return prove(cast(list[PromptRecord], [{"proof": one} for one in sums]))
+
+
+def _written(row: Output, foreign: Foreign) -> Callable[[Tensor, Tensor], None]:
+    """`foreign.add` of the tokens that the server wrote, without an end that `finish_reason` alone tells of.
+
+    A stop string of the server's own may have ended the completion, where the target hardly ever ends.
+    """
+    left = len(row.tokens) - row.claimed
+
+    def add(p_LV: Tensor, written_L: Tensor) -> None:
+        nonlocal left
+        foreign.add(p_LV[:left], written_L[:left])
+        left = max(0, left - len(p_LV))
+
+    return add
 
 
 def _is_close(setup: Setup, rows: Sequence[Output], proof: Proof | None) -> bool:

@@ -14,6 +14,7 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.config.keys import MAX_GAMMA
 from specbench.errors import MachineError, UserError, first_line
+from specbench.interop.certify.outputs import STOPPED
 from specbench.interop.server.dialect import LLAMA_CPP, OWNERS, PLAIN, SGLANG, VLLM, Dialect, counts_of, settings
 from specbench.interop.serving.completions import Completions
 from specbench.records.served import Answer, DraftCounts
@@ -162,6 +163,7 @@ class _Collected:
     arrivals: list[float] = field(default_factory=list)
     first_ids: int = 0
     finish: str | None = None
+    stop: str | int | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     counts: DraftCounts | None = None
     counted_by: str | None = None
@@ -192,6 +194,9 @@ class _Collected:
         self.ids += ids
         if isinstance(finish := choice.get("finish_reason"), str):
             self.finish = finish
+        for name in STOPPED:
+            if isinstance(stop := choice.get(name), str | int) and not isinstance(stop, bool):
+                self.stop = stop
         if at is not None and (text or ids):
             self.first_ids = self.first_ids or len(ids)
             self.arrivals.append(at)
@@ -228,7 +233,7 @@ class _Collected:
         streamed = len(self.arrivals) > 0
         return Answer(
             counted, seconds, self.arrivals[0] if streamed else None, "".join(self.text), self.ids or None, self.finish,
-            max(1, self.first_ids), self.arrivals, self.counts, self.counted_by,
+            max(1, self.first_ids), self.arrivals, self.counts, self.counted_by, self.stop,
         )  # fmt: skip
 
 

@@ -60,12 +60,13 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Servers:
-    """The two servers, and who they say they are."""
+    """The two servers, and who they say they are; `device`: of both, if they were started here."""
 
     drafting: Client
     plain: Client | None
     identity: Identity
     plain_identity: Identity | None
+    device: str | None = None
 
     def named(self) -> str:
         """The engine, and after a '/' that of the server without a draft if it is another."""
@@ -73,11 +74,14 @@ class Servers:
         return " / ".join(dict.fromkeys(names))
 
 
-def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] = lambda: None) -> list[Result]:
-    """Measure each load that `config` asks for (batch, rates), and write a record of each.
+def measure(
+    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None
+) -> list[Result]:
+    """Measure each load that `config` asks for (batch, rates), and write the record of each once it is done.
 
-    A record of the same config and the same engine is returned as it is, unless `force`. The servers are needed until
-    `asked` is called, before the target is loaded for the verdicts.
+    A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
+    loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
+    `device` is that of servers that were started here.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -85,13 +89,17 @@ def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] 
     """
     check_server(config)
     require_writable(config.results)
-    servers = connect(config)
+    servers = replace(connect(config), device=device)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
     with ExitStack() as held:
-        asking = [_asked(config, servers, prompts, load, progress, held) for load in loads_of(config)]
-        asked()
-        return [one if isinstance(one, Result) else _recorded(one) for one in asking]
+        found: list[Result | _Asking] = []
+        for load in loads_of(config):
+            one = _asked(config, servers, prompts, load, progress, held)
+            found.append(_recorded(one) if asked is None else one)
+        if asked is not None:
+            asked()
+        return [_recorded(one) for one in found]
 
 
 def loads_of(config: ServerConfig) -> list[Load]:
@@ -162,8 +170,10 @@ def _asked(
     return asking
 
 
-def _recorded(asking: "_Asking") -> Result:
-    """The record of a load whose prompts are asked, written."""
+def _recorded(asking: "Result | _Asking") -> Result:
+    """The record of a load whose prompts are asked, written; or a record that is there, as it is."""
+    if isinstance(asking, Result):
+        return asking
     config, journal = asking.config, asking.journal
     record = _record(asking)
     store.write(config.results, record)
@@ -370,8 +380,9 @@ def _record(asking: _Asking) -> ServedRecord:
     surroundings = environment()
     engine = config.engine or servers.named()
     summary = summary_of(
-        config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings
-    )
+        config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings,
+        servers.device,
+    )  # fmt: skip
     frozen: dict[str, Any] = asdict(replace(config, force=False)) | {"batch": load.batch, "rate": load.rate}
     for name in ("rates", "timeout", "token_env"):
         del frozen[name]

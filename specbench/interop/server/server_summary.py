@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from datetime import UTC, datetime
+from itertools import chain, pairwise
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from specbench.analysis.costs.disturbance import impossible, of_steps
+from specbench.analysis.costs.disturbance import SLACK, of_steps
 from specbench.config.model import name_of
 from specbench.config.schema import task_label
 from specbench.config.server import WITHOUT, ServerConfig
@@ -124,8 +125,9 @@ def summary_of(
     model: str,
     sent: str,
     surroundings: Environment,
+    device: str | None = None,
 ) -> ServedSummary:
-    """The columns of a record."""
+    """The columns of a record; `device`: of servers that were started here."""
     served = [prompt["served"] for prompt in prompts]
     drafted = [one["drafted"] for one in served]
     plain = [one["plain"] for one in served if one["plain"] is not None]
@@ -135,7 +137,6 @@ def summary_of(
     decode = _speedup([_decoding(one, load) for one in served], groups) if timed else NONE
     whole = _speedup([_whole(one, load) for one in served], groups) if timed else NONE
     sampling, task = config.sampling, config.task
-    host = urlsplit(config.url).hostname
     requested: int | str = gamma if gamma is not None else "server"
     # Passes of a draft are uneven by themselves: some have no draft tokens.
     steps = plain or (drafted if config.label == WITHOUT else [])
@@ -202,7 +203,7 @@ def summary_of(
         "verify_cost": None,
         "device": "server",
         "dtype": "server",
-        "hardware": hardware(surroundings, "cpu") if host in HERE else "remote",
+        "hardware": hardware_of(config, surroundings, device),
         "simulated": False,
         "disturbed": bool(signs),
         "disturbed_by": "; ".join(signs) or None,
@@ -218,6 +219,15 @@ def summary_of(
     return summary
 
 
+def hardware_of(config: ServerConfig, surroundings: Environment, device: str | None) -> str:
+    """What the server computes on; of one that others started here, each of what this machine has."""
+    if urlsplit(config.url).hostname not in HERE:
+        return "remote"
+    if device is not None:
+        return hardware(surroundings, device)
+    return " or ".join([*dict.fromkeys(surroundings["gpus"]), hardware(surroundings, "cpu")])
+
+
 def _are_here(config: ServerConfig) -> bool:
     """Whether all servers are on this machine, so that its other work is theirs."""
     return all(urlsplit(url).hostname in HERE for url in (config.url, config.plain) if url is not None)
@@ -226,15 +236,32 @@ def _are_here(config: ServerConfig) -> bool:
 def contention(given: Sequence[Answer], load: Load, speedup: Interval, tokens: float | None) -> list[str]:
     """The signs, in words, that this machine did other work.
 
-    Uneven pieces of the streams `given`, of a token each, or a speedup whose interval lies above `tokens`, those of a
-    pass. Of one request at a time alone: others move the pieces of each other.
+    Uneven pieces of the streams `given`, of a token each, or slow ones, without which a speedup whose interval lies
+    above `tokens`, those of a pass, would not. Of one request at a time alone: others move the pieces of each other.
     """
     if load.in_blocks:
         return []
     streams = [one.arrivals for one in given if len(one.arrivals) >= SINGLY * one.tokens]
     steps_s = [[after - before for before, after in pairwise(one)][1:] for one in streams]
-    above = [impossible({"speedup_measured": one, "tokens_per_pass": tokens}) for one in (speedup.low, _value(speedup))]
-    return of_steps(None, steps_s).signs + (above[1] if above[0] else [])
+    return of_steps(None, steps_s).signs + _slow_steps(list(chain(*steps_s)), speedup, tokens)
+
+
+def _slow_steps(steps_s: Sequence[float], speedup: Interval, tokens: float | None) -> list[str]:
+    """The sign that a few slow steps without a draft made a speedup above the tokens of a pass, in words.
+
+    Where the usual step gives such a speedup, too, a pass takes less time than it: v is below 1, or the two servers
+    have other settings, and neither is seen from outside.
+    """
+    if speedup.low is None or tokens is None or not steps_s or not np.mean(steps_s):
+        return []
+    usual = float(np.median(steps_s) / np.mean(steps_s))
+    most = tokens * (1 + SLACK)
+    if speedup.low <= most or speedup.low * usual > most:
+        return []
+    return [
+        f"a speedup of {speedup.value:.2f} with {tokens:.2f} tokens per pass is of slow steps without a draft: the "
+        f"usual step gives {speedup.value * usual:.2f}"
+    ]
 
 
 def first_seconds(answers: Sequence[Answer]) -> list[float]:

@@ -140,5 +140,6 @@ def _rows(done: Sequence[Completed], which: str) -> list[dict[str, object]]:
         if not row:
             row = {"prompt_token_ids": list(asked.ids)} if asked.ids is not None else {"prompt": asked.text}
         row |= {"token_ids": answer.ids} if answer.ids is not None else {"text": answer.text}
-        rows.append(row | {"finish_reason": answer.finish})
+        stopped = {} if answer.stop is None else {"stop_reason": answer.stop}
+        rows.append(row | {"finish_reason": answer.finish} | stopped)
     return rows

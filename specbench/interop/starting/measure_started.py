@@ -48,14 +48,15 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
         drafting = servers.drafting()
         told = replace(told, engine=config.engine or drafting.engine, flags=config.flags or drafting.flags)
         if servers.side_by_side():
-            return measure(replace(told, url=drafting.url, plain=servers.plain().url), progress, servers.stop)
+            told = replace(told, url=drafting.url, plain=servers.plain().url)
+            return measure(told, progress, servers.stop, servers.device)
         progress.note(
             f"start={config.start}: memory holds one server at a time; each is measured alone, without a speedup"
         )
-        found = measure(replace(told, url=drafting.url), progress, servers.stop)
+        found = measure(replace(told, url=drafting.url), progress, servers.stop, servers.device)
         plain = servers.plain()
         alone = replace(told, url=plain.url, flags=plain.flags, gamma=None, label=WITHOUT)
-        return [*found, *measure(alone, progress, servers.stop)]
+        return [*found, *measure(alone, progress, servers.stop, servers.device)]
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Asked:
     sequences: int = 1
     results: Path = Path("results")
     ready_s: float = READY_S
-    device: str = "cpu"  # cuda: the engine has a GPU, which is locked as a run locks its own
+    device: str = "cpu"  # cuda: the engine has a GPU, which is locked as a run locks its own; cpu: it sees none
 
 
 class Servers:
@@ -70,6 +70,7 @@ class Servers:
         self._running: dict[bool, Serving] = {}
         self._gpu = contextlib.ExitStack()
         self._environment: dict[str, str] = {}
+        self.device = "cpu"  # that the servers compute on, once one is started
 
     def __enter__(self) -> "Servers":
         return self
@@ -118,8 +119,8 @@ class Servers:
     def _start(self, drafting: bool) -> Serving:
         if not self._environment and self.startable.on_gpus:
             device = self._gpu.enter_context(locked_device(self.asked.device, self.say))
-            if device.index is not None:
-                self._environment["CUDA_VISIBLE_DEVICES"] = physical_gpu(device.index)
+            self.device = str(device)
+            self._environment["CUDA_VISIBLE_DEVICES"] = "" if device.index is None else physical_gpu(device.index)
         asked, port = self.asked, free_port()
         work = Work(
             asked.target, asked.drafting if drafting else None, asked.dtype, asked.longest, asked.threads, port,

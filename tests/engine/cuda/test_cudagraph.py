@@ -1,6 +1,7 @@
 """Graphs are captured before timing starts, and few of them: nothing that is timed holds a capture."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -190,3 +191,22 @@ def test_attention_in_the_memory_layout_of_a_gpus_kernels(key_heads: int, monkey
     wanted = kernels.attend(query, key, value, None, 0.5)
     monkeypatch.setattr(kernels.functional, "scaled_dot_product_attention", as_on_a_gpu)
     assert torch.equal(kernels.attend(query, key, value, None, 0.5), wanted)
+
+
+@dataclass
+class Unfrozen:
+    """What a plug-in may write as a rule: equal to another of its values, and without a hash."""
+
+    added: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + self.added
+
+
+def test_a_function_without_a_hash_runs_as_it_is() -> None:
+    target = CudaGraphModel(network("t5", seed=5), 40, frozenset(), capture=Repeated)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Unfrozen(1.0))
+    for added in (1.0, 2.0):
+        assert target.repeat(Unfrozen(added), torch.zeros(2)).tolist() == [added, added]
+        target.capture_repeated()

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -88,8 +89,12 @@ def test_each_kernel_is_compared_by_itself(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(fused, "compared", compared)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fused.agreeing.cache_clear()
-    assert fused.agreeing(torch.device("cuda", 7)) == fused.ALL - {"rotated", "gated"}
-    assert not fused.available(torch.device("cuda", 7))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert fused.agreeing(torch.device("cuda", 7)) == fused.ALL - {"rotated", "gated"}
+        assert not fused.available(torch.device("cuda", 7))
+    (said,) = [str(one.message) for one in told]  # once, and nothing of a kernel that does not run
+    assert said.startswith("the fused kernel gated disagrees with torch on cuda:7")
     fused.agreeing.cache_clear()
 
 

@@ -270,8 +270,10 @@ def test_any_end_of_the_target_ends_a_completion(folders: Folders, tmp_path: Pat
     assert _outputs(tmp_path, folders["gpt2"], {4}, finish_reason=stop) == ([5, 6, 4], ())
     assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=3) == ([5, 6, 3], ())
     assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason={"type": stop, "matched": 4}) == ([5, 6, 4], ())
+    assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, matched_stop=3) == ([5, 6, 3], ())
     for stopped in ("###", 9):
-        assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=stopped) == ([5, 6], ())
+        for name in ("stop_reason", "matched_stop"):
+            assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, **{name: stopped}) == ([5, 6], ())
 
 
 @pytest.mark.full

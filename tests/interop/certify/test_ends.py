@@ -1,18 +1,22 @@
 """Tokens after an end, reasons to finish that contradict the tokens, and copies: planted and found."""
 
 import json
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from specbench.analysis.proof.foreign import Foreign
 from specbench.analysis.proof.kinds import Side, verdict
 from specbench.cli import main
 from specbench.config.model import ModelConfig
+from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_model
 from specbench.interop.certify.completion_faults import findings_of, only_drafted
-from specbench.interop.certify.outputs import Outputs, read_outputs
+from specbench.interop.certify.outputs import Output, Outputs, read_outputs
 from specbench.text.tokenizer import load_tokenizer
 
 Folders = dict[str, Path]
@@ -65,6 +69,28 @@ def test_ends_that_are_wrong_with_a_draft_alone_are_its_fault(folders: Folders, 
     assert found.kind == "a fault of speculation" and found.is_faulty and not found.is_verified
     assert "tokens follow an end token" in found.line and "without a draft none" in found.line
     assert "tokens follow an end token" in found.evidence[0], "the first sentence is the cause of the verdict"
+
+
+@pytest.mark.parametrize(("claimed", "tokens"), [(True, 5), (False, 6)])
+def test_an_end_that_the_reason_alone_tells_of_is_no_foreign_token(
+    claimed: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's own stop string may have ended the completion where the target hardly ever ends."""
+    sampled = import_module("specbench.interop.certify.sampled")
+    p_V = torch.full((8,), 1 / 7)
+    p_V[END] = 1e-9
+
+    def read(*given: Any, noise: float, seen: Any) -> None:
+        written = torch.tensor(given[3])
+        for chunk in written.split(2):
+            seen(p_V.expand(len(chunk), -1), chunk)
+
+    monkeypatch.setattr(sampled, "evidence", read)
+    monkeypatch.setattr(sampled, "prove", lambda rows: None)
+    setup: Any = SimpleNamespace(target=None, draft=None, sampling=None)
+    row = Output("line 1", Prompt((), (5,)), [5, 6, 7, 5, 6, END], claimed=claimed)
+    sampled._proof(setup, [row], foreign=(foreign := Foreign()))
+    assert foreign.tokens == tokens and foreign.failed is not claimed
 
 
 def certified(file: Path, folder: Path, capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -156,6 +156,23 @@ def test_draft_tokens_that_are_not_counted_are_not_verified(
     assert "×, not verified (the target's, draft tokens not counted)" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
+def test_what_ended_a_completion_goes_into_the_verdict(
+    name: str, servers: tuple[Standin, Standin], tmp_path: Path
+) -> None:
+    """After a stop string of the server's own the target has not ended: no end is to be tested."""
+    for one in servers:
+        one.stopped = {name: "###"}
+    measured(servers, tmp_path, *TARGET, "limit=1", "max_new_tokens=8")
+    for which in ("drafted", "plain"):
+        (file,) = (tmp_path / "server").glob(f"*.{which}.jsonl")
+        (row,) = [json.loads(line) for line in file.read_text().splitlines()]
+        assert row["stop_reason"] == "###"
+    (head,) = Catalog(tmp_path).heads
+    (prompt,) = Catalog(tmp_path).whole(head.run_id)["prompts"]
+    assert prompt["served"]["drafted"].stop == "###"
+
+
 def test_arrivals_come_in_blocks_that_alternate_between_the_servers(
     servers: tuple[Standin, Standin], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +288,24 @@ def test_what_was_measured_before_a_failure_is_kept(
     assert len(drafting.asked) - before == 3, "a warm-up, and the two prompts that were missing"
     (head,) = Catalog(tmp_path).heads
     assert head.summary["prompts"] == 4 and not (tmp_path / "journals" / f"{head.run_id}.jsonl").exists()
+
+
+def test_a_load_that_is_done_has_its_record_whatever_becomes_of_the_next(
+    servers: tuple[Standin, Standin], tmp_path: Path
+) -> None:
+    drafting, plain = servers
+
+    def fail(number: int) -> None:
+        drafting.status = 500 if number > 4 else 0  # of each load a warm-up and two prompts
+
+    drafting.before = fail
+    words = ["server", drafting.url, f"plain={plain.url}", "limit=2", "max_new_tokens=8", "warmup=1", "batch=1,2"]
+    assert main([*words, f"results={tmp_path}"]) == 1
+    assert [head.summary["batch"] for head in Catalog(tmp_path).heads] == [1]
+    drafting.before, drafting.status, before = slow(0), 0, len(drafting.asked)
+    assert main([*words, f"results={tmp_path}"]) == 0
+    assert sorted(head.summary["batch"] for head in Catalog(tmp_path).heads) == [1, 2]
+    assert len(drafting.asked) - before == 3, "the second load alone"
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     monkeypatch.setitem(STARTABLE, "llama.cpp", engine)
     asked: list[ServerConfig] = []
 
-    def measure(config: ServerConfig, progress: object, done: Any) -> list[Any]:
-        assert _answers(f"{config.url}/models")
+    def measure(config: ServerConfig, progress: object, done: Any, device: str) -> list[Any]:
+        assert device and _answers(f"{config.url}/models")
         asked.append(config)
         done()
         assert not _answers(f"{config.url}/models"), "before the target is loaded for the verdict"

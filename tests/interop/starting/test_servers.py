@@ -105,12 +105,29 @@ def test_the_gpu_of_an_engine_is_locked_while_it_runs(asked: Asked, monkeypatch:
     with started(replace(asked, device="cuda"), lambda line: None) as both:
         both.plain(), both.drafting()
         assert held == ["cuda"] and [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["7", "7"]
+        assert both.device == "cuda:1"
         both.stop()
         assert held == [], "the verdict needs it"
     monkeypatch.setitem(STARTABLE, "toy", replace(STARTABLE["toy"], on_gpus=False))
     with started(replace(asked, device="cuda"), lambda line: None) as both:
         both.plain()
-        assert held == [] and given[-1] == {}
+        assert held == [] and given[-1] == {} and both.device == "cpu"
+
+
+def test_an_engine_on_the_cpu_sees_no_gpu(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took one all the same, and the record said that it ran on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    given: list[dict[str, str]] = []
+    run = starting.Process
+
+    def process(name: str, command: list[str], log: Path, more: dict[str, str]) -> starting.Process:
+        given.append(more)
+        return run(name, command, log, more)
+
+    monkeypatch.setattr(starting, "Process", process)
+    with started(asked, lambda line: None) as both:
+        both.plain()
+        assert given == [{"CUDA_VISIBLE_DEVICES": ""}] and both.device == "cpu"
 
 
 def test_memory_is_that_of_the_weights_in_the_dtype_that_is_served(tmp_path: Path, asked: Asked) -> None:
