@@ -182,7 +182,8 @@ def _places(value: str, may_be_name: bool) -> str:
     elif len(place) > 1 and place.endswith("/"):
         place = place.rstrip("/") or "/"
         place = f"./{place}" if "/" not in place else place
-    if not QUOTED.search(place) or (may_be_name and "/" not in place):
+    has_odd = QUOTED.search(place) or place.startswith("~")  # of nobody: what is not expanded
+    if not has_odd or (may_be_name and "/" not in place):
         return place
     escaped = place.replace("'", "\\'")
     return f"'{escaped}'"

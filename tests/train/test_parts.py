@@ -287,7 +287,7 @@ def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) 
         ("seed=-1", "seed is -1: it must be from 0 to 4294967295"),
         ("seed=4294967296", "seed is 4294967296: it must be from 0 to 4294967295"),
         ("optim.schedule=cosin", "optim.schedule is 'cosin': choose one of cosine, linear"),
-        ("optim.lr=.nan", "optim.lr is nan: it must be at least 0, and finite"),
+        ("optim.lr=nan", "optim.lr is nan: it must be at least 0, and finite"),
         ("optim.lr=-1", "optim.lr is -1.0: it must be at least 0"),
         ("optim.warmup_steps=-1", "optim.warmup_steps is -1: it must be at least 0"),
         ("optim.beta2=1", "optim.beta2 is 1.0: it must be at least 0 and below 1"),
