@@ -160,7 +160,7 @@ def _unprinted(code: int) -> int:
 
 
 def _meant(verb: str) -> str:
-    """Which command the unknown word `verb` may mean, and which there are."""
+    """The command that the unknown word `verb` may mean, or all of them."""
     from specbench.errors import alike
 
     if close := alike(verb.lower(), VERBS):
