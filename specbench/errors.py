@@ -26,7 +26,7 @@ def error_line(error: BaseException) -> str:
 
 
 def alike(value: str, names: Iterable[str]) -> list[str]:
-    """Similar names: what of `names` the unknown `value` may mean, the most similar first."""
+    """Names similar to the unknown name `value`, out of `names`, the most similar first."""
     likeness = {name: difflib.SequenceMatcher(None, value, name).ratio() for name in names}
     return sorted((name for name in likeness if likeness[name] > 0.6), key=lambda name: -likeness[name])
 
