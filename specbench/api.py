@@ -369,14 +369,20 @@ def _spelt(key: str, value: Any) -> str:
         return "null"
     if isinstance(value, bool) and key not in GROUPS:
         return str(value).lower()
+    if key == "task" and not isinstance(value, str | Path | Real):
+        raise UserError(
+            f"task: a {type(value).__name__} is no task; give its name, or a file of prompts, "
+            'task="./prompts.jsonl", each line of which is {"prompt": "…"}'
+        )
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return f"[{','.join(_spelt(key, one) for one in value)}]"
     if isinstance(value, Real) and key in GROUPS:
         raise UserError(f"{key}={value}: is picked by its name, which is text; 'specbench list {key}' shows them")
     if isinstance(value, str | Path | Real):
         return as_text(value)
+    own = f", and {key}s of your own have names, too (docs/extending.md)" if key in ("draft", "target") else ""
     raise UserError(
-        f"{key}: a {type(value).__name__} is no value; give text, a number, True or False, None, a list or a dict"
+        f"{key}: a {type(value).__name__} is no value; give text, a number, True or False, None, a list or a dict{own}"
     )
 
 

@@ -25,10 +25,16 @@ def error_line(error: BaseException) -> str:
     return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"
 
 
+def alike(value: str, names: Iterable[str]) -> list[str]:
+    """Names similar to the unknown name `value`, out of `names`, the most similar first."""
+    likeness = {name: difflib.SequenceMatcher(None, value, name).ratio() for name in names}
+    return sorted((name for name in likeness if likeness[name] > 0.6), key=lambda name: -likeness[name])
+
+
 def closest_first(value: str, names: Iterable[str]) -> list[str]:
     """`names`, for a message about the unknown name `value`: the most similar first, the others in order."""
-    likeness = {name: difflib.SequenceMatcher(None, value, name).ratio() for name in names}
-    return sorted(likeness, key=lambda name: -likeness[name] if likeness[name] > 0.6 else 0.0)
+    names = list(names)
+    return list(dict.fromkeys([*alike(value, names), *names]))
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from specbench.errors import MachineError, UserError, first_line
 
 Kind = Literal["model", "dataset"]
+# What a run decodes without a network.
+OFFLINE_TASKS = "task=ende-mini | sum-mini | lm-mini, or task.path=FILE.jsonl[.gz] with your own rows"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -58,7 +60,7 @@ def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "mod
                 + ("" if len(held) == 1 else f", or another cached commit: {', '.join(held[1:])}")
             )
         if cached is None:
-            raise not_cached(key, repository)
+            raise not_cached(key, repository, kind)
         return cached
     return str(_repository_info(repository, revision, key, kind).sha)
 
@@ -123,11 +125,12 @@ def is_not_cached(error: BaseException, repository: str, revision: str | None, f
     return absent or not isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
 
 
-def not_cached(key: str, repository: str) -> MachineError:
-    """That a model can be read neither from the cache nor from the hub, and what can be used without either."""
+def not_cached(key: str, repository: str, kind: Kind = "model") -> MachineError:
+    """That a model, or rows, can be read neither from cache nor hub, and what can be used without either."""
+    own = f"target=t5-mini draft=t5-nano, drafts lookup | early-exit, or {key}=./FOLDER"
     return MachineError(
         f"{key}: {repository} is not in the local cache and the model hub cannot be reached; offline choices: "
-        f"target=t5-mini draft=t5-nano, drafts lookup | early-exit, or {key}=./FOLDER"
+        + (OFFLINE_TASKS if kind == "dataset" else own)
     )
 
 

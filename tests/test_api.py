@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -187,6 +187,7 @@ def test_a_forked_child_computes_or_says_why_not(threads: int, said: str) -> Non
         ({"draft": ["bigram", 5]}, "draft=5: is picked by its name"),
         ({"draft": b"bigram"}, "draft: a bytes is no value; give text, a number"),
         ({"gamma": object()}, "gamma: a object is no value"),
+        ({"task": ["The man is", "A dog runs"]}, "task: a list is no task; give its name, or a file of prompts"),
         ({"sampling": {"temperature": {1, 2}}}, "sampling.temperature: a set is no value"),
     ],
 )
@@ -195,3 +196,8 @@ def test_a_value_of_another_type_is_named(keys: dict[str, Any], said: str) -> No
     with pytest.raises(UserError) as raised:
         api.alpha(**keys)
     assert str(raised.value).startswith(said)
+
+
+def test_an_object_in_place_of_a_name_is_told_how_own_drafts_are_named() -> None:
+    with pytest.raises(UserError, match=r"draft: a type is no value; .*drafts of your own .*docs/extending.md"):
+        api.run(draft=cast(Any, object))

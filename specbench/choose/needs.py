@@ -18,7 +18,7 @@ from specbench import theory
 from specbench.analysis.costs.probe import COLD, LONG_S, MOST_STEPS, PASSES, STEPS
 from specbench.choose.settled import budget, sample_of, settled
 from specbench.config.model import ModelConfig, name_of
-from specbench.config.places import model_at
+from specbench.config.places import home, model_at
 from specbench.config.schema import RunConfig, task_label
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.weights import parameters
@@ -174,7 +174,7 @@ def of_training(recipe: Recipe) -> Needs:
 
 def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | None, str]:
     """Seconds of training and their basis: those of its steps, or those that are left of its time."""
-    output = Path(recipe.output).expanduser()
+    output = Path(home(recipe.output))
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
     spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None
     seconds, known_from = _seconds_of_steps(recipe, operations, checkpoint, spent)

@@ -87,7 +87,11 @@ usage: specbench COMMAND [option=value ...]
 """
 
 
+HELPS = ("-h", "--help", "help")
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a file or folder that somebody names may be: closed to this user, too long a name, a ring of links, a dead disk.
+OUT_OF_REACH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE)
+MOST_SHOWN = 120  # characters of its name
 RARELY = (100_000, 20, 100)  # garbage is collected: the libraries are a million objects, which each collection looks at
 
 
@@ -112,7 +116,9 @@ def _run(argv: list[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):  # α and γ on a terminal without them are \u03b1 and \u03b3
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if len(argv) > 1 and argv[0] in HELPS and not argv[1].startswith("-"):
+        argv = [*argv[1:], "--help"]  # `specbench help run`
+    if not argv or argv[0] in HELPS:
         print(HELP.format(verbs="\n\n".join(f"{title}:\n{_listed(verbs)}" for title, verbs in GROUPS.items())))
         return 0
     if argv[0] == "--version":
@@ -121,11 +127,11 @@ def _run(argv: list[str] | None) -> int:
         print(__version__)
         return 0
     verb, *rest = argv
-    from specbench.errors import MachineError, UserError, closest_first
+    from specbench.errors import MachineError, UserError
     from specbench.files import kept
 
     if verb not in VERBS:
-        return fail(f"{verb}: no such command; choose from {', '.join(closest_first(verb, VERBS))}", 2)
+        return fail(f"{verb}: no such command; {_meant(verb)}", 2)
 
     warnings.formatwarning = _plain
     gc.set_threshold(*RARELY)
@@ -153,6 +159,15 @@ def _unprinted(code: int) -> int:
     return code
 
 
+def _meant(verb: str) -> str:
+    """The command that the unknown word `verb` may mean, or all of them."""
+    from specbench.errors import alike
+
+    if close := alike(verb.lower(), VERBS):
+        return f"did you mean {close[0]}? 'specbench --help' lists all"
+    return f"choose from {', '.join(VERBS)}"
+
+
 def _listed(verbs: dict[str, tuple[str, str]]) -> str:
     """A line of help for each of `verbs`."""
     return "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in verbs.items())
@@ -175,7 +190,14 @@ def _plain(message: Warning | str, category: type[Warning], filename: str, linen
 
 
 def unexpected(error: Exception) -> int:
-    """Print the traceback of an error that is neither a `UserError` nor a `MachineError`; returns its exit code."""
+    """Print the traceback of an error that is neither a `UserError` nor a `MachineError`; returns its exit code.
+
+    Of a file or folder that this user cannot reach one line names it: where it was given matters, not where we read it.
+    """
+    if isinstance(error, OSError) and error.filename is not None and error.errno in OUT_OF_REACH:
+        name = str(error.filename)
+        name = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}…"
+        return fail(f"{name}: cannot be reached ({error.strerror}); give a file or folder that this user can read", 1)
     traceback.print_exception(error)
     from specbench.files import kept
 

@@ -47,7 +47,7 @@ ABOUT = (
 
 def main(argv: list[str]) -> int:
     """Run `specbench explain` with the words `argv`."""
-    if DRAFT in argv:
+    if DRAFT in argv and not {"-h", "--help"} & {*argv}:
         return compare_configs([word for word in argv if word != DRAFT])
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")

@@ -1,26 +1,26 @@
 """`specbench explain --draft`: what differs between a target and a draft, before anything is run."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from specbench.cli.formats import print_rows
 from specbench.config.model import ModelConfig, check_model
+from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 from specbench.report.console import plain_table, wide_console
-
-if TYPE_CHECKING:
-    pass
 
 
 def compare_configs(words: Sequence[str]) -> int:
     """Print what differs between the configs and tokenizers of the target and the draft of a run of these keys."""
     from specbench.cli.overrides import read
-    from specbench.compose.hydra_app import jobs_of
-    from specbench.config.schema import RunConfig
+    from specbench.compose.hydra_app import launch_one
 
     command = read(words, RunConfig)
-    (job,) = jobs_of(command.overrides, command.switches)
-    config = job.required()
+    launch_one(partial(_compare, command.form), RunConfig, command.argv, "explain")
+    return 0
+
+
+def _compare(form: str, config: RunConfig) -> None:
     if not isinstance(config.draft, ModelConfig):
         raise UserError(f"--draft: draft={config.draft.label()} has no config or tokenizer of its own to compare")
     check_model("target", config.target)
@@ -30,8 +30,7 @@ def compare_configs(words: Sequence[str]) -> int:
 
     target, draft = read_checkpoint(config.target, "target"), read_checkpoint(config.draft, "draft")
     found = [one.to_json() for one in differences(target, draft)]
-    print_rows(command.form, found, lambda: _draw_differences(target.name, draft.name, found))
-    return 0
+    print_rows(form, found, lambda: _draw_differences(target.name, draft.name, found))
 
 
 def _draw_differences(target: str, draft: str, found: Sequence[Mapping[str, str]]) -> None:

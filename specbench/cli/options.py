@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specbench.cli.formats import FORMATS
-from specbench.errors import UserError, closest_first
+from specbench.config.places import home
+from specbench.errors import UserError, alike, closest_first
 from specbench.escaping import printable
 from specbench.records.store import FEWEST_PROMPTS
 
@@ -22,8 +23,19 @@ class Options(argparse.ArgumentParser):
         raise UserError(f"{message} ('{self.prog} --help' tells more)")
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options of a command line in which `results=r` and `--results r` mean the same."""
-        return self.parse_args([_dashed(word) for word in argv])
+        """The options of a command line in which `results=r` and `--results r` mean the same.
+
+        Raises UserError for an option that the verb has not; the message names those that come close.
+        """
+        found, unknown = self.parse_known_args([_dashed(word) for word in argv])
+        if name := next((word.partition("=")[0] for word in unknown if word.startswith("-")), None):
+            known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            close = [f"--{one}" for one in alike(name.lstrip("-"), known)]
+            meant = f"did you mean {close[0]}?" if close else f"the options are --{', --'.join(known)}"
+            self.error(f"{name}: no such option; {meant}")
+        if unknown:
+            self.error(f"{unknown[0]}: a word too many")
+        return found
 
 
 def options(verb: str, about: str, rows: bool = False) -> Options:
@@ -45,10 +57,10 @@ def _folder(name: str) -> Path:
 
 
 def _dashed(word: str) -> str:
-    """`results=r` as `--results=r`."""
+    """`results=r` as `--results=r`, with '~' in front of its value expanded, as the shell does of a word alone."""
     name, equals, value = word.partition("=")
-    is_option = equals and re.fullmatch(r"[a-z][a-z_-]*", name)
-    return f"--{name.replace('_', '-')}={value}" if is_option else word
+    is_option = equals and re.fullmatch(r"(--)?[a-z][a-z_-]*", name)
+    return f"--{name.lstrip('-').replace('_', '-')}={home(value)}" if is_option else word
 
 
 def add_fewest_prompts(parser: Options) -> None:

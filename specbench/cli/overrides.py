@@ -13,6 +13,7 @@ from specbench.cli.formats import checked_format
 from specbench.compose.suggestions import no_such_key
 from specbench.compose.words import GROUPS, parsed
 from specbench.config.keys import keys_of
+from specbench.config.places import home
 from specbench.errors import UserError
 
 # Hydra's switches: those that stand alone, and those that take a value, by their long name.
@@ -97,9 +98,9 @@ def read(
             found.options[bare] = ""
         elif (dashed and name in VALUED) or (equals and bare == "config-dir"):
             switch = VALUED.get(name, "--config-dir")
-            found.switches.extend((switch, _checked(switch, value if equals else _next(words, switch))))
+            found.switches.extend((switch, _checked(switch, home(value) if equals else _next(words, switch))))
         elif bare in valued and (dashed or equals):
-            found.options[bare] = value if equals else _next(words, name)
+            found.options[bare] = home(value) if equals else _next(words, name)
         elif dashed:
             key = name.lstrip("-").replace("-", "_") if name.startswith("--") else name
             if key in flags and not equals:
@@ -129,10 +130,10 @@ def _respelt(word: str) -> str:
     if equals and not key:
         raise UserError(f"{word}: there is no option before '='; write key=value")
     word = f"{key}={value}" if equals else word
-    if PLACES_ALONE.fullmatch(key) or PICKED_OR_PLACE.fullmatch(key):
-        return f"{key}={_places(value, may_be_name=not PLACES_ALONE.fullmatch(key))}"
     if TEXTS.fullmatch(key):
         return f"{key}={_text(key, value)}"
+    if PICKED_OR_PLACE.fullmatch(key) or PLACES_ALONE.fullmatch(key) or value.startswith("~/"):
+        return f"{key}={_places(value, may_be_name=bool(PICKED_OR_PLACE.fullmatch(key)))}"
     if key != TEMPLATE:
         return word
     if value not in TEMPLATES:
@@ -175,13 +176,14 @@ def _places(value: str, may_be_name: bool) -> str:
         return value
     elif may_be_name and "/" not in value:
         value = f"./{value}"
-    place = str(Path(value).expanduser()) if value.startswith("~") else value
+    place = str(Path(home(value))) if value.startswith("~") else value
     if may_be_name and (place.rstrip("/").rpartition("/")[2] in PARENTS):
         place = str(Path(place).resolve())
     elif len(place) > 1 and place.endswith("/"):
         place = place.rstrip("/") or "/"
         place = f"./{place}" if "/" not in place else place
-    if not QUOTED.search(place) or (may_be_name and "/" not in place):
+    has_odd = QUOTED.search(place) or place.startswith("~")  # of nobody: what is not expanded
+    if not has_odd or (may_be_name and "/" not in place):
         return place
     escaped = place.replace("'", "\\'")
     return f"'{escaped}'"
@@ -190,8 +192,8 @@ def _places(value: str, may_be_name: bool) -> str:
 def _exists(value: str) -> bool:
     """Whether a file or folder has this name."""
     try:
-        return Path(value).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a null, no home
+        return Path(home(value)).exists()
+    except (OSError, ValueError):  # too long, a null
         return False
 
 

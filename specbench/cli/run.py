@@ -18,7 +18,7 @@ from specbench.cli.overrides import CommandLine, read
 from specbench.cli.results import print_records
 from specbench.cli.usage import usage
 from specbench.compose.grid import runs_left_out
-from specbench.compose.hydra_app import Job, jobs_of, launch
+from specbench.compose.hydra_app import Job, jobs_of, launch, launch_one
 from specbench.compose.ordered_jobs import Around, ordered_launcher
 from specbench.compose.words import GROUPS, by_models, value_of
 from specbench.config.checks import check
@@ -74,16 +74,23 @@ def show_plan(command: CommandLine) -> int:
 
 def show_needs(command: CommandLine) -> int:
     """Show the needs of one run, without running it."""
+    if (line := runs_left_out(command.overrides, RunConfig)) is not None:
+        print(line, file=sys.stderr)
+    launch_one(partial(_needs, command.form), RunConfig, command.argv, "run")
+    return 0
+
+
+def _needs(form: str, config: RunConfig) -> None:
     from specbench.choose.needs import of_run
     from specbench.cli.dry_run import show
-    from specbench.experiment.run_parts import resolve
+    from specbench.experiment.run_parts import require_fitting, resolve
 
-    (job,) = jobs_of(command.overrides, command.switches)
-    config = job.required()
     check(config)
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
-    show(command.form, of_run(resolve(config)))
-    return 0
+    config = resolve(config)
+    with contextlib.suppress(MachineError):  # a model that is to be fetched yet
+        require_fitting(config)
+    show(form, of_run(config))
 
 
 def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:

@@ -108,8 +108,9 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     console = terminal(soft_wrap=False)
     a_pass = prompt["speculative"].passes[shown]
     said = f"the tree of pass {shown + 1}: {a_pass.drafted} nodes, {a_pass.accepted} accepted"
+    twigs = tree_of_pass(record, prompt, shown)  # none is an error, before anything is said of it
     console.print(Text(f"\n     {said}", "bold"), soft_wrap=True)
-    for twig in tree_of_pass(record, prompt, shown):
+    for twig in twigs:
         style = STYLES.get(twig.kind, "dim")
         mark = "{}" if console.color_system else MARKS.get(twig.kind, "({})")
         text = mark.format(twig.text) if twig.kind != "accepted" else f"{twig.text} ✓"

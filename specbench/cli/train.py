@@ -1,5 +1,6 @@
 """`specbench train`: a recipe and its overrides, composed by Hydra, handed to the training room."""
 
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +30,8 @@ prompts; the last line is the command that runs it on them.
 def main(argv: list[str]) -> int:
     """Run `specbench train` with the words `argv`."""
     line = "recipe=NAME [key=value ...]"
+    if argv and re.fullmatch(r"[\w.-]*\w", argv[0]) and not argv[0].startswith("-"):
+        raise UserError(f"{argv[0]}: name the recipe as recipe={argv[0]}; 'specbench list recipe' shows all")
     command = read(
         argv,
         Recipe,

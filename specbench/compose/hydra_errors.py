@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from specbench.compose.suggestions import no_such_choice, no_such_key
+from specbench.config.keys import keys_of
 from specbench.errors import UserError, first_line
 
 # Where a sweep may run, and which extra of ours brings it.
@@ -28,7 +29,7 @@ def one_line(error: BaseException, schema: Any) -> str:
         return no_such_key(found.group(2), schema)
     if found := re.search(r"Value '(.*?)' (.*?)\n\s*full_key: (\S+)", text, re.S):
         value, reason, key = found.groups()
-        return f"{key}={value}: {_in_words(reason.splitlines()[0])}"
+        return f"{key}={value}: {_in_words(reason.splitlines()[0], key, schema)}"
     if found := re.search(r"Error parsing override '([^']*)'", text):
         return f"{found.group(1)}: cannot be read; write key=value"
     if found := re.search(r"Error merging override (([^=]*)=(.*))\n(?:Invalid value assigned: )?(.*)", text):
@@ -46,5 +47,8 @@ TYPES = {
 }  # fmt: skip
 
 
-def _in_words(reason: str) -> str:
-    return next((said for kind, said in TYPES.items() if kind in reason), reason)
+def _in_words(reason: str, key: str, schema: Any) -> str:
+    """What the value of `key` must be, where OmegaConf gives `reason`: its type, and what its field allows."""
+    said = next((said for kind, said in TYPES.items() if kind in reason), reason)
+    allowed = next((one.allowed for one in keys_of(schema) if one.name == key), "")
+    return f"{said}: {allowed}" if allowed and said in (TYPES["Integer"], TYPES["Float"]) else said

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from omegaconf import MISSING
 
+from specbench.border import LARGEST_INTEGER
 from specbench.errors import UserError, closest_first
 
 T = TypeVar("T")
@@ -117,8 +118,11 @@ def require_allowed(config: Any, before: str = "") -> None:
         name, value = f"{before}{one.name}", getattr(config, one.name)
         if is_dataclass(value):
             require_allowed(value, f"{name}.")
-        elif (allowed := one.metadata.get(ALLOWED)) is not None and value is not None:
-            require(bool(allowed.holds(value)), name, value, allowed.words)
+        elif value is not None:
+            if (allowed := one.metadata.get(ALLOWED)) is not None:
+                require(bool(allowed.holds(value)), name, value, allowed.words)
+            if isinstance(value, int):  # a record with a larger number could not be read back
+                require(abs(value) < LARGEST_INTEGER, name, value, "a whole number of 64 bits")
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ class Key:
     about: str
     verbs: tuple[str, ...] = ()
     listed: bool = False  # its value is a list
+    allowed: str = ""  # the values that it may have, in words
 
 
 def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
@@ -142,7 +147,9 @@ def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
             yield from keys_of(type(default), f"{name}.")
             continue
         listed = list in (get_origin(part) for part in (hints[one.name], *get_args(hints[one.name])))
-        yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()), listed)
+        allowed = one.metadata.get(ALLOWED)
+        words = "" if allowed is None else allowed.words
+        yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()), listed, words)
 
 
 def _text(default: object) -> str:

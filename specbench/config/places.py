@@ -4,6 +4,7 @@
 `model_at` reads it.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -23,12 +24,17 @@ OF_MODELS = f"{SHIPPED}models/"
 NEAREST = 3  # names that a message suggests
 
 
+def home(word: str) -> str:
+    """`word` with '~' in front of it expanded; as it is where there is no such user. A shell expands a word alone."""
+    return os.path.expanduser(word)
+
+
 def place_in(value: str) -> dict[str, Any] | None:
     """Where `value` says that something is: the keys `path`, or `hub`, `revision` and `gguf`; None if it is a name."""
     found = REPOSITORY.fullmatch(value)
     is_local = value.startswith(LOCAL) or (value != "." and Path(value).exists() and "/" in value)
     if is_local or ("/" in value and found is None):
-        return {"path": str(Path(value).expanduser())}
+        return {"path": str(Path(home(value)))}
     if found is not None:
         return {key: part for key, part in found.groupdict().items() if part is not None}
     return None

@@ -70,8 +70,9 @@ class ServerConfig:
         None, "what it was started with, for the record; the address is then no part of the run's id"
     )
     timeout: float = key(
-        600, "seconds until a request without a whole answer is given up", Allowed(lambda s: s > 0, "above 0")
-    )
+        600, "seconds until a request without a whole answer is given up",
+        Allowed(lambda s: 0 < s <= 1e6, "above 0 and at most 1e6"),
+    )  # fmt: skip
     token_env: str | None = key(None, "the environment variable with the key that the server asks for")
     within: float = key(
         0.1, "size of the fault that a positive verdict excludes, as in certify",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -27,7 +27,7 @@ from specbench.experiment.sharing import SharedBeginnings
 from specbench.experiment.threads import use_default_threads
 from specbench.loading import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
-from specbench.methods.build import DraftRequest, builder_for, needed_of_target
+from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
 from specbench.tasks import Example
 from specbench.text.processed import drawing, processed
@@ -143,6 +143,28 @@ def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
     return "bfloat16" if device.type == "cpu" and computes_bf16() else "float32"
 
 
+def _fitting(configs: Sequence[RunConfig], loader: ModelLoader) -> tuple[Vocabulary, dict[str, DraftBuilder[Any]]]:
+    """The target's vocabulary and the builder of each draft, made before weights are loaded.
+
+    Raises what says that the configs do not fit their models.
+    """
+    first = configs[0]
+    vocabulary = load_tokenizer(first.target, "target")
+    require_range(first, vocabulary, name_of(first.target))
+    for config in configs:  # the errors of their processors come before weights are loaded
+        processors(config.sampling, vocabulary, frozenset({vocabulary.start}))
+        stops_of(config.sampling.stop, vocabulary)
+    device = torch.device(first.device)
+    return vocabulary, {
+        _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
+    }
+
+
+def require_fitting(config: RunConfig) -> None:
+    """Raise what `build_each` raises of a resolved config before it reads prompts and loads weights."""
+    _fitting([config], ModelLoader())
+
+
 def build_each(
     configs: Sequence[RunConfig],
     say: Say,
@@ -170,14 +192,7 @@ def build_each(
     first, loader = configs[0], loader or ModelLoader()
     use_default_threads(first.threads)
     device = torch.device(first.device)
-    vocabulary = load_tokenizer(first.target, "target")
-    require_range(first, vocabulary, name_of(first.target))
-    for config in configs:  # the errors of their processors come before weights are loaded
-        processors(config.sampling, vocabulary, frozenset({vocabulary.start}))
-        stops_of(config.sampling.stop, vocabulary)
-    builders = {
-        _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
-    }
+    vocabulary, builders = _fitting(configs, loader)
     for one in builders.values():
         if one.vocabulary is not None and one.vocabulary.how != "same":
             (note or say)(one.vocabulary.line(name_of(first.target), one.draft.label()))

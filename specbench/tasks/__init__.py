@@ -14,7 +14,7 @@ from specbench.config.paths import shipped
 from specbench.config.schema import TaskConfig
 from specbench.errors import MachineError, UserError, first_line
 from specbench.files import digest
-from specbench.hub import hub_failure, hub_is_reachable, silence
+from specbench.hub import OFFLINE_TASKS, hub_failure, hub_is_reachable, silence
 from specbench.tasks.row_files import (
     TEXT_FIELD,
     Message,
@@ -55,7 +55,7 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
         reason = first_line(error) if hub_is_reachable() else "no connection"
         raise MachineError(
             f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "
-            "offline choices: task=ende-mini | sum-mini | lm-mini, or task.path=FILE.jsonl[.gz] with your own rows"
+            f"offline choices: {OFFLINE_TASKS}"
         ) from error
 
 

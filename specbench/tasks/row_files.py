@@ -22,7 +22,9 @@ TEXT_FIELD = "text"  # what a line of a plain text file is called
 FOREIGN = {
     b"%PDF": "a PDF", b"PK\x03\x04": "a zip archive (as .docx and .xlsx are)", b"GGUF": "a model in GGUF",
     b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
+    b"BZh91AY&": "compressed by bzip2", b"(\xb5/\xfd": "compressed by zstandard",
 }  # fmt: skip
+PACKERS = {b"\x1f\x8b": ("gzip", ".gz"), b"\xfd7zXZ": ("xz", ".xz")}  # what is unpacked, by the end of its name
 JSON, CSV, PARQUET = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv"), ".parquet"
 SAVED = "state.json", "dataset_dict.json"  # what `save_to_disk` of `datasets` puts beside a split, and beside splits
 
@@ -83,6 +85,9 @@ def _require_rows(path: Path) -> None:
             start = opened.read(8)
     except (OSError, Unreadable):
         return  # the reader of the format says why
+    for mark, (packer, ending) in PACKERS.items():
+        if start.startswith(mark) and path.suffix != ending:
+            raise UserError(f"{path}: is compressed by {packer}; give it a name that ends in {ending}")
     if (kind := next((kind for mark, kind in FOREIGN.items() if start.startswith(mark)), None)) is not None:
         raise UserError(f"{path}: is {kind}, not rows of text; give .jsonl, .json, .csv, .tsv, .parquet or plain text")
 
@@ -164,7 +169,8 @@ def _csv_rows(path: Path, is_tsv: bool) -> Iterator[Row]:
     reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
     try:
         names = next(reader, [])
-        if len(set(names)) < len(names) or not all(names):
+        named = names[1:] if len(names) > 1 else names  # the first may be the index that pandas writes, without a name
+        if len(set(names)) < len(names) or not all(named):
             raise UserError(f"{path}, line 1: must name the fields, each differently (it has {', '.join(names)})")
         for values in reader:
             where = f"{path}, line {reader.line_num}"
@@ -184,7 +190,7 @@ def _lines(path: Path, newline: str | None = None, most: int | None = None) -> I
         with border.opened(path, most) as packed:
             yield from border.lines_of(io.TextIOWrapper(packed, encoding="utf-8-sig", newline=newline))
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block: {error.reason})") from error
+        raise UserError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from error
     except Unreadable as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from specbench import border
+from specbench.config.places import home
 from specbench.files import digest, write_atomically
 from specbench.train.recipe_schema import Recipe
 
@@ -86,7 +87,7 @@ def _digests(checkpoint: Path) -> dict[str, str]:
 
 def interrupted(recipe: Recipe) -> str:
     """What Ctrl-C leaves of a training, and what the same command does with it."""
-    output = Path(recipe.output).expanduser()
+    output = Path(home(recipe.output))
     checkpoint = last_whole(output, told=False)
     if checkpoint is None:
         kept = [what for name, what in KEPT.items() if (output / name).exists()]

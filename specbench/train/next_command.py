@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from specbench.config.places import OF_MODELS
+from specbench.config.places import OF_MODELS, home
 from specbench.train.recipe_schema import Recipe
 
 PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
@@ -13,7 +13,7 @@ PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
 
 def next_command(recipe: Recipe) -> str:
     """The command that measures what `recipe` wrote: on its held-out prompts, where it has any."""
-    output = Path(recipe.output).expanduser()
+    output = Path(home(recipe.output))
     own = _word_of(str(output))
     words = ["specbench", "run"]
     if recipe.distill.target is None:

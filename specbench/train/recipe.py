@@ -30,6 +30,7 @@ from transformers import (
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.places import home
 from specbench.environment import require_cpus
 from specbench.errors import UserError
 from specbench.files import json_text, write_atomically
@@ -66,7 +67,7 @@ def train(recipe: Recipe, composed_from: str | None = None) -> Path:
 
 def _train(recipe: Recipe, composed_from: str | None) -> Path:
     require_cpus(recipe.threads)
-    output = Path(recipe.output).expanduser()
+    output = Path(home(recipe.output))
     if recipe.distill.start_from:
         earlier_weights(Path(resolve(recipe.distill.start_from)))  # before anything is written, or discarded
     output.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,25 @@ from specbench.train.recipe_schema import PLAN_OF, Recipe
 
 AT_LEAST_ONE = (
     "optim.max_steps", "optim.batch_size", "optim.accumulate", "save_steps", "eval_steps", "log_steps",
+    "model.d_model", "model.d_ff", "model.d_kv", "model.heads", "model.encoder_layers", "model.decoder_layers",
+    "model.positions", "tokenizer.size", "data.max_source", "data.max_target", "data.test_rows",
+    "distill.generate_batch", "distill.max_new_tokens",
 )  # fmt: skip
+AT_LEAST_ONE_OR_NULL = ("data.max_rows", "data.max_words", "threads")
+NOT_NEGATIVE = (
+    "optim.warmup_steps", "optim.weight_decay", "optim.clip", "tokenizer.extra_rows", "data.eval_rows",
+    "data.passages.rows",
+)  # fmt: skip
+BELOW_ONE = ("model.dropout", "optim.beta2")
+ABOVE_ZERO_OR_NULL = ("optim.max_minutes", "distill.per_source")
+MOST_SEED = 2**32 - 1  # of numpy's generator, which transformers seeds with it
 CHOICES = {
     "task": ("seq2seq", "lm"), "model.family": ("t5", "gpt2", "own"), "tokenizer.kind": ("unigram", "wordpiece"),
     "optim.lr_scale": ("rms", "flat"),
+    # Those of transformers that need no arguments.
+    "optim.schedule": (
+        "cosine", "linear", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    ),
 }  # fmt: skip
 SHARES = ("distill.kl_weight", "distill.greedy", "distill.sampled", "data.passages.scrambled")
 
@@ -34,8 +49,7 @@ def check(recipe: Recipe) -> Recipe:
     words = recipe.data.passages.words
     if len(words) != 2 or not 0 < words[0] <= words[1]:
         raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
-    if recipe.optim.max_minutes is not None:
-        _require(recipe, "optim.max_minutes", lambda value: value > 0, "above 0, or null")
+    _require_numbers(recipe)
     for name, allowed in CHOICES.items():
         _require_choice(recipe, name, allowed)
     _require_range(recipe, SHARES, 0, 1)
@@ -52,6 +66,9 @@ def check(recipe: Recipe) -> Recipe:
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
             f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
         )
+    shape = recipe.model
+    if recipe.kind == "model" and shape.family == "gpt2" and shape.start_from is None and shape.d_model % shape.heads:
+        raise UserError(f"model.d_model is {shape.d_model}: it must be a multiple of model.heads ({shape.heads})")
     _check_kind(recipe)
     if recipe.model.family == "own" and (recipe.distill.target is None or recipe.task != "lm"):
         raise UserError("model.family=own: is for a decoder-only distill.target, whose first and last layers it takes")
@@ -63,6 +80,20 @@ def check(recipe: Recipe) -> Recipe:
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe
+
+
+def _require_numbers(recipe: Recipe) -> None:
+    """Raise UserError for the first number out of its range."""
+    for name in AT_LEAST_ONE_OR_NULL:
+        _require(recipe, name, lambda value: value is None or value >= 1, "at least 1, or null")
+    for name in ABOVE_ZERO_OR_NULL:
+        _require(recipe, name, lambda value: value is None or value > 0, "above 0, or null")
+    _require_range(recipe, NOT_NEGATIVE, 0)
+    for name in BELOW_ONE:
+        _require(recipe, name, lambda value: 0 <= value < 1, "at least 0 and below 1")
+    _require(recipe, "optim.lr", lambda value: 0 <= value < math.inf, "at least 0, and finite")
+    _require(recipe, "data.hold_out", lambda value: value is None or value >= 0, "at least 0, or null")
+    _require_range(recipe, ["seed"], 0, MOST_SEED)
 
 
 def _require(recipe: Recipe, name: str, allows: Callable[[Any], bool], allowed: str) -> None:

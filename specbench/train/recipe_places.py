@@ -5,7 +5,6 @@ A model can also be named as in `specbench run`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
@@ -14,7 +13,7 @@ from typing import Any
 
 from specbench.config.model import place_of
 from specbench.config.paths import shipped
-from specbench.config.places import SHIPPED, model_at
+from specbench.config.places import SHIPPED, home, model_at
 from specbench.config.recipes import made_by
 from specbench.errors import UserError
 from specbench.train.recipe_schema import Recipe
@@ -61,7 +60,7 @@ def resolve(where: str) -> str:
     """`where` as a path or hub name that libraries take."""
     if where.startswith(SHIPPED):
         return str(shipped(*where[len(SHIPPED) :].split("/")))
-    return os.path.expanduser(where)
+    return home(where)
 
 
 def short_name(where: str) -> str:

@@ -75,6 +75,12 @@ def test_mistakes_are_told_as_without_it(verb: str, capfd: Capture) -> None:
     assert wrong.partition("=")[0] in capfd.readouterr().err
 
 
+def test_what_a_run_refuses_of_its_models_its_dry_run_refuses(capfd: Capture) -> None:
+    assert main(["run", *MINI, "draft=t5-nano", "--dry-run"]) == 2
+    found = capfd.readouterr()
+    assert "draft=t5-nano: is encoder-decoder and target=gpt-mini is decoder-only" in found.err and not found.out
+
+
 def test_dry_run_of_other_modes_is_refused(capfd: Capture) -> None:
     assert main(["recommend", "--load", "--dry-run"]) == 2
     assert "--dry-run: is not known for --load" in capfd.readouterr().err

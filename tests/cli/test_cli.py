@@ -87,7 +87,7 @@ def test_unknown_verbs_and_the_version(capfd: Capture) -> None:
     assert main(["walk"]) == 2
     assert "walk: no such command; choose from run, sweep" in capfd.readouterr().err
     assert main(["tabels"]) == 2
-    assert "tabels: no such command; choose from tables, " in capfd.readouterr().err
+    assert "tabels: no such command; did you mean tables?" in capfd.readouterr().err
     assert main(["--version"]) == 0
     assert capfd.readouterr().out.strip()
 

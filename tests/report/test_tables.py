@@ -287,7 +287,7 @@ def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureF
 WRONG = {
     "tables table9": "table9: no such table; choose from table1",
     "tables --format html": "--format html: no such format; choose from table, markdown, csv, json, latex",
-    "tables --colour": "unrecognized arguments: --colour ('specbench tables --help' tells more)",
+    "tables --colour": "--colour: no such option; the options are --help, --results, --config-dir, --format, --output",
     "figures figure9": "figure9: no such figure; choose from figure1",
     "figures --format gif": "--format gif: no such format; choose from svg, pdf, png",
     "figures --format ,": "--format ',': names no format; choose from svg, pdf, png",

@@ -96,6 +96,7 @@ def test_bad_files_are_named_with_the_line(tmp_path: Path, name: str, content: b
         ("rows.csv", b"en,de\r\na dog,ein Hund\r\n\r\na cat,eine Katze\r\n"),
         ("rows.csv.gz", b'\xef\xbb\xbfen,note,de\n"a dog","1,5",ein Hund\na cat,,eine Katze\n'),
         ("rows.csv", b"en;de\na dog;ein Hund\na cat;eine Katze\n"),
+        ("rows.csv", b",en,de\n0,a dog,ein Hund\n1,a cat,eine Katze\n"),
         ("rows.tsv", b"de\ten\nein Hund\ta dog\neine Katze\ta cat\n"),
     ],
 )
@@ -189,11 +190,25 @@ def test_an_order_is_drawn_with_a_seed_and_turns_remain_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"), [(b"%PDF-1.4 a", "a PDF"), (b"PK\x03\x04 a", "a zip archive"), (b"GGUF a", "a model in GGUF")]
+    ("content", "kind"),
+    [
+        (b"%PDF-1.4 a", "a PDF"),
+        (b"PK\x03\x04 a", "a zip archive"),
+        (b"GGUF a", "a model in GGUF"),
+        (b"BZh91AY&SY", "compressed by bzip2"),
+    ],
 )
 def test_a_file_of_another_kind_is_named_not_read_as_prompts(tmp_path: Path, content: bytes, kind: str) -> None:
     with pytest.raises(UserError, match=rf"rows\.x: is {kind}.*; give \.jsonl"):
         task(written(tmp_path, "rows.x", content)).examples(None)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt", "rows.csv"])
+def test_rows_that_are_packed_under_a_plain_name_are_told_which_name_to_have(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(ROWS))
+    with pytest.raises(UserError, match=r"is compressed by gzip; give it a name that ends in \.gz"):
+        task(file).examples(None)
 
 
 def test_a_line_that_is_no_json_has_one_line_number(tmp_path: Path) -> None:

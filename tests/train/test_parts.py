@@ -284,11 +284,33 @@ def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) 
         ("~data.join.src", "data.join_related=true: needs data.join"),
         ("data.path=[]", "data.path is empty and data.hub is not set"),
         ("distill.kl_weight=2", "distill.kl_weight is 2.0: it must be from 0 to 1"),
+        ("seed=-1", "seed is -1: it must be from 0 to 4294967295"),
+        ("seed=4294967296", "seed is 4294967296: it must be from 0 to 4294967295"),
+        ("optim.schedule=cosin", "optim.schedule is 'cosin': choose one of cosine, linear"),
+        ("optim.lr=nan", "optim.lr is nan: it must be at least 0, and finite"),
+        ("optim.lr=-1", "optim.lr is -1.0: it must be at least 0"),
+        ("optim.warmup_steps=-1", "optim.warmup_steps is -1: it must be at least 0"),
+        ("optim.beta2=1", "optim.beta2 is 1.0: it must be at least 0 and below 1"),
+        ("model.dropout=1.5", "model.dropout is 1.5: it must be at least 0 and below 1"),
+        ("model.d_model=0", "model.d_model is 0: it must be at least 1"),
+        ("model.heads=0", "model.heads is 0: it must be at least 1"),
+        ("tokenizer.size=-5", "tokenizer.size is -5: it must be at least 1"),
+        ("data.max_source=0", "data.max_source is 0: it must be at least 1"),
+        ("data.max_rows=0", "data.max_rows is 0: it must be at least 1, or null"),
+        ("data.hold_out=-1", "data.hold_out is -1: it must be at least 0, or null"),
+        ("distill.generate_batch=0", "distill.generate_batch is 0: it must be at least 1"),
+        ("threads=0", "threads is 0: it must be at least 1, or null"),
     ],
 )
 def test_what_cannot_work_is_refused_by_key(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(composed("t5-mini", "data.path=[x.jsonl]", override))
+
+
+def test_the_heads_of_a_gpt2_divide_its_width() -> None:
+    shape = ModelShape(family="gpt2", d_model=100, heads=3)
+    with pytest.raises(UserError, match=r"model.d_model is 100: it must be a multiple of model.heads \(3\)"):
+        check(Recipe(task="lm", model=shape, data=DataPlan(path=["x.jsonl"])))
 
 
 def test_rows_of_a_decoder_only_model_are_not_joined() -> None:

@@ -60,4 +60,4 @@ def spec_of(sampling: Sampling, tokens: int) -> DecodingSpec:
 
 def generator_of(setup: Setup, number: int) -> torch.Generator:
     """The random numbers of row `number`."""
-    return torch.Generator(setup.device).manual_seed(setup.config.seed * 1_000_003 + number)
+    return torch.Generator(setup.device).manual_seed((setup.config.seed * 1_000_003 + number) % 2**63)
