@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: toy models with exact tables, tiny random networks, and where extra data lies."""
 
+import dataclasses
 import gc
 import os
 import sys
@@ -100,12 +101,34 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def captured_anew() -> Iterator[None]:
-    """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
+def captured_anew() -> Iterator[Any]:
+    """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back, which is the
+    fixture's value."""
     from specbench.engine.capture import saved_captures
 
+    cached = saved_captures.cached_capture
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_captures, "cached_capture", lambda network, settings, make: saved_captures.Capture(*make()))
+        yield cached
+
+
+@pytest.fixture(scope="module")
+def captured_once(captured_anew: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Capture each network once for all of a file's tests, in a cache that this file alone has. A capture takes longer
+    than most tests' texts; each model still makes its own steps of it, and compares them with its network."""
+    from specbench.engine.capture import saved_captures
+
+    folder = tmp_path_factory.mktemp("captures")
+
+    def once(network: Any, settings: object, make: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(saved_captures, "own_cache", lambda: folder)
+            patch.setattr(saved_captures, "MOST_FILES", 1000)
+            found = captured_anew(network, settings, make)
+        return dataclasses.replace(found, file=None)  # as one that is new
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_captures, "cached_capture", once)
         yield
 
 

@@ -33,6 +33,7 @@ from tests.support.decode import spec_of
 from tests.support.networks import network
 from tests.support.toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")
 ENGINES = {"eager": EagerModel, "static": StaticModel} | ({"native": NativeModel} if is_available() else {})

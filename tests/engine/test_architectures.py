@@ -27,6 +27,7 @@ from tests.support.decode import autoregressive, speculative
 from tests.support.networks import tokenizer
 from tests.support.toy import EOS, START, VOCABULARY
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 CAPTURED = [kind for kind in KINDS if kind in table() and not table()[kind]["engine"].startswith("eager")]
 SLOW_CHI = [kind for kind in KINDS if kind not in ("gemma3_text", "bart", "qwen3_moe")]
 

@@ -10,7 +10,10 @@ from specbench.kernels import is_available
 from specbench.records.passes_run import IN_C, IN_PYTHON, passes_run
 from tests.support.calls import called, small_run
 
-pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
+pytestmark = [
+    pytest.mark.skipif(not is_available(), reason="no C compiler"),
+    pytest.mark.usefixtures("captured_once"),
+]
 
 SAMPLED = "sampling.temperature=1"
 QUANTISED = "draft.kind=quantised"

@@ -27,6 +27,7 @@ from tests.support.captured import Repeated
 from tests.support.decode import spec_of
 from tests.support.networks import network
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 SIZE, GAMMA = 40, 3
 graphs = partial(CudaGraphModel, capture=Repeated)
 

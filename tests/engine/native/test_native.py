@@ -44,8 +44,10 @@ from tests.support.later_heads import made as heads_on_a_target
 from tests.support.networks import network
 from tests.support.prompts import prompts
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 ENDS = frozenset({1})
 SOURCE = (5, 9, 12, 30, 1)
+QUICKLY = tuple(flag.replace("-O3", "-O0") for flag in compiler.FLAGS)  # compiled in a tenth of the time
 
 
 @pytest.fixture(autouse=True)
@@ -468,6 +470,7 @@ def test_a_library_that_was_cut_off_is_compiled_again(
     kept: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Before, the first use of such a file ended the process with a bus error."""
+    monkeypatch.setattr(compiler, "FLAGS", QUICKLY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler.found.cache_clear()
     try:
@@ -486,6 +489,7 @@ def test_a_library_that_was_cut_off_is_compiled_again(
 
 @pytest.mark.full
 def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiler, "FLAGS", QUICKLY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
     compiler.found.cache_clear()

@@ -42,7 +42,10 @@ from tests.support.decode import autoregressive as decode_alone
 from tests.support.decode import speculative as decode_with
 from tests.support.networks import network
 
-pytestmark = pytest.mark.skipif(not is_available(), reason="no C compiler")
+pytestmark = [
+    pytest.mark.skipif(not is_available(), reason="no C compiler"),
+    pytest.mark.usefixtures("captured_once"),
+]
 
 SOURCE = (5, 9, 12, 30, 1)
 ENDS = frozenset(range(1, 40, 7))
