@@ -9,7 +9,7 @@ import torch
 
 from specbench import kernels
 from specbench.engine.selection import AUTO, KINDS
-from specbench.experiment.threads import usable_threads
+from specbench.experiment.threads import default_threads
 from specbench.kernels import NotCompiled
 
 
@@ -34,14 +34,14 @@ def engines_here() -> list[Fact]:
     device = "cuda" if has_cuda else "cpu"
     usable = {"eager": True, "static": device == "cpu", "native": not isinstance(found, NotCompiled)}
     usable |= {"cudagraph": has_cuda, "compile": any(map(shutil.which, ("c++", "g++", "clang++")))}
-    first = next((name for name in AUTO[device] if usable[name]), "eager")
+    first, threads = next((name for name in AUTO[device] if usable[name]), "eager"), default_threads()
     return [
         Fact("system", sys.platform, True, f"{platform.machine()}, torch {torch.__version__}"),
         Fact("device", "cuda", has_cuda, _gpu() if has_cuda else "torch finds no GPU of NVIDIA or AMD"),
         Fact("device", "mps", has_mps, "device=mps, by engine=eager" if has_mps else "torch finds no GPU of Apple"),
         Fact("device", "cpu", True, "device=auto takes it" if device == "cpu" else "device=cpu"),
         *(Fact("engine", name, usable[name], _why(name, name == first, found, has_cuda)) for name in (*KINDS, "eager")),
-        Fact("threads", str(usable_threads().number), True, usable_threads().why),
+        Fact("threads", str(threads.number), True, threads.why),
     ]
 
 

@@ -1,6 +1,8 @@
 """The workflows of .github: who may start them, and their steps executed here as the runner would."""
 
+import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.cli import main
+from specbench.cli import VERBS, main
 from tests.support.actions import Job, Runner, applies, evaluate, filled
 from tests.support.paths import ROOT
 from tests.support.sweeps import finished_prompts
@@ -136,6 +138,62 @@ def test_nothing_from_outside_is_pasted_into_a_command() -> None:
 def test_both_workflows_run_the_same_steps() -> None:
     for jobs in (TESTS, GPU):
         assert jobs["sweep"]["steps"][-1]["uses"] == "./.github/actions/sweep-check"
+
+
+def variants(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The values of its matrix, each of which is a job of its own; those that another job makes are not known here."""
+    matrix = job.get("strategy", {}).get("matrix", {})
+    if "include" in matrix:
+        return [{}]
+    return [dict(zip(matrix, values, strict=True)) for values in itertools.product(*matrix.values())]
+
+
+def missing_of(command: str, targets: set[str]) -> list[str]:
+    """What a line of a step names and the repository lacks: targets of the Makefile, files, verbs."""
+    found = []
+    for words in (part.split() for part in re.split(r"&&|;|\n", command)):
+        if words[:1] == ["make"]:
+            found += [word for word in words[1:] if "=" not in word and word not in targets]
+        if words[:1] == [".venv/bin/specbench"]:
+            found += [word for word in words[1:2] if word not in VERBS]
+        found += [word for word in words if word.startswith("tools/") and not (ROOT / word).is_file()]
+    return found
+
+
+def test_what_steps_run_is_there() -> None:
+    """Of each value of a matrix: targets of the Makefile, verbs, files, actions of this repository, other jobs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {*re.findall(r"^([\w-]+):(?!=)", makefile, re.M), ".venv/.ready"}
+    assert {"test", "test-arm", "docs"} <= targets and "ARGS" not in targets
+    lacking = missing_of((ROOT / ".ci" / "run").read_text(encoding="utf-8"), targets)
+    steps = list(ACTION["runs"]["steps"])
+    for one in WORKFLOWS.values():
+        for of in one["jobs"].values():
+            waited = of.get("needs", [])
+            lacking += {*([waited] if isinstance(waited, str) else waited)} - {*one["jobs"]}
+            for values, ref in itertools.product(variants(of), ("refs/heads/main", "refs/heads/other")):
+                contexts = {"github": HERE | {"ref": ref, "event_name": "push"}, "matrix": values}
+                steps += [step | {"run": filled(step.get("run", ""), contexts)} for step in of["steps"]]
+                assert not isinstance(of["runs-on"], str) or filled(of["runs-on"], contexts), of
+    for step in steps:
+        lacking += missing_of(step.get("run", ""), targets)
+        if step.get("uses", "").startswith("./") and not (ROOT / step["uses"] / "action.yml").is_file():
+            lacking.append(step["uses"])
+    assert lacking == []
+
+
+def test_what_is_not_there_is_named() -> None:
+    given = "make test && make tests ARGS=--install; tools/none.py --x\n.venv/bin/specbench lists engine"
+    assert missing_of(given, {"test"}) == ["tests", "tools/none.py", "lists"]
+
+
+def test_the_kernels_are_required_where_their_tests_would_be_skipped() -> None:
+    commands = [step.get("run", "") for step in TESTS["machines"]["steps"]]
+    (required,) = [command for command in commands if "library()" in command]
+    assert commands.index(required) < commands.index("make test-kernels")
+    command, given = required.replace(".venv/bin/python", sys.executable), os.environ | {"CC": "no-such-compiler"}
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=given, cwd=ROOT)
+    assert ran.returncode != 0 and "NotCompiled: CC=no-such-compiler: there is no such program" in ran.stderr
 
 
 def test_expressions() -> None:
