@@ -275,6 +275,7 @@ def test_commands_are_found_in_sentences() -> None:
 
 
 def test_there_are_commands_to_run() -> None:
+    assert any("target=OWNER/NAME" in command.line for command in DOCUMENTED)
     assert len(DOCUMENTED) > 40 and {mode(command.argv) for command in FIRST} == {*MEASURING} - {"run"}
     assert {mode(command.argv) for command in DOCUMENTED} >= {*MEASURING, "results", "list", "show", "report", "train"}
     assert len(PRINTED) > 40

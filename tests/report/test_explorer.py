@@ -157,6 +157,45 @@ def test_what_a_field_cannot_take_changes_nothing(written: Path, browser: Any) -
     assert not browser.execute_script("return document.getElementById('alpha').checkValidity()")
 
 
+@pytest.mark.parametrize(
+    ("name", "typed", "said"),
+    [
+        ("step_ms", "0", "from 0.0001 to 1000"), ("loop_ms", "-1", "from 0 to 100"), ("alpha", "7", "from 0 to 1"),
+        ("gamma", "2.5", "a whole number from 1 to 16"),
+    ],
+)  # fmt: skip
+def test_a_field_says_what_it_can_take(name: str, typed: str, said: str, written: Path, browser: Any) -> None:
+    opened(browser, written, step_ms=4, loop_ms=1)
+    told = browser.execute_script(
+        "const e = document.getElementById(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('input'));"
+        "return e.validationMessage",
+        name,
+        typed,
+    )
+    assert told == said
+
+
+def test_an_address_cannot_set_a_step_of_no_time(written: Path, browser: Any) -> None:
+    opened(browser, written, step_ms=0)
+    assert float(shown(browser, "step_ms")) > 0 and shown(browser, "calibrated") != "0.00×"
+
+
+def test_points_of_other_hardware_say_so(tmp_path: Path, browser: Any) -> None:
+    """They are no measurements of the machine whose numbers the lines have."""
+    for gamma, hardware in ((3, "a"), (5, "a"), (7, "b")):
+        make(tmp_path, gamma=gamma, hardware=hardware)
+    write(Records(tmp_path), tmp_path / "explorer.html")
+    points = "return document.getElementById('plot').data.filter(d => d.name.startsWith('measured')).map(d => "
+    for row in rows(Records(tmp_path)):
+        opened(browser, tmp_path / "explorer.html", id=row["id"])
+        other = {3: ([3, 5], [7], "b"), 5: ([3, 5], [7], "b"), 7: ([7], [3, 5], "a")}[row["gamma"]]
+        found = browser.execute_script(points + "[d.name, d.x, d.text])")
+        assert found == [
+            ["measured", other[0], [row["hardware"]] * len(other[0])],
+            ["measured on other hardware", other[1], [other[2]] * len(other[1])],
+        ]
+
+
 def test_a_choice_lists_what_was_measured(written: Path, browser: Any) -> None:
     opened(browser, written)
     drafts = browser.execute_script("return [...document.getElementById('draft').options].map(o => o.value)")

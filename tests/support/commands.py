@@ -19,7 +19,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`((?:specbench|make) [^`]*)`")
 ASSIGNED = re.compile(r"""(\w+)=(?:'([^']*)'|"([^"]*)")""")
+LAUNCHED = re.compile(r"^(?:(?:torchrun .*?|accelerate launch) -m |[A-Z_]+=\S+ )specbench")
 OPEN = ("…", "...", "NAME", "VERB")  # a pattern, not a command
+HUB = re.compile(r"(?<=[=,])[\w-]+/NAME\b")  # a repository: composed as it is written
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,13 @@ def documented() -> list[Command]:
         inline = [" ".join(words.split()) for words in INLINE.findall(FENCED.sub("", text))]
         lines += [words for words in inline if len(words.split()) > 2]  # `specbench read` in a sentence names the verb
         for line in lines:
-            launched = re.sub(r"^(?:torchrun .*?|accelerate launch) -m specbench", "specbench", line)
+            launched = re.sub(LAUNCHED, "specbench", line)
             words = launched.partition("  #")[0].strip()
             if (
                 words.startswith("specbench ")
                 and len(words.split()) > 1
                 and not words.endswith("=")
-                and not any(word in words for word in OPEN)
+                and not any(word in HUB.sub("", words) for word in OPEN)
             ):
                 found.setdefault(words, Command(page.name, words))
     return list(found.values())

@@ -3,16 +3,16 @@ const {rows, most, first} = JSON.parse(document.getElementById("data").textConte
 const find = id => document.getElementById(id);
 const NAMES = ["target", "task", "T", "rule", "draft", "id"];
 
-// What the sliders move. Those of milliseconds move by ratios; their fields also take less, down to 0.
+// What the sliders move. Those of milliseconds move by ratios, and their fields also take less, down to `lowest`.
 const NUMBERS = {
   alpha: {words: "α: the acceptance rate", least: 0, most: 1, step: .001},
-  gamma: {words: "γ: tokens drafted per pass", least: 1, most, step: 1},
+  gamma: {words: "γ: tokens drafted per pass", least: 1, most, step: 1, whole: true},
   c: {words: "c: a draft step, in target steps", least: 0, most: 2, step: .001},
   v_token: {words: "each further token that is verified, in target steps", least: -.1, most: 1, step: .001},
-  step_ms: {words: "a target step, ms", least: .01, most: 1000, step: .01, ratio: true},
-  loop_ms: {words: "accepting and the loop, ms per pass", least: .001, most: 100, step: .01, ratio: true},
+  step_ms: {words: "a target step, ms", least: .01, lowest: .0001, most: 1000, step: .01, ratio: true},
+  loop_ms: {words: "accepting and the loop, ms per pass", least: .001, lowest: 0, most: 100, step: .01, ratio: true},
 };
-const lowest = one => one.ratio ? 0 : one.least;
+const lowest = one => one.lowest ?? one.least;
 
 // Equation 1 as a sum, which holds at α = 1; Theorem 3.8; and the same with v and the loop.
 const expectedTokens = (alpha, gamma) => {
@@ -91,13 +91,20 @@ function draw() {
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = {gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line")};
   const same = rows.filter(row => NAMES.slice(0, -1).every(name => row[name] === record[name]));
-  const whiskers = side => same.map(row => row.low === null ? 0 : side === "high" ? row.high - row.measured : row.measured - row.low);
+  const elsewhere = same.filter(row => row.hardware !== record.hardware);
+  const points = (name, of, symbol) => ({
+    x: of.map(row => row.gamma), y: of.map(row => row.measured), text: of.map(row => row.hardware), name, mode: "markers",
+    marker: {color: colour("--ink"), size: 9, symbol},
+    error_y: {type: "data", symmetric: false, color: colour("--ink"),
+      array: of.map(row => row.low === null ? 0 : row.high - row.measured),
+      arrayminus: of.map(row => row.low === null ? 0 : row.measured - row.low)},
+  });
   const line = (name, of, kind) => ({x: gammas, y: gammas.map(gamma => of({...state, gamma})), name, mode: "lines", line: kind});
   Plotly.react("plot", [
     line("predicted", predicted, {color: colour("--theory"), dash: "dash"}),
     line("calibrated", calibrated, {color: colour("--ours")}),
-    {x: same.map(row => row.gamma), y: same.map(row => row.measured), name: "measured", mode: "markers",
-     marker: {color: colour("--ink"), size: 9}, error_y: {type: "data", symmetric: false, array: whiskers("high"), arrayminus: whiskers("low"), color: colour("--ink")}},
+    points("measured", same.filter(row => row.hardware === record.hardware), "circle"),
+    ...(elsewhere.length ? [points("measured on other hardware", elsewhere, "square-open")] : []),
     {x: [state.gamma], y: [calibrated(state)], name: "here", mode: "markers", marker: {color: colour("--ours"), size: 13, symbol: "circle-open", line: {width: 3}}},
   ], {
     paper_bgcolor: colour("--paper"), plot_bgcolor: colour("--paper"), font: {color: colour("--ink")},
@@ -113,8 +120,8 @@ function input(name, type, attributes) {
   Object.assign(made, {type, ariaLabel: one.words, ...attributes});
   made.addEventListener("input", () => {
     const value = type === "range" && one.ratio ? 10 ** made.valueAsNumber : made.valueAsNumber;
-    const usable = value >= lowest(one) && value <= one.most && !(name === "gamma" && value % 1) && !(name === "step_ms" && !value);
-    made.setCustomValidity(usable ? "" : `from ${lowest(one)} to ${one.most}`);
+    const usable = value >= lowest(one) && value <= one.most && !(one.whole && value % 1);
+    made.setCustomValidity(usable ? "" : `${one.whole ? "a whole number " : ""}from ${lowest(one)} to ${one.most}`);
     if (!usable) return made.reportValidity();
     state[name] = value;
     show(type === "number" ? name : undefined);
@@ -128,7 +135,7 @@ function build() {
     const ends = [one.least, one.most].map(end => one.ratio ? Math.log10(end) : end);
     text.textContent = one.words;
     label.append(text, input(name, "range", {id: name + "-slider", min: ends[0], max: ends[1], step: one.step}),
-      input(name, "number", {id: name, min: lowest(one), max: one.most, step: name === "gamma" ? 1 : "any"}));
+      input(name, "number", {id: name, min: lowest(one), max: one.most, step: one.whole ? 1 : "any"}));
     find("numbers").append(label);
   }
   for (const name of NAMES) find(name).addEventListener("change", () => choose());
@@ -142,7 +149,7 @@ function begin() {
   choose(rows.find(row => row.id === said.get("id")) ?? rows[first]);
   for (const [name, one] of Object.entries(NUMBERS)) {
     const value = Number(said.get(name) ?? NaN);
-    if (value >= lowest(one) && value <= one.most) state[name] = name === "gamma" ? Math.round(value) : value;
+    if (value >= lowest(one) && value <= one.most) state[name] = one.whole ? Math.round(value) : value;
   }
   show();
 }
