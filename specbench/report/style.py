@@ -4,6 +4,7 @@ Colours keep a contrast of 3 or more on white and differ for the colour-blind (a
 a lighter twin that an SVG shows on a dark screen.
 """
 
+import logging
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,8 @@ def styled() -> Iterator[None]:
     A character that no font here has is a box, and no warning.
     """
     original: Any = Text.set_text
+    log = logging.getLogger("matplotlib.mathtext")  # it logs what other text warns of
+    level = log.level
 
     def drawable(text: Text, content: Any) -> None:
         original(text, content if not isinstance(content, str) or _is_drawn(content) else content.replace("$", r"\$"))
@@ -76,19 +79,20 @@ def styled() -> Iterator[None]:
     with mpl.rc_context(RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
         setattr(Text, "set_text", drawable)  # noqa: B010
+        log.setLevel(logging.ERROR)
         try:
             yield
         finally:
             setattr(Text, "set_text", original)  # noqa: B010
+            log.setLevel(level)
 
 
 @cache
 def _is_drawn(text: str) -> bool:
-    """Whether matplotlib can draw `text`, whose parts between two '$' are formulas."""
-    if not is_math_text(text):
-        return True
+    """Whether matplotlib can draw `text`, line by line; parts between two '$' of a line are formulas."""
     try:
-        MathTextParser("path").parse(text)
+        for line in filter(is_math_text, text.split("\n")):
+            MathTextParser("path").parse(line)
     except ValueError:
         return False
     return True

@@ -1,5 +1,6 @@
 """Every figure is drawn, with and without records; every number on it comes from a record."""
 
+import logging
 import re
 import warnings
 from itertools import pairwise
@@ -23,7 +24,7 @@ from specbench.report.figures.of_parts import survival
 from specbench.report.figures.of_prompts import baseline_calls, sample, speculative_calls
 from specbench.report.figures.pass_costs import parts
 from specbench.report.measured import operations, tokens_per_pass
-from specbench.report.style import MARKERS, styled
+from specbench.report.style import MARKERS, panels, styled
 from tests.support.made_passes import made_pass, made_trace
 from tests.support.made_records import make, record
 
@@ -278,3 +279,20 @@ def test_characters_without_a_glyph_are_no_warnings(character: str, sign: str) -
             drawn = sample(made, 0)
         assert svg(drawn)
     assert set(drawn.points["token"].str.strip()) == {f"a{sign}"}
+
+
+@pytest.mark.parametrize("text", ["a pair\n" + r"$\alpha=0.6321$", r"中 with $\alpha=0.6321$"])
+def test_a_formula_among_other_characters_logs_nothing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula is a line's: the newline before it was looked for in the font."""
+    logged: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: logged.append(record.getMessage()))
+    (log := logging.getLogger("matplotlib.mathtext")).addHandler(handler)
+    try:
+        with styled():
+            figure, (axes,) = panels()
+            axes.set_title(text)
+            figure.draw_without_rendering()
+    finally:
+        log.removeHandler(handler)
+    assert logged == [] and axes.get_title(loc="left") == text
