@@ -2,7 +2,9 @@
 
 from math import nan
 
-from specbench.formatting import interval, interval_of, markdown_table, number, percentage, share, span
+import pytest
+
+from specbench.formatting import Column, interval, interval_of, markdown_table, number, percentage, share, span
 
 
 def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
@@ -14,6 +16,25 @@ def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
     row = {"speedup_measured": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}
     assert interval_of(row, "speedup_measured", "speedup") == "2.00 [1.90, 2.10]" and interval_of(row, "alpha") == "–"
     assert percentage(1.031, 0.996, 1.066, less=1) == "+3.1% [-0.4, +6.6]" and percentage(0.1, None, None, 0) == "+10%"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "low", "high", "said"),
+    [
+        (2, 0.01, 300.0, "2.00 (too few prompts for an interval)"),
+        (2, 0.0, 1.0, "2.00 (too few prompts for an interval)"),
+        (2, 1.9, 2.1, "2.00 [1.90, 2.10]"),  # two prompts that agree
+        (3, 0.01, 300.0, "2.00 [0.01, 300.00]"),
+        (nan, 0.01, 300.0, "2.00 [0.01, 300.00]"),
+        (2, None, None, "2.00"),
+    ],
+)
+def test_an_interval_of_two_prompts_that_says_nothing_is_not_shown(
+    prompts: float, low: float | None, high: float | None, said: str
+) -> None:
+    row = {"prompts": prompts, "speedup_measured": 2.0, "speedup_low": low, "speedup_high": high}
+    assert interval_of(row, "speedup_measured", "speedup") == said
+    assert Column("speedup_measured", ends="speedup").text(row) == said
 
 
 def test_cells_are_not_read_as_numbers_and_bars_are_escaped() -> None:
