@@ -44,7 +44,7 @@ from specbench.train.recipe_checks import check
 from specbench.train.recipe_places import require_made, resolve, with_places
 from specbench.train.recipe_rows import Row
 from specbench.train.recipe_schema import Recipe
-from specbench.train.resuming import claim, release
+from specbench.train.resuming import claim, is_done, release
 from specbench.train.sets import evaluation_set, padded_batch, training_rows, training_set
 from specbench.train.target_texts import special_ids
 from specbench.train.tokenizers import make_tokenizer
@@ -76,6 +76,10 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
     with processes.main_process_first():
         if processes.is_main_process:
             is_free = claim(recipe, output)
+    if is_done(recipe, output):
+        if processes.is_main_process:
+            print(f"{output}: is trained and measured; without its README.md it is measured again", file=sys.stderr)
+        return output
     try:
         begun = _begin(recipe, output, processes)
     except UserError:
@@ -158,11 +162,11 @@ def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | No
         steps=trainer.state.global_step,
         measured=measured,
     )
-    write_card(recipe, facts, output, composed_from)
-    for name, value in measured.items():
-        print(f"{name}: {value}", file=sys.stderr)
     if rows_to_run := held_out_prompts(recipe, begun.held, begun.tokenizer):
         write_atomically(output / PROMPTS, "".join(f"{json_text(row)}\n" for row in rows_to_run), "output=FOLDER")
+    write_card(recipe, facts, output, composed_from)  # last: with it the training is done
+    for name, value in measured.items():
+        print(f"{name}: {value}", file=sys.stderr)
 
 
 def tokens_a_step(recipe: Recipe, train_set: Dataset) -> float:

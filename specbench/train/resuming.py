@@ -14,11 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from specbench import border
+from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.files import digest, write_atomically
-from specbench.train.checkpoints import CHECKPOINTS, json_object
+from specbench.train.checkpoints import CHECKPOINTS, json_object, last_whole, step_of
 from specbench.train.recipe_places import portable, resolve
 from specbench.train.recipe_schema import PLAN_OF, Recipe
+from specbench.train.trainers import seconds_in
 
 FINGERPRINT = "training.json"
 LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
@@ -27,6 +32,10 @@ NOT_IDENTITY = (
     "name", "takes", "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps",
     "data.eval_path", "data.eval_rows", "data.test", "data.test_rows", "data.passages.test", "optim.max_minutes",
     "distill.outputs",
+)  # fmt: skip
+# What says how a training is shown or saved, and changes neither its weights nor its card.
+NOT_RESULT = (
+    "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps", "distill.outputs",
 )  # fmt: skip
 FILES = ("data.path", "data.exclude", "data.passages.path", "data.passages.exclude", "tokenizer.extra")
 MODELS = ("model.start_from", "tokenizer.start_from", "distill.target", "distill.start_from")
@@ -112,6 +121,49 @@ def claim(recipe: Recipe, output: Path) -> bool:
 def release(output: Path) -> None:
     """Remove what a start has written that no training followed: with other values the recipe is another one."""
     _discard([*_left(output), output / FINGERPRINT])
+
+
+def is_done(recipe: Recipe, output: Path) -> bool:
+    """Whether nothing of `recipe`, which is that of the training in `output`, is left to train or to measure.
+
+    Its card is that of this recipe, and newer than the last checkpoint and than the files that it was measured on.
+    """
+    card = output / "README.md"
+    if not card.is_file() or not any(output.glob("*.safetensors")):
+        return False
+    if (checkpoint := last_whole(output, told=False)) is None:
+        return False
+    written = card.stat().st_mtime
+    data = recipe.data
+    measured_on = [Path(resolve(file)) for file in (*data.test.values(), *data.passages.test.values())]
+    if any(place.stat().st_mtime > written for place in (checkpoint, *measured_on) if place.exists()):
+        return False
+    return _has_ended(recipe, output, checkpoint) and _read_recipe(output / "recipe.yaml") == _of_result(recipe)
+
+
+def _has_ended(recipe: Recipe, output: Path, checkpoint: Path) -> bool:
+    """Whether all steps are done, or all minutes are over."""
+    minutes, clock = recipe.optim.max_minutes, output / "seconds.txt"
+    if step_of(checkpoint) >= recipe.optim.max_steps:
+        return True
+    return minutes is not None and clock.is_file() and (seconds_in(clock) or 0.0) >= 60 * minutes
+
+
+def _of_result(recipe: Recipe) -> dict[str, Any]:
+    """The values of a recipe that its result or its card depends on, as `recipe.yaml` holds them."""
+    flat = _flat(portable(asdict(recipe)))
+    return {name: value for name, value in flat if not _belongs(name, NOT_RESULT)}
+
+
+def _read_recipe(file: Path) -> dict[str, Any] | None:
+    """Read these values of a file; None where it holds no recipe."""
+    try:
+        found = yaml.safe_load(border.read_text(file))
+    except (Unreadable, yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {name: value for name, value in _flat(found) if not _belongs(name, NOT_RESULT)}
 
 
 def _left(output: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """A training resumes what is its own and whole: another recipe is refused, a damaged checkpoint skipped."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -228,3 +229,35 @@ def test_a_damaged_clock_is_said_and_training_goes_on(
     assert "seconds.txt: is damaged (" in capfd.readouterr().err
     assert "at the rate of those before" not in needs.known_from
     assert (train(begun) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("minutes", [None, 1e-6])
+def test_a_training_that_is_done_is_neither_trained_nor_measured_again(
+    minutes: float | None, gpt_recipe: Recipe, pairs: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`make real` measured the alpha of each draft again, whose card had it."""
+    recipe = replace(gpt_recipe, optim=replace(gpt_recipe.optim, max_minutes=minutes))
+    folder = train(recipe)
+    weights, card = (folder / "model.safetensors"), (folder / "README.md")
+    before = card.read_text(), weights.stat().st_mtime_ns
+    assert train(replace(recipe, log_steps=2)) == folder
+    assert (card.read_text(), weights.stat().st_mtime_ns) == before
+    assert "is trained and measured; without its README.md it is measured again" in capfd.readouterr().err
+    with stopped_after(0):  # anything that trains ends with an error
+        longer = replace(recipe, optim=replace(recipe.optim, max_minutes=60))
+        train(replace(recipe, force=True) if minutes is None else longer)
+
+
+def test_what_a_card_lacks_is_measured(gpt_recipe: Recipe, pairs: str, tmp_path: Path) -> None:
+    folder = train(gpt_recipe)
+    weights, card = (folder / "model.safetensors"), (folder / "README.md")
+    for change in (
+        lambda: card.unlink(),
+        lambda: (folder / "recipe.yaml").write_text("- 1\n"),
+        lambda: os.utime(card, (0, 0)),  # older than the last checkpoint
+    ):
+        before = weights.stat().st_mtime_ns
+        change()
+        assert train(gpt_recipe) == folder and weights.stat().st_mtime_ns > before and card.is_file()
+    with stopped_after(0):
+        train(replace(gpt_recipe, force=True))
