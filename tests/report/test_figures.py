@@ -315,4 +315,4 @@ def test_a_formula_among_other_characters_logs_nothing(text: str, monkeypatch: p
             figure.draw_without_rendering()
     finally:
         log.removeHandler(handler)
-    assert logged == [] and axes.get_title() == text
+    assert logged == [] and axes.get_title(loc="left") == text
