@@ -69,9 +69,11 @@ def is_available() -> bool:
 def _loaded() -> ctypes.PyDLL:
     if not sys.platform.startswith(("linux", "darwin")):
         raise NotCompiled(f"native kernels are built on Linux and macOS only, and this is {sys.platform}")
-    compiler = os.environ.get("CC") or next((name for name in COMPILERS if shutil.which(name)), None)
+    compiler = os.environ.get("CC", "").strip() or next((name for name in COMPILERS if shutil.which(name)), None)
     if compiler is None:
         raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
+    if shutil.which(compiler.split()[0]) is None:
+        raise NotCompiled(f"CC={compiler}: there is no such program")
     command = [*compiler.split(), *FLAGS, *QUIET]
     file = _folder() / f"kernels-{_digest(command)}{SUFFIX}"
     known = _found_of(file)

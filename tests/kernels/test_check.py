@@ -14,6 +14,7 @@ from specbench import kernels
 from specbench.engine.selection import with_engine
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, check, library
+from tests.support.quick_kernels import QUICK
 
 pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="there is no C compiler")
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="there is no 
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """An empty cache, kernels that are compiled in a tenth of the time, and both forgotten after the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernels, "FLAGS", ("-O0", "-fopenmp", "-fPIC", "-shared"))
+    monkeypatch.setattr(kernels, "FLAGS", QUICK)
     kernels.found.cache_clear()
     yield
     kernels.found.cache_clear()
@@ -113,6 +114,15 @@ def test_without_right_kernels_static_runs_and_native_is_one_error(
         UserError, match="^engine=native: the kernels .* draws differ .*; use engine=auto or engine=eager$"
     ):
         with_engine("native", network(), 64, frozenset({1}))
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "gcc-of-nowhere -m64")
+    with pytest.raises(NotCompiled, match=r"^CC=gcc-of-nowhere -m64: there is no such program$"):
+        library()
+    monkeypatch.setenv("CC", " ")  # as if it were not set
+    kernels.found.cache_clear()
+    assert library().packed_size(8, 8) > 0
 
 
 def test_what_was_found_counts_for_this_library_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

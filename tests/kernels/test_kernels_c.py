@@ -13,6 +13,7 @@ from specbench.errors import MachineError
 from specbench.kernels import FLAGS, PORTABLE, SOURCE, NotCompiled, library
 from specbench.kernels.structures import Op, layout, layout_of
 from tests.support.paths import ROOT
+from tests.support.quick_kernels import QUICK
 from tests.support.scripts import loaded
 
 CHECK = Path(__file__).parent / "native_check.c"
@@ -153,7 +154,7 @@ def test_a_structure_or_an_operation_that_differs_is_one_error_at_load(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(kernels, "SOURCE", copied(tmp_path, name, before, after))
-    monkeypatch.setattr(kernels, "FLAGS", ("-O0", "-fopenmp", "-fPIC", "-shared"))  # compiled in a tenth of the time
+    monkeypatch.setattr(kernels, "FLAGS", QUICK)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernels.found.cache_clear()
     with pytest.raises(MachineError, match=f"{differs} in structures.py: install specbench again"):
@@ -220,3 +221,44 @@ def test_a_planted_fault_in_passes_or_threads_is_found(fault: str, tmp_path: Pat
     # Else on a busy machine all threads would sleep, and the lock that wakes them would hide the fault.
     team.write_text(patient)
     assert ran_with(sanitizer, tmp_path, source).returncode != 0
+
+
+# On a processor that has none, the matrix registers (AMX) are emulated in plain C.
+EMULATED = ("-D__AMX_BF16__=1", "-include", str(CHECK.parent / "emulated_tiles.h"), *SANITIZED)
+SHAPES = ('__asm__ volatile("ldtilecfg %0" : : "m"(shape));', "emulated_shape(&shape);")
+ASKS = ("has_tiles = syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;", "has_tiles = 1;")
+
+
+def ran_in_tiles(check: Path, folder: Path, *wrong: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    """The check of kernels whose tiles are emulated, with these places made `wrong`."""
+    if not is_x86() or NEEDS["cooperlake"] not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("this processor has no AVX-512 with bf16")
+    source = copied(folder, "products.h", *SHAPES)
+    products = source.parent / "products.h"
+    for before, after in (ASKS, *wrong):
+        text = products.read_text()
+        assert text.count(before) == 1
+        products.write_text(text.replace(before, after))
+    program = folder / "check"
+    done = compiled("cooperlake", *EMULATED, "-o", str(program), "-lm", "-lpthread", check=check, source=source)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program, "8"], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("check", "passed"),
+    [
+        (CHECK, "passed: vectors of 64 bytes and tiles, 0 differences\n"),
+        (PASSES_CHECK, "passed: up to 8 threads, 0 differences\n"),
+    ],
+    ids=["kernels", "passes"],
+)
+def test_products_in_emulated_tiles_are_right(check: Path, passed: str, tmp_path: Path) -> None:
+    done = ran_in_tiles(check, tmp_path)
+    assert (done.returncode, done.stdout) == (0, passed), done.stderr[:2000]
+
+
+@pytest.mark.full
+def test_a_wrong_product_in_emulated_tiles_is_found(tmp_path: Path) -> None:
+    assert "linear" in ran_in_tiles(CHECK, tmp_path, ("_tile_dpbf16ps(3, 5, 7);", "_tile_dpbf16ps(3, 5, 6);")).stdout
