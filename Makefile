@@ -81,8 +81,8 @@ keep: $(READY)
 # Two processes of one thread each; a file's tests run together, since they share expensive fixtures.
 # The quick suite: laws, identity, planted faults, errors, and a path through every command and draft.
 # A worker that dies ends the run: its successor would wait for ever (pytest-xdist 3.8 with loadfile), and the name of the
-# test in which it died would not be printed.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
+# test in which it died would not be printed. Files begin in the order of tests/support/longest.py.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: $(READY)
 	$(TESTS)
 

@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.support import sweeps
 from tests.support.covering import mark_the_rest
+from tests.support.longest import longest_first
 from tests.support.paths import ROOT
 
 # The same examples at every run: a test that passed does not fail tomorrow at random.
@@ -35,6 +36,8 @@ SHARED = Path(os.environ.get("SPECBENCH_SHARED", ROOT.parent / "shared"))
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest(items)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        longest_first(items)
 
 
 def pytest_collection_finish() -> None:

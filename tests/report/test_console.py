@@ -1,11 +1,56 @@
 """Progress on a terminal and in a log."""
 
 import io
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from specbench.report import console
 from specbench.report.console import BARE, Screen, counted, terminal
+
+
+class Hours:
+    """A clock that stands still until a test moves it, and timers that go by it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[Timer] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in [one for one in self.timers if one.due <= self.now]:
+            self.timers.remove(timer)
+            timer.call(*timer.given)
+
+    def timer(self, seconds: float, call: Callable[..., None], given: list[str]) -> "Timer":
+        return Timer(self, self.now + seconds, call, given)
+
+
+class Timer:
+    daemon = False
+
+    def __init__(self, of: Hours, due: float, call: Callable[..., None], given: list[str]) -> None:
+        self.of, self.due, self.call, self.given = of, due, call, given
+
+    def start(self) -> None:
+        self.of.timers.append(self)
+
+    def cancel(self) -> None:
+        if self in self.of.timers:
+            self.of.timers.remove(self)
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> Hours:
+    """Time passes for a screen as a test says, however busy the machine is."""
+    found = Hours()
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=found.monotonic))
+    monkeypatch.setattr(console, "threading", SimpleNamespace(Timer=found.timer))
+    return found
 
 
 def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,20 +82,19 @@ def test_progress_without_a_unit_of_its_own_says_what_is_being_done() -> None:
     assert log.getvalue().splitlines()[-1] == "scoring bigram: 5 of 5"
 
 
-def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_lasts() -> None:
+def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_lasts(hours: Hours) -> None:
     log = io.StringIO()
     with Screen(log, slow_s=0.2) as screen:
         screen.say("loading target t5")
         screen.say("its depths draft 2 tokens per pass at most")  # what a reader must know
         screen.say("loading draft t5")
-        time.sleep(0.5)
+        hours.pass_by(0.5)
         assert log.getvalue().splitlines() == ["its depths draft 2 tokens per pass at most", "loading draft t5"]
         screen.say("warming up")
         for done in range(1, 101):
             screen.advance(done, 100)
-    time.sleep(0.3)
-    said = log.getvalue().splitlines()[2:]
-    assert said[:1] == ["decoded 20 of 100 prompts"] and len(said) < 3
+    hours.pass_by(0.3)
+    assert log.getvalue().splitlines()[2:] == ["decoded 20 of 100 prompts"]
 
 
 def test_the_bar_shows_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

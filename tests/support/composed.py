@@ -2,7 +2,7 @@
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from specbench.compose.to_schema import to_schema
 from specbench.compose.unnamed import conf_of_hydra
@@ -18,10 +18,11 @@ def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     with conf_of_hydra():
         whole = hydra.compose("run", overrides=[f"experiment={name}", *overrides], return_hydra_config=True)
-        bare = hydra.compose("run", overrides=[f"experiment={name}", *overrides])
     params = OmegaConf.to_container(whole.hydra.sweeper.params or OmegaConf.create({}))
     assert isinstance(params, dict)
-    return to_schema(bare, RunConfig), {str(key): str(value) for key, value in params.items()}
+    with open_dict(whole):
+        del whole["hydra"]  # what is left is the config that a job has
+    return to_schema(whole, RunConfig), {str(key): str(value) for key, value in params.items()}
 
 
 RECIPES = choice_names("recipe")

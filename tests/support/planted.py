@@ -33,6 +33,7 @@ from specbench.engine.session import Prompt
 from specbench.experiment.measure import baseline_of, prompt_record, speculative_of
 from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.decoded import Trace
 from specbench.sampling import Sampling, standardise
 from tests.support.around import Around
 
@@ -40,12 +41,14 @@ PROMPTS, TOKENS = 16, 96
 SMOLLM2 = "smollm2"
 WINDOW = 24  # tokens
 FIRST_BAD = 48  # position from which a fault of positions is planted
-Kept = tuple[Parts, list[list[int]]]
+Kept = tuple[Parts, list[Trace]]
+WRITTEN: dict[tuple[str, float], list[Trace]] = {}  # completions by target and temperature
 
 
 def parts_of(
-    target: str, draft: str, temperature: float, prompts: int = PROMPTS, tokens: int = TOKENS, rows: str | None = None
-) -> Parts:
+    target: str, draft: str, temperature: float, prompts: int = PROMPTS, tokens: int = TOKENS, rows: str | None = None,
+    engine: str = "eager",
+) -> Parts:  # fmt: skip
     """The parts of a sound pair. A target that is a folder is its own draft.
 
     `rows`: another file that ships, for its prompts.
@@ -56,7 +59,7 @@ def parts_of(
     if rows is not None:
         named["task.shipped"] = rows
     words = overrides({
-        **named, "gamma": 4, "limit": prompts, "max_new_tokens": tokens, "engine": "eager",
+        **named, "gamma": 4, "limit": prompts, "max_new_tokens": tokens, "engine": engine,
         "device": "cpu", "dtype": "float32", "numerics": "fast", "sampling": {"temperature": temperature},
     })  # fmt: skip
     (parts,) = build_each([resolve(composed_config(RunConfig, words, "run"))], lambda line: None)
@@ -68,16 +71,18 @@ def pair(target: str, draft: str, temperature: float) -> Kept:
     """The parts of a sound pair, and the target's completions."""
     few = Path(target).is_dir()
     parts = parts_of(target, draft, temperature, *((PROMPTS // 2, TOKENS * 2 // 3) if few else (PROMPTS, TOKENS)))
-    texts = [baseline_of(parts, parts.spec, index)().tokens for index in range(len(parts.prompts))]
-    return parts, texts
+    if (target, temperature) not in WRITTEN:  # they are the same with any draft, and by any engine
+        quick = parts if few else parts_of(target, "random", temperature, engine="auto")
+        WRITTEN[target, temperature] = [baseline_of(quick, quick.spec, index)() for index in range(len(parts.prompts))]
+    return parts, WRITTEN[target, temperature]
 
 
 def seen(kept: Kept, drafts: Sequence[Draft], inside: bool) -> list[Observed]:
     """What teacher forcing shows of each draft."""
-    parts, texts = kept
+    parts, traces = kept
     rows: list[list[Text]] = [[] for _ in drafts]
     sampling = parts.spec.sampling
-    for prompt, text in zip(parts.prompts, texts, strict=True):
+    for prompt, text in zip(parts.prompts, (one.tokens for one in traces), strict=True):
         for row, one in zip(rows, agreements(parts.target, drafts, prompt, text, sampling), strict=True):
             start = len(prompt.source) + len(prompt.prefix)
             row.append(Text(text, one.signs.named, one.beta, text, start, sums=one.signs.sums))
@@ -410,15 +415,15 @@ def outcomes(target: str, nano: str, planted: Sequence[Fault] = FAULTS) -> Itera
             yield outcome(target, one.name, one.right, findings(observed))
         for one in here:
             if one.decoded:
-                yield outcome(target, one.name, one.right, of_passes(kept[0], one.made(kept[0].draft)))
+                yield outcome(target, one.name, one.right, of_passes(kept[0], one.made(kept[0].draft), alone=kept[1]))
 
 
 def outcome(target: str, fault: str, right: str, found: list[Finding]) -> Outcome:
     return Outcome(family_of(target), fault, right, [one.name for one in found], [one.line for one in found])
 
 
-def of_passes(parts: Parts, draft: Draft, gamma: int = 4) -> list[Finding]:
-    """The findings of a run with this draft."""
+def of_passes(parts: Parts, draft: Draft, gamma: int = 4, alone: Sequence[Trace] = ()) -> list[Finding]:
+    """The findings of a run with this draft. `alone`: the target's own completions, if they are there already."""
     from specbench.algorithm.gamma import Constant
     from specbench.analysis.acceptance.by_position import acceptance_by_position
 
@@ -426,7 +431,8 @@ def of_passes(parts: Parts, draft: Draft, gamma: int = 4) -> list[Finding]:
     prompts = []
     for index in range(len(parts.prompts)):
         ours = speculative_of(parts, parts.spec, index)()
-        prompts.append(prompt_record(parts, index, baseline_of(parts, parts.spec, index)(), ours, None))
+        own = alone[index] if alone else baseline_of(parts, parts.spec, index)()
+        prompts.append(prompt_record(parts, index, own, ours, None))
     passes = [one for prompt in prompts for one in prompt["speculative"].passes]
     summary = {"temperature": parts.spec.sampling.temperature, "acceptance_by_position": acceptance_by_position(passes)}
     record: Any = {

@@ -22,6 +22,7 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.config.verbs import CertifyConfig
+from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt
 from specbench.engine.weights.load import load_model
@@ -39,9 +40,10 @@ GAMMA, TOKENS, PROMPT_WORDS = 4, 64, 12
 
 @cache
 def loaded(name: str) -> tuple[Vocabulary, EagerModel]:
+    """By the fastest engine: all that is served is exact."""
     config = ModelConfig(name=name, shipped=name)
     vocabulary = load_tokenizer(config, "target")
-    return vocabulary, load_model(config, "target", vocabulary, torch.float32, torch.device("cpu"))
+    return vocabulary, load_model(config, "target", vocabulary, torch.float32, torch.device("cpu"), "auto")
 
 
 def rounded(model: EagerModel, dtype: torch.dtype) -> EagerModel:
@@ -50,7 +52,7 @@ def rounded(model: EagerModel, dtype: torch.dtype) -> EagerModel:
     with torch.no_grad():
         for weight in network.parameters():
             weight.copy_((1.1 * weight).to(dtype).to(weight.dtype) / 1.1)
-    return EagerModel(network, model.vocabulary_size, model.eos_ids)
+    return with_engine("auto", network, model.vocabulary_size, model.eos_ids)
 
 
 class OnceABlock(ProcessedModel):
