@@ -214,10 +214,12 @@ class CudaGraphModel(StaticModel):
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.popitem(last=False)
             try:
-                self._graphs[key] = made(self.capture)
+                self._graphs[key] = graph = made(self.capture)
             except NotCaptured as error:
                 self.report.rollout_fell_back, self._rollouts = str(error), ()
                 continue
+            if isinstance(graph, RolloutGraph) and (kernels := graph.rollout.kernels):
+                self.report.gpu_kernels = kernels | (self.report.gpu_kernels or frozenset())
             self.captures += 1
         self._asked.clear()
         self.capture_repeated()
