@@ -79,7 +79,6 @@ def make_record(
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
-        **_gpu_kernels(parts),
         "numerics": "invariant" if parts.invariant else "fast",
         "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,
@@ -88,6 +87,8 @@ def make_record(
         "processes": len(processes),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if parts.gpu_kernels is not None:
+        summary["gpu_kernels"] = parts.gpu_kernels
     record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
@@ -103,10 +104,6 @@ def make_record(
     if (tags := parts.vocabulary.thinking_tags) is not None:
         record["thinking"] = list(tags)
     return explained(record)
-
-
-def _gpu_kernels(parts: Parts) -> dict[str, str]:
-    return {} if parts.gpu_kernels is None else {"gpu_kernels": parts.gpu_kernels}
 
 
 def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:

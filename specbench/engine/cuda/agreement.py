@@ -144,8 +144,8 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
         rows = random(3, 4, 1, 48), cached.expand(3, -1, -1, -1), mixed.expand(3, -1, -1, -1)
         of_rows = bias.repeat(3, 1, 1, 1) + random(3, 4, 1, 70)
         return [
-            (fused.attend_one(*given, 0.2), kernels.attend(*given, 0.2))
-            for given in ((query, cached, mixed, bias), (query, cached, mixed, None), (*rows, of_rows))
+            (fused.attend_one(*states, added, 0.2), kernels.attend(*states, added, 0.2))
+            for states, added in (((query, cached, mixed), bias), ((query, cached, mixed), None), (rows, of_rows))
         ]
     newest = keys[:, :, :1], values[:, :, :1]
     found = fused.write_attend(query, cached, mixed, at[1:2], *newest, bias, 0.2)

@@ -13,6 +13,7 @@ from specbench.engine.cuda import agreement, fused
 
 SMALL_MAP = 2**22  # weights of a linear map that takes less time than two launches
 WIDEST = 2**14  # channels of a row that one block of a kernel holds
+VIEWS = (aten.view.default, aten.reshape.default)
 LONGEST_SUM = 2**13  # channels of a row that `linear_rows` adds up in parts
 
 
@@ -34,6 +35,9 @@ def fuse(module: GraphModule, one_token: bool) -> GraphModule:
         _fuse_rotation(node)
     for node in calls(module, aten.linear.default) if "norm_linear" in can else ():
         _fuse_linear(module, node)
+    for node in calls(module, aten.linear.default):
+        _of_tokens(node)
+    finished(module)
     for node in calls(module, aten.linear.default) if "linear_rows" in can else ():
         _fuse_rows(module, node)
     writes = calls(module, kernels.write) if "write_pair" in can else []
@@ -105,6 +109,19 @@ def _activated(linear: Node) -> tuple[Node, str | None]:
     user = next(iter(linear.users)) if len(linear.users) == 1 else None
     name = _activation(user)
     return (linear, None) if user is None or name is None else (user, name)
+
+
+def _of_tokens(linear: Node) -> None:
+    """A linear map of rows [L, E] that are a view of tokens [1, L, E], and viewed so again, as one of the tokens."""
+    rows, view = linear.args[0], next(iter(linear.users)) if len(linear.users) == 1 else None
+    if not isinstance(rows, Node) or rows.target not in VIEWS or view is None or view.target not in VIEWS:
+        return
+    tokens = rows.args[0]
+    shapes = [list(map(str, value(node).shape)) for node in (tokens, rows, view)]
+    if len(shapes[0]) != 3 or len(shapes[1]) != 2 or shapes[0][-1] != shapes[1][-1] or shapes[2][:-1] != shapes[0][:-1]:
+        return
+    if shapes[2][-1] == str(value(linear).shape[-1]):
+        replace_by_call(view, aten.linear.default, (tokens, *linear.args[1:]))
 
 
 def _fuse_rows(module: GraphModule, linear: Node) -> None:
