@@ -79,6 +79,7 @@ def make_record(
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
+        "gpu_kernels": parts.gpu_kernels,
         "numerics": "invariant" if parts.invariant else "fast",
         "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,
@@ -87,8 +88,6 @@ def make_record(
         "processes": len(processes),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    if parts.gpu_kernels is not None:
-        summary["gpu_kernels"] = parts.gpu_kernels
     record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
