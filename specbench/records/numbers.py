@@ -369,8 +369,8 @@ class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):
     gpu_kernels: NotRequired[
         Annotated[
             str | None,
-            "the Triton kernels of specbench that its captured steps call, and those left to torch's operations with the "
-            "reason; null: not on a CUDA device",
+            "the Triton kernels of specbench that its captured steps call, and those left to torch's operations with "
+            "the reason; null: not on a CUDA device",
         ]
     ]
     numerics: NotRequired[
