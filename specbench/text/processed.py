@@ -140,6 +140,7 @@ class CountedSession(ProcessedSession):
         sequences, rows_LV = self._appended(ids), found_3LV[0]
         self._first, self._known, self._counts_2LV = before, len(self._tokens), found_3LV[1:]
         if self.processors.masks:
+            rows_LV = rows_LV.clone()  # an engine's result cannot be changed outside of its inference mode
             self.processors.mask(rows_LV, sequences, self._prompt)
         return rows_LV
 
