@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -177,10 +177,16 @@ def test_an_epilogue_is_part_of_its_linear_map(after: Any, names: list[str], bia
         assert torch.allclose(run(x, y), function(x, y), atol=1e-6)
 
 
+def _mapped_by(weight: Tensor, x: Tensor) -> Tensor:
+    return functional.linear(x, weight)
+
+
 def test_a_map_of_long_rows_to_few_outputs_is_cut_into_parts(everywhere: None) -> None:
     """Where nothing follows it, too; one with more outputs than channels is torch's."""
     for outputs, channels, names in ((4, 16, {"linear_rows"}), (16, 4, set())):
-        graph = capture(torch.nn.Linear(channels, outputs, bias=False).forward, [torch.ones(1, 7, channels)])
+        weight = torch.nn.Parameter(torch.rand(outputs, channels))
+
+        graph = capture(partial(_mapped_by, weight), [torch.ones(1, 7, channels)])
         assert fusing.used([lower(simplify(graph), PackedWeights(), False)]) == names
 
 
