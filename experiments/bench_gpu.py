@@ -105,7 +105,10 @@ def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
 
 PARTS = {
     "tests": "pytest -q -p no:cacheprovider -m gpu tests/engine/test_engines.py tests/engine/test_invariant.py"
-    " tests/engine/cuda/test_fused.py",
+    " tests/engine/cuda/test_fused.py tests/engine/cuda/test_captured_verdict.py",
+    # Each kernel beside the operations that it stands for; then none starts before its predecessor has ended.
+    "kernels": "experiments/bench_kernels.py --output {results}/kernels.json {kernels}",
+    "kernels-late": "experiments/bench_kernels.py --late --output {results}/kernels-late.json {kernels}",
     "pair": "bench target=t5-mini draft=t5-nano limit=8 repeats=3 {here}",
     **{name: f"run {XXL} task=ende-mini {keys} limit=20 max_new_tokens=64 {{here}}" for name, keys in SETTINGS.items()},
     "steps": f"bench {XXL} {SHORT} gammas=[5,7] parts=def {{here}}",
@@ -158,6 +161,7 @@ FULL = {
     "llama": "",
     "experts": "",
     "quantised": "device=cpu dtype=bfloat16 threads=16 results={results}/threads",
+    "kernels": "--device cuda",
     "here": "device=cuda dtype=bfloat16 results={results}",
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads",
     "train": "optim.max_steps=300 data.passages.rows=4000",
@@ -191,6 +195,7 @@ SMALL = {
     "target.architecture.hidden_size=64 target.architecture.intermediate_size=128 "
     "target.architecture.num_hidden_layers=2 target.architecture.num_attention_heads=2 "
     "target.architecture.num_key_value_heads=2 target.architecture.head_dim=32 target.architecture.vocab_size=1000",
+    "kernels": "--device cpu --small",
     "here": "device=cpu dtype=bfloat16 results={results} limit=2 max_new_tokens=16",
     # One thread: this machine may have no more.
     "cpu": "device=cpu dtype=bfloat16 results={results}/threads limit=2 max_new_tokens=16 threads=1 parts=bde "
@@ -217,6 +222,8 @@ def words(part: str, small: bool, results: str) -> list[str]:
     """The command of `part`, after the interpreter's name. Of a key that is given twice the last value counts."""
     settings = {name: text.format(results=results) for name, text in (SMALL if small else FULL).items()}
     command = shlex.split(PARTS[part].format(results=results, **settings))
+    if command[0].endswith(".py"):
+        return command
     return ["-m", *command] if command[0] == "pytest" else ["-m", "specbench", *command]
 
 

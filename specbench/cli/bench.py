@@ -151,6 +151,8 @@ def job(form: str, config: BenchConfig) -> None:
             "environment": surroundings,
             "rows": rows,
         }
+        if parts.gpu_kernels is not None:
+            document["gpu_kernels"] = parts.gpu_kernels
         return write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
 
     with translated_errors(run):

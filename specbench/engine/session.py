@@ -171,7 +171,8 @@ class Model(ABC):
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """`function` of `inputs`, in one launch where the engine has made one of it.
 
-        The function of a later pass is equal to that of an earlier one, and hashable.
+        The function of a later pass is equal to that of an earlier one, and hashable. Its attribute `by_row`, where it
+        has it, says that a row of the result depends on the same row of the inputs alone.
         """
         return function(*inputs)
 

@@ -78,6 +78,7 @@ def make_record(
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
+        "gpu_kernels": parts.gpu_kernels,
         "numerics": "invariant" if parts.invariant else "fast",
         "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,

@@ -16,6 +16,7 @@ from specbench.config.model import is_gguf, name_of
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
+from specbench.engine.cuda.usable_fused import in_words
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt
 from specbench.environment import require_cpus
@@ -78,6 +79,12 @@ class Parts:
     def rollout_fell_back(self) -> str | None:
         """Why a draft's steps are not one graph where they should be, up to now."""
         return next((model.report.rollout_fell_back for model in self.models if model.report.rollout_fell_back), None)
+
+    @property
+    def gpu_kernels(self) -> str | None:
+        """The fused kernels that its models' steps call, and those left to torch, in words; None off a GPU."""
+        used = [model.report.gpu_kernels for model in self.models if model.report.gpu_kernels is not None]
+        return in_words(self.device, frozenset().union(*used)) if used else None
 
     @property
     def warmup_s(self) -> float:

@@ -21,6 +21,7 @@ from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig, name_of, place_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
+from specbench.engine.cuda.usable_fused import in_words
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.weights.adapters import base_of
 from specbench.engine.weights.load import load_model
@@ -219,6 +220,8 @@ class ModelLoader:
                 f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
                 f"slower: c, v and the speedup are an eager model's ({model.report.fell_back})"
             )
+        if model.report.gpu_kernels is not None:
+            say(f"{request.key}: kernels of a step: {in_words(model.device, model.report.gpu_kernels)}")
         if model.report.not_invariant is not None and request.numerics == "invariant":
             say(f"{request.key}: numerics={request.numerics} is fast instead: {model.report.not_invariant}")
         return model

@@ -366,6 +366,13 @@ class Summary(Names, Measured, Quality, Vocabularies, Limits, Memory, Stopped):
             "are as they should be",
         ]
     ]
+    gpu_kernels: NotRequired[
+        Annotated[
+            str | None,
+            "the Triton kernels of specbench that its captured steps call, and those left to torch's operations with "
+            "the reason; null: not on a CUDA device",
+        ]
+    ]
     numerics: NotRequired[
         Annotated[str, "invariant: the target's logits at a position are bitwise the same in every pass; or fast"]
     ]

@@ -38,6 +38,7 @@ class BenchDocument(TimedDocument):
 
     engine: str
     rollout_fell_back: NotRequired[Annotated[str | None, "as in the summary of a run"]]
+    gpu_kernels: NotRequired[Annotated[str, "as in the summary of a run"]]
     prompts: int
     rows: list[BenchRow]
 

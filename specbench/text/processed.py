@@ -1,17 +1,19 @@
 """A model whose logits are processed as they leave its sessions: everything that reads them gets the processed ones.
 
 So target and draft draw, accept, and are scored and proved with the same rows, at every position of a chain or a tree.
-Steps that run without leaving the device (rollouts) are not available.
+On a device the biases and penalties of a chain are one function of tensors, which an engine may capture, and the counts
+of tokens stay there. Steps that run without leaving the device (rollouts) are not available.
 
 Shapes: L positions, V tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from specbench.config.schema import SamplingConfig
-from specbench.engine.session import Model, Prompt, Session, Tokens, WrappedModel
+from specbench.engine.session import Model, Prompt, Repeat, Session, Tokens, WrappedModel
 from specbench.sampling import Sampling
 from specbench.text.processors import Processors, processors
 from specbench.text.vocabulary import Vocabulary
@@ -38,9 +40,14 @@ class ProcessedModel(WrappedModel):
     def __init__(self, model: Model, processors: Processors) -> None:
         super().__init__(model)
         self.processors, self.experts, self.network = processors, model.experts, model.network
+        # On a CPU a row needs a few of its numbers, and no launches.
+        self.counts_on_device = processors.weighs and model.device.type != "cpu"
 
     def start(self, prompt: Prompt) -> "ProcessedSession":
-        return ProcessedSession(self.processors, self.model.start(prompt), prompt)
+        session = self.model.start(prompt)
+        if self.counts_on_device:
+            return CountedSession(self.processors, session, prompt, self.device, self.repeat)
+        return ProcessedSession(self.processors, session, prompt)
 
 
 class ProcessedSession(Session):
@@ -60,14 +67,18 @@ class ProcessedSession(Session):
         logits_LV = self.session.extend(tokens, parents)
         ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         if parents is None:
-            before = len(self._tokens)
-            self._tokens += ids
-            sequences = [self._tokens[: before + count] for count in range(1, len(ids) + 1)]
+            sequences = self._appended(ids)
         else:
             first = len(self._nodes)
             self._nodes += zip(ids, parents, strict=True)
             sequences = [[*self._tokens, *self._path(node)] for node in range(first, len(self._nodes))]
         return self.processors.processed(logits_LV, sequences, self._prompt)
+
+    def _appended(self, ids: Sequence[int]) -> list[list[int]]:
+        """All tokens up to each of the new ones, `ids`, which are part of the sequence from now on."""
+        before = len(self._tokens)
+        self._tokens += ids
+        return [self._tokens[: before + count] for count in range(1, len(ids) + 1)]
 
     def _path(self, node: int) -> list[int]:
         """The tokens from the root of the open tree to `node`."""
@@ -101,3 +112,58 @@ class ProcessedSession(Session):
     def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> Session:
         """The first layers, with raw logits: a draft, at every q of which the target's completions are right."""
         return self.session.shallow(layers, skipped)
+
+
+class CountedSession(ProcessedSession):
+    """A `ProcessedSession` whose biases and penalties are computed on the device, of all tokens of a chain at once.
+
+    After a run it has the counts of tokens after each token of it, so that the next pass starts from those after its
+    last accepted token, whichever that is. The rows of a tree are processed one by one.
+    """
+
+    def __init__(
+        self, processors: Processors, session: Session, prompt: Prompt, device: torch.device, repeat: Repeat
+    ) -> None:
+        super().__init__(processors, session, prompt)
+        self._repeat, self._device = repeat, device
+        self._weighing, self._biases_V = processors.weighing(), processors.biases(device)
+        self._first = self._known = 0  # tokens before the last run, and those up to which its counts are right
+        self._counts_2LV: Tensor | None = None  # after each token of that run
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        if parents is not None or self._nodes or not len(tokens):
+            return super().extend(tokens, parents)
+        logits_LV = self.session.extend(tokens)
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        before, counts_2V = len(self._tokens), self._counts()
+        found_3LV = self._repeat(self._weighing, logits_LV, self._marked(ids, before), counts_2V, self._biases_V)
+        sequences, rows_LV = self._appended(ids), found_3LV[0]
+        self._first, self._known, self._counts_2LV = before, len(self._tokens), found_3LV[1:]
+        if self.processors.masks:
+            rows_LV = rows_LV.clone()  # an engine's result cannot be changed outside of its inference mode
+            self.processors.mask(rows_LV, sequences, self._prompt)
+        return rows_LV
+
+    def select(self, path: Sequence[int]) -> None:
+        self._known = min(self._known, len(self._tokens))
+        super().select(path)
+
+    def rollback(self, length: int) -> None:
+        super().rollback(length)
+        self._known = min(self._known, len(self._tokens))
+
+    def _counts(self) -> Tensor:
+        """How often each token was read [2, V]: in the prompt and the completion, and in the completion alone."""
+        before = len(self._tokens)
+        if self._counts_2LV is not None and self._first < before <= self._known:
+            return self._counts_2LV[:, before - self._first - 1]
+        marked_2L = self._marked(self._tokens, 0)
+        counts_2X = torch.zeros(2, self._weighing.size + 1, device=self._device)
+        return counts_2X.scatter_add_(1, marked_2L, torch.ones_like(marked_2L, dtype=counts_2X.dtype))[:, :-1]
+
+    def _marked(self, ids: Sequence[int], before: int) -> Tensor:
+        """`ids`, which follow `before` tokens, and those of the completion among them, as `Weighing` reads them."""
+        size = self._weighing.size
+        known = [token if token < size else size for token in ids]  # ids past the vocabulary are no text
+        own = [token if place >= self._prompt else size for place, token in enumerate(known, before)]
+        return torch.tensor([known, own], dtype=torch.long, device=self._device)

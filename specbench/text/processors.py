@@ -58,10 +58,39 @@ class Processors:
         """fp32 logits [L, size] after each of L `sequences`, whose first `prompt` tokens are the prompt's."""
         wide_LV = logits_LV[:, : self.size].to(torch.float32, copy=True)
         for row_V, sequence in zip(wide_LV, sequences, strict=True):
-            self._process(row_V, sequence, sequence[prompt:])
+            self._weigh(row_V, sequence, sequence[prompt:])
+            self._mask(row_V, sequence, sequence[prompt:])
         return wide_LV
 
-    def _process(self, row_V: Tensor, sequence: Sequence[int], written: Sequence[int]) -> None:
+    @property
+    def weighs(self) -> bool:
+        """Whether it adds to logits or scales them, by the tokens that were read."""
+        return bool(self.bias or self.repetition != 1 or self.presence or self.frequency)
+
+    @property
+    def masks(self) -> bool:
+        """Whether it leaves out tokens."""
+        given = self.bad_words, self.min_new_tokens, self.ngram, self.suppressed, self.forced
+        return self.pattern is not None or any(map(bool, given))
+
+    def weighing(self) -> "Weighing":
+        """What it adds to logits and scales them by, of rows one after another, as one function of tensors."""
+        return Weighing(self.size, self.repetition, self.presence, self.frequency)
+
+    def biases(self, device: torch.device) -> Tensor:
+        """What is added to the logit of each token [V]."""
+        added_V = torch.zeros(self.size)
+        for token, by in self.bias:
+            if token < self.size:
+                added_V[token] = by
+        return added_V.to(device)
+
+    def mask(self, rows_LV: Tensor, sequences: Iterable[Sequence[int]], prompt: int) -> None:
+        """Leave out tokens after each of L `sequences`, in place."""
+        for row_V, sequence in zip(rows_LV, sequences, strict=True):
+            self._mask(row_V, sequence, sequence[prompt:])
+
+    def _weigh(self, row_V: Tensor, sequence: Sequence[int], written: Sequence[int]) -> None:
         """Change one row in place. Ids past the vocabulary are no text: embeddings that a draft reads."""
         if self.bias:
             added = {token: by for token, by in self.bias if token < self.size}
@@ -75,6 +104,8 @@ class Processors:
             counts = Counter(token for token in written if token < self.size)
             times = torch.tensor(list(counts.values()), dtype=row_V.dtype, device=row_V.device)
             row_V[self._index(counts, row_V)] -= self.frequency * times + self.presence
+
+    def _mask(self, row_V: Tensor, sequence: Sequence[int], written: Sequence[int]) -> None:
         masked = [words[-1] for words in self.bad_words if _follows(sequence, words[:-1])]
         masked += [token for token in (*_repeating(sequence, self.ngram), *self.suppressed) if token < self.size]
         if len(written) < self.min_new_tokens:
@@ -95,6 +126,35 @@ class Processors:
 
     def _index(self, tokens: Iterable[int], row_V: Tensor) -> Tensor:
         return torch.tensor(list(tokens), dtype=torch.long, device=row_V.device)
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """The biases and penalties of `Processors`, of rows one after another. No host is asked: an engine may capture it.
+
+    It carries on the counts [2, V] of the tokens that were read: in the prompt and the completion, and in that alone.
+    """
+
+    size: int
+    repetition: float
+    presence: float
+    frequency: float
+
+    def __call__(self, logits_LV: Tensor, tokens_2L: Tensor, counts_2V: Tensor, biases_V: Tensor) -> Tensor:
+        """fp32 logits after each of L tokens, and both counts after each, [3, L, V].
+
+        `tokens_2L` are the tokens that follow, and those of the completion among them; `size` stands for none.
+        """
+        rows_LV = logits_LV[:, : self.size].float() + biases_V
+        once_2LX = rows_LV.new_zeros(*tokens_2L.shape, self.size + 1).scatter_(-1, tokens_2L.unsqueeze(-1), 1.0)
+        seen_LV, written_LV = counts_2LV = counts_2V.unsqueeze(1) + once_2LX[..., : self.size].cumsum(1)
+        if self.repetition != 1:
+            scaled_LV = torch.where(rows_LV < 0, rows_LV * self.repetition, rows_LV / self.repetition)
+            rows_LV = torch.where(seen_LV > 0, scaled_LV, rows_LV)
+        if self.presence or self.frequency:
+            lowered_LV = rows_LV - (self.frequency * written_LV + self.presence)
+            rows_LV = torch.where(written_LV > 0, lowered_LV, rows_LV)
+        return torch.cat([rows_LV.unsqueeze(0), counts_2LV])
 
 
 def _follows(sequence: Sequence[int], words: Sequence[int]) -> bool:

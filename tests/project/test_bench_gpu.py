@@ -21,7 +21,8 @@ from tests.support.scripts import loaded
 
 SCRIPT = ROOT / "experiments" / "bench_gpu.py"
 ORDER = [
-    "tests", "pair", "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
+    "tests", "kernels", "kernels-late", "pair",
+    "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
     "llama-batch-1", "llama-batch-4", "llama-batch-16", "llama-context-512", "llama-context-2048", "llama-prompts",
     "experts", "experts-run", "quantised", "train-target", "train-draft", "train-97m", "train-6m",
     "gpt-t0", "gpt-t1",
@@ -190,7 +191,7 @@ def test_only_what_is_missing_is_installed_from_the_folder(
 
 
 @pytest.mark.parametrize("small", [False, True])
-@pytest.mark.parametrize("part", [name for name in ORDER if name not in ("tests", "tables")])
+@pytest.mark.parametrize("part", [name for name in ORDER[3:] if name != "tables"])
 def test_each_part_composes(
     script: ModuleType, part: str, small: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,7 +200,23 @@ def test_each_part_composes(
     assert (module, name) == ("-m", "specbench")
     assert main([*argv, "--cfg", "job"]) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
-    assert ("d_model: 4096" in shown) == (part in [*ORDER[2:9]] and not small)
+    assert ("d_model: 4096" in shown) == (part in [*ORDER[4:11]] and not small)
+
+
+def test_each_kernel_has_a_row_beside_the_operations_that_it_stands_for(script: ModuleType, tmp_path: Path) -> None:
+    """In small shapes on a CPU, where both are torch's."""
+    for part in ("kernels", "kernels-late"):
+        name, *words = script.words(part, False, str(tmp_path))
+        assert name == "experiments/bench_kernels.py" and ("--late" in words) == (part == "kernels-late")
+    done = subprocess.run(
+        [sys.executable, *script.words("kernels", True, str(tmp_path))], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads((tmp_path / "kernels.json").read_text())
+    new = {"norm_linear", "linear_rows", "head_argmax", "head_drawn", "attend_one", "verdict", "penalties"}
+    assert {row["kernel"] for row in rows} == new
+    assert all(row["ours_us"] > 0 and row["theirs_us"] > 0 for row in rows)
+    assert {row["reason"] for row in rows} == {"no CUDA device", None}
 
 
 def test_a_part_is_run_once_and_a_failure_is_kept(

@@ -22,8 +22,8 @@ from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.config.verbs import CertifyConfig
-from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.selection import with_engine
 from specbench.engine.session import Model, Prompt
 from specbench.engine.weights.load import load_model
 from specbench.interop.certify import certify_servers

@@ -14,6 +14,7 @@ Shapes: G drafted tokens, L positions, V logits of the head or tokens of the voc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -129,6 +130,7 @@ class ArgmaxTokens:
     """The target's tokens [L] at T = 0."""
 
     vocabulary_size: int
+    by_row: ClassVar[bool] = True  # as `Model.repeat` reads it
 
     def __call__(self, logits_LV: Tensor) -> Tensor:
         return argmax(logits_LV, self.vocabulary_size)

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn import functional
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import Kernels, PackedWeights, lower
 from specbench.engine.capture.nodes import copied, finished, inputs_of, value
 from specbench.engine.capture.torch_private import packed_linear
+from specbench.engine.cuda import fused, usable_fused
 
 ROWS = 4  # of a product in attention: multiples of this
 SLOTS = 128  # that one product of weights and values adds up; longer caches are added block by block
+BLOCK = 64  # the same where a kernel's choice may depend on the number of slots; buffers grow in multiples of it
 
 
 def lower_invariant(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
@@ -174,9 +175,10 @@ def attend_one_by_one(
     sinks_H: Tensor | None = None,
     order_BLC: Tensor | None = None,
 ) -> Tensor:
-    """`attend` with each query a batch row of its own, which a GPU's fused kernels read like a single query.
+    """`attend` with each query a batch row of its own, whose sums go along its slots in blocks of a fixed size.
 
-    A step there has a fixed number of rows, too.
+    A step there has a fixed number of rows, too. Torch's fused attention would not do: its sums may depend on how many
+    slots it is given, and the buffers of CUDA graphs grow from 256 slots to 1,024.
     """
     rows, heads, length, channels = query_BHLD.shape
     slots = key_BKCD.shape[2]
@@ -198,14 +200,57 @@ def attend_one_by_one(
             bias = bias.gather(-1, order_BLC.unsqueeze(2).expand(-1, -1, bias.shape[2], -1))
         bias = bias.reshape(rows * length, -1, 1, slots)
     query = query_BHLD.transpose(1, 2).reshape(rows * length, heads, 1, channels).to(key.dtype)
-    shared = {} if heads == key.shape[1] else {"enable_gqa": True}
-    mixed = (
-        functional.scaled_dot_product_attention(query, key, states, bias, scale=scale, **shared)
-        if sinks_H is None
-        else kernels.attend(query, key, states, bias, scale, sinks_H)
-    )
+    if sinks_H is None and "attend_one" in usable_fused.agreeing(query.device):
+        mixed = fused.attend_one(query, key, states, bias, scale)
+    else:
+        mixed = attend_in_blocks(query, key, states, bias, scale, sinks_H)
     mixed = mixed.view(rows, length, heads, -1).transpose(1, 2)
     return mixed.to(query_BHLD.dtype).contiguous()
+
+
+def attend_in_blocks(
+    query_NH1D: Tensor,
+    key_NKCD: Tensor,
+    value_NKCD: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    """Attention of one query a row, in fp32 at least, [N, H, 1, D]: slots are added up block by block, in order.
+
+    Operations have the same shapes whatever the number of slots, and a hidden slot weighs 0. So hidden slots after
+    those that are seen, as larger buffers have, change no bit.
+    """
+    count, heads, _, channels = query_NH1D.shape
+    (key_heads, slots), wide = key_NKCD.shape[1:3], torch.promote_types(key_NKCD.dtype, torch.float32)
+    query_NKGD = query_NH1D.to(wide).reshape(count, key_heads, -1, channels)
+    blocks = []
+    for first in range(0, slots, BLOCK):
+        part = slice(first, first + BLOCK)
+        scores_NKGM = (query_NKGD @ _filled(key_NKCD[:, :, part], wide).mT) * scale
+        here = min(BLOCK, slots - first)
+        if bias is not None:
+            added_NH1M = bias[..., part].to(wide).expand(count, heads, 1, here)
+            scores_NKGM[..., :here] += added_NH1M.reshape(count, key_heads, -1, here)
+        scores_NKGM[..., here:] = -torch.inf
+        blocks.append(scores_NKGM)
+    highest_NKG1 = torch.stack([block.amax(-1, keepdim=True) for block in blocks]).amax(0)
+    mass_NKG1, mixed_NKGD = torch.zeros_like(highest_NKG1), query_NKGD.new_zeros(())
+    if sinks_H is not None:
+        sinks_1KG1 = sinks_H.to(wide).view(1, key_heads, -1, 1)
+        highest_NKG1 = torch.maximum(highest_NKG1, sinks_1KG1)
+        mass_NKG1 = mass_NKG1 + (sinks_1KG1 - highest_NKG1).exp()
+    for index, block in enumerate(blocks):
+        weights_NKGM = (block - highest_NKG1).exp()
+        mass_NKG1 = mass_NKG1 + weights_NKGM.sum(-1, keepdim=True)
+        states_NKMD = _filled(value_NKCD[:, :, index * BLOCK : (index + 1) * BLOCK], wide)
+        mixed_NKGD = mixed_NKGD + weights_NKGM @ states_NKMD
+    return (mixed_NKGD / mass_NKG1).reshape(count, heads, 1, -1).to(query_NH1D.dtype)
+
+
+def _filled(states_NKMD: Tensor, wide: torch.dtype) -> Tensor:
+    """States of a block in the dtype `wide`, filled up with zeros to BLOCK slots."""
+    return functional.pad(states_NKMD.to(wide), (0, 0, 0, BLOCK - states_NKMD.shape[2]))
 
 
 INVARIANT = Kernels(attend, attend, linear_of_rows, large_fp32=(0, 0))

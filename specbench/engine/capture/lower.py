@@ -24,7 +24,7 @@ from specbench.engine.capture.nodes import (
     value,
 )
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
-from specbench.engine.cuda.fused import fuse
+from specbench.engine.cuda.fusing import fuse
 from specbench.engine.experts import ExpertReads
 from specbench.kernels.found_levels import AS_FOUND, bits_found
 

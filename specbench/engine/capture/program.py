@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from specbench.engine.capture.rewrite import (
     for_one_token,
     for_outputs,
     with_merged_weights,
+    without_head,
     without_repetition,
 )
 from specbench.engine.layout import Layout, chain, ragged
@@ -93,6 +95,21 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Headless:
+    """Steps that return what the head reads of their last token [B, 1, E], and the head's weight and bias.
+
+    Attributes:
+        one: steps over one token.
+        last: steps over several.
+    """
+
+    one: Step
+    last: Step
+    weight_VE: Tensor
+    bias_V: Tensor | None
+
+
+@dataclass(frozen=True)
 class Program:
     """A captured model.
 
@@ -102,6 +119,7 @@ class Program:
         last: returns the last token's logits only.
         tree: of an invariant program, steps over two nodes of a tree or more.
         encode: reads a source.
+        make_headless: makes `headless`.
     """
 
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
@@ -113,6 +131,17 @@ class Program:
     last: Step
     tree: Step | None
     encode: "Encoding | None"
+    make_headless: Callable[[], Headless | None]
+
+    @property
+    def runs(self) -> list[Callable[..., Tensor]]:
+        """What its steps over tokens run."""
+        return [step.run for step in (self.one, self.several, self.last, self.tree) if step is not None]
+
+    @cached_property
+    def headless(self) -> Headless | None:
+        """Its steps without their head, made when first asked for; None where its output is no linear map's."""
+        return self.make_headless()
 
     @staticmethod
     @without_collecting()
@@ -170,6 +199,13 @@ class Program:
         def step(graph: GraphModule, by: Lowering = lowering, one_token: bool = False) -> Step:
             return make_step(sizes, graph, lambda module: by(module, weights, one_token))
 
+        @without_collecting()
+        def headless() -> Headless | None:
+            one, last = (without_head(special(sizes.rest)) for special in (for_one_token, for_last_row))
+            return (
+                None if one is None or last is None else Headless(step(one[0], one_token=True), step(last[0]), *one[1:])
+            )
+
         return Program(
             shapes,
             cache_dtype,
@@ -180,6 +216,7 @@ class Program:
             last=step(for_last_row(sizes.rest), of_prompt),
             tree=None if along_paths is None else step(along_paths),
             encode=None if encode is None else Encoding(encode, weights, of_prompt),
+            make_headless=headless,
         )
 
 

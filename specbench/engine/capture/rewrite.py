@@ -218,6 +218,26 @@ def for_last_row(module: GraphModule) -> GraphModule:
     return finished(module)
 
 
+def without_head(module: GraphModule) -> tuple[GraphModule, Tensor, Tensor | None] | None:
+    """A copy that returns what the head reads, with the head's weight and bias; None where the output is no linear map.
+
+    None as well where the map has no plain rows in memory, or another dtype than what it reads.
+    """
+    module = copied(module)
+    output = output_of(module)
+    head = output.all_input_nodes[0]
+    if head.target != aten.linear.default or output.args != (head,):
+        return None
+    rows, *given = head.args
+    weight, bias = (constant(module, node) for node in (*given, None)[:2])
+    if weight is None or not weight.is_contiguous() or weight.dtype != value(rows).dtype:
+        return None
+    if (bias is None) != (len(given) < 2 or given[1] is None):
+        return None
+    output.args = (rows,)
+    return finished(module), weight, bias
+
+
 def _transpose_as_view(node: Node, count: int | str) -> None:
     """Replace a swap of the axes of tokens (whose size was `count`) and heads, which moves no data with one token."""
     source = node.args[0]

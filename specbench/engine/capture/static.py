@@ -14,6 +14,7 @@ from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lo
 from specbench.engine.capture.program import Program, rows_agree
 from specbench.engine.capture.saved_captures import forget
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession, WindowedStatic
+from specbench.engine.cuda.fusing import used
 from specbench.engine.eager.model import PLAIN, EagerModel, SessionTraits
 from specbench.engine.experts import Experts
 from specbench.engine.session import Prompt
@@ -56,6 +57,8 @@ class StaticModel(EagerModel):
         self.placement = self.program.placement
         if self.engine not in ("compile", "cudagraph"):  # whose runs are none of Python's
             self.experts = Experts.of(network, self.packed.reads)
+        if (kernels := used(self.program.runs)) or self.device.type == "cuda":
+            self.report.gpu_kernels = kernels
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self._numbers: dict[int, Tensor] = {}

@@ -128,9 +128,11 @@ class CudaGraphModel(StaticModel):
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Run `function`, from the second completion on as a graph; the first one asks for it (`Model.repeat`).
 
-        What no graph can hold runs as it is, and so does what has no hash, as a rule of a plug-in that is not frozen.
-        The function that was idle longest makes room.
+        What no graph can hold runs as it is. The function that was idle longest makes room. A function whose rows do
+        not depend on each other (`by_row`), as trees of many sizes call, has graphs of the numbers of rows COUNTS.
         """
+        if getattr(function, "by_row", False) and (missing := _filled(len(inputs[0])) - len(inputs[0])):
+            return self.repeat(function, *(_with_rows(tensor, missing) for tensor in inputs))[:-missing]
         key: Key = (function, *((tensor.shape, tensor.dtype) for tensor in inputs))
         try:
             hash(key)
@@ -169,7 +171,7 @@ class CudaGraphModel(StaticModel):
 
         A network that counts its positions itself would count padding rows, too: it has a graph for each number.
         """
-        return rows if self.placement.counts_itself else next((count for count in COUNTS if count >= rows), rows)
+        return rows if self.placement.counts_itself else _filled(rows)
 
     def ask(self, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
         """Have this step captured the next time that captures are made."""
@@ -219,10 +221,12 @@ class CudaGraphModel(StaticModel):
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.popitem(last=False)
             try:
-                self._graphs[key] = made(self.capture)
+                self._graphs[key] = graph = made(self.capture)
             except NotCaptured as error:
                 self.report.rollout_fell_back, self._rollouts = str(error), ()
                 continue
+            if isinstance(graph, RolloutGraph) and (kernels := graph.rollout.kernels):
+                self.report.gpu_kernels = kernels | (self.report.gpu_kernels or frozenset())
             self.captures += 1
         self._asked.clear()
         self.capture_repeated()
@@ -236,6 +240,15 @@ class CudaGraphModel(StaticModel):
                     self._functions[name] = asked(self.capture)
                 except RuntimeError:  # it reads values on the host, as a rule of a plug-in may
                     self._functions[name] = None
+
+
+def _filled(rows: int) -> int:
+    return next((count for count in COUNTS if count >= rows), rows)
+
+
+def _with_rows(tensor: Tensor, more: int) -> Tensor:
+    """`tensor` with so many rows more, which are copies of its last."""
+    return torch.cat([tensor, tensor[-1:].expand(more, *tensor.shape[1:])])
 
 
 def _grown(size: int, needed: int) -> int:

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specbench.engine.capture.program import Program, Step
+from specbench.engine.capture.program import Headless, Program, Step
+from specbench.engine.cuda import fused, usable_fused
+from specbench.engine.cuda.fusing import used
 from specbench.engine.layout import Layout, chain, ragged
 from specbench.errors import first_line
-from specbench.sampling import TokenChoice
+from specbench.sampling import Sampling, TokenChoice
 
 
 class Rollout:
@@ -45,11 +47,14 @@ class Rollout:
         if choice.draws:
             self.uniform_G = torch.zeros(steps, dtype=torch.float64, device=device)
             self.rows_GV = torch.zeros(steps, choice.vocabulary_size, device=device)
-        first = program.one if count == 1 else program.several
-        self._steps = [first, *[program.one] * (steps - 1)]
+        # Where one kernel computes the head and the choice, the steps end before the head.
+        self._headless = headless_for(choice, program, device)
+        made: Program | Headless = self._headless or program
+        first = made.one if count == 1 else made.last if isinstance(made, Headless) else made.several
+        self._steps = [first, *[made.one] * (steps - 1)]
         self._of_sizes = {
             step: step.of_sizes(*self._inputs(ids_1L, self.length_1))
-            for step, ids_1L in ((first, self.ids_1L), (program.one, self.ids_1L[:, :1]))
+            for step, ids_1L in ((first, self.ids_1L), (made.one, self.ids_1L[:, :1]))
         }
 
     def work(self) -> Tensor:
@@ -62,9 +67,8 @@ class Rollout:
             if step not in fixed:
                 of_sizes = self._of_sizes[step]
                 fixed[step] = (*of_sizes, *step.of_source(*inputs, *of_sizes))
-            logits_1LV = step.placed(fixed[step], *inputs)
             uniform_1 = None if self.uniform_G is None else self.uniform_G[index : index + 1]
-            token_1, row_1V = self.choice.on_device(logits_1LV[0, -1:], uniform_1)
+            token_1, row_1V = self._chosen(step.placed(fixed[step], *inputs), uniform_1)
             if self.rows_GV is not None and row_1V is not None:
                 self.rows_GV[index : index + 1].copy_(row_1V)
             tokens.append(token_1)
@@ -72,9 +76,39 @@ class Rollout:
             ids_1L = token_1.clamp(min=0).unsqueeze(0)  # NOT_DRAWN is no token
         return torch.cat(tokens)
 
+    def _chosen(self, states_1LX: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The token [1] by the last logits, or by the states that the head reads, and the row of a draw."""
+        if self._headless is None:
+            return self.choice.on_device(states_1LX[0, -1:], uniform_1)
+        size = self.choice.vocabulary_size
+        head = states_1LX[:, -1:], self._headless.weight_VE, self._headless.bias_V, size
+        if uniform_1 is None:
+            return fused.head_argmax(*head), None
+        return fused.head_drawn(*head, self.choice.sampling.temperature, uniform_1)
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """The fused kernels of its steps and of the choice, by name."""
+        of_steps = used(step.run for step in self._steps)
+        return of_steps if self._headless is None else of_steps | {chooser(self.choice)}
+
     def _inputs(self, ids_1L: Tensor, length_1: Tensor) -> list[Tensor]:
         layout = ragged(length_1, ids_1L.shape[1], self._numbers_1C, self._numbers_1C)
         return [ids_1L, *layout.tensors, self.source_length_1, *self.buffers]
+
+
+def chooser(choice: TokenChoice) -> str:
+    """The name of the kernel that computes a head and `choice`."""
+    return "head_drawn" if choice.draws else "head_argmax"
+
+
+def headless_for(choice: TokenChoice, program: Program, device: torch.device) -> Headless | None:
+    """The steps of `program` that end before their head, where a kernel on `device` computes it and `choice`.
+
+    It draws at any temperature, among all tokens.
+    """
+    every_token = not choice.draws or choice.sampling == Sampling(choice.sampling.temperature)
+    return program.headless if every_token and chooser(choice) in usable_fused.agreeing(device) else None
 
 
 WARM_UPS = 3  # runs before a capture: libraries set themselves up in them

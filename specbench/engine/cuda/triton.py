@@ -18,29 +18,38 @@ SLOTS = 64  # of a cache that a program of `write_attend` reads at a time
 COLUMNS = 1024  # of a row that a program of `gated` computes
 NUMBERS = 8192  # weights that a program of `norm_linear` reads
 KINDS = {"relu": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
+NO_ACTIVATION = -1
 SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # epsilon where none is given: of float32, of bfloat16
 
 
 @lru_cache
 def _starts_early(device: torch.device) -> bool:
     """Whether kernels on `device` may start before their predecessor has ended; SPECBENCH_PDL=0 turns it off."""
-    has_words = all(hasattr(tl.extra.cuda, word) for word in ("gdc_wait", "gdc_launch_dependents"))
     return (
         device.type == "cuda"
-        and has_words
+        and _knows_early_starts()
         and os.environ.get("SPECBENCH_PDL") != "0"
         and torch.version.hip is None
         and torch.cuda.get_device_capability(device)[0] >= HOPPER
     )
 
 
-def _early(x: Tensor) -> dict[str, Any]:
+def _knows_early_starts() -> bool:
+    """Whether this Triton has the instructions, and the option of a launch."""
+    if not all(hasattr(tl.extra.cuda, word) for word in ("gdc_wait", "gdc_launch_dependents")):
+        return False
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return "launch_pdl" in getattr(CUDAOptions, "__dataclass_fields__", {})
+
+
+def early(x: Tensor) -> dict[str, Any]:
     """The arguments of a launch that say so."""
     return {"EARLY": True, "launch_pdl": True} if _starts_early(x.device) else {"EARLY": False}
 
 
 @triton.jit
-def _wait(EARLY: tl.constexpr):
+def wait_for_predecessor(EARLY: tl.constexpr):
     """Let the next kernel start, and wait for what the kernel before has written."""
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -53,15 +62,16 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, epsilon: float | None) -> tup
     whole, normed = empty_like(x), empty_like(x)
     _add_norm[(x.numel() // width,)](
         x, y, weight, whole, normed, width, _least(x, epsilon), BLOCK=triton.next_power_of_2(width), num_warps=8,
-        **_early(x),
+        **early(x),
     )  # fmt: skip
     return whole, normed
 
 
 def norm_linear(
-    x: Tensor, y: Tensor, norm: Tensor, epsilon: float | None, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """x + y of a few tokens and a linear map of its RMS norm.
+    x: Tensor, y: Tensor, norm: Tensor, epsilon: float | None, weight: Tensor, bias: Tensor | None,
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """x + y of a few tokens and a linear map of its RMS norm, with its activation.
 
     Each program maps one token to a block of outputs and normalises its row again, which costs less than a launch. The
     weights of a block are read from memory once: the programs of all tokens run side by side and find them in L2.
@@ -72,7 +82,8 @@ def norm_linear(
     rows = max(1, NUMBERS // block)
     _norm_linear[(x.numel() // width, triton.cdiv(outputs, rows))](
         x, y, norm, weight, weight if bias is None else bias, whole, made, width, outputs, _least(x, epsilon),
-        BLOCK=block, ROWS=rows, HAS_BIAS=bias is not None, **_early(x),
+        BLOCK=block, ROWS=rows, KIND=NO_ACTIVATION if activation is None else KINDS[activation],
+        HAS_BIAS=bias is not None, **early(x),
     )  # fmt: skip
     return whole, made
 
@@ -86,7 +97,10 @@ def write_attend(
 
 
 def attend_one(query: Tensor, key_buffer: Tensor, value_buffer: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """One token attends to slots that hold all that it sees, such as an encoder's: `fused.attend_one`."""
+    """One token of each row attends to slots that hold all that it sees, such as an encoder's: `fused.attend_one`.
+
+    Slots are added up in blocks of SLOTS, the first block first: hidden slots after those that are seen change no bit.
+    """
     return _attended(query, key_buffer, value_buffer, query, query, query, bias, scale, writes=False)
 
 
@@ -94,17 +108,17 @@ def _attended(
     query: Tensor, key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tensor, values: Tensor,
     bias: Tensor | None, scale: float, writes: bool,
 ) -> Tensor:  # fmt: skip
-    _, heads, _, channels = query.shape
+    count, heads, _, channels = query.shape
     _, key_heads, slots, value_channels = value_buffer.shape
-    made = empty((1, heads, 1, value_channels), dtype=query.dtype, device=query.device)
-    per_head = 0 if bias is None or bias.shape[1] == 1 else bias.stride(1)
-    _write_attend[(heads,)](
+    made = empty((count, heads, 1, value_channels), dtype=query.dtype, device=query.device)
+    per_row, per_head = (0 if bias is None or bias.shape[axis] == 1 else bias.stride(axis) for axis in (0, 1))
+    _write_attend[(heads, count)](
         query, key_buffer, value_buffer, at, keys, values, query if bias is None else bias, made, slots, channels,
-        value_channels, heads // key_heads, scale, query.stride(1), query.stride(3), *key_buffer.stride()[1:],
-        *value_buffer.stride()[1:], keys.stride(1), keys.stride(3), values.stride(1), values.stride(3), per_head,
-        0 if bias is None else bias.stride(3), BLOCK=triton.next_power_of_2(channels),
-        WIDE=triton.next_power_of_2(value_channels), AT_ONCE=SLOTS, HAS_BIAS=bias is not None, WRITES=writes,
-        **_early(query),
+        value_channels, heads // key_heads, scale, query.stride(0), query.stride(1), query.stride(3),
+        *key_buffer.stride(), *value_buffer.stride(), keys.stride(1), keys.stride(3), values.stride(1),
+        values.stride(3), per_row, per_head, 0 if bias is None else bias.stride(3),
+        BLOCK=triton.next_power_of_2(channels), WIDE=triton.next_power_of_2(value_channels), AT_ONCE=SLOTS,
+        HAS_BIAS=bias is not None, WRITES=writes, **early(query),
     )  # fmt: skip
     return made
 
@@ -116,7 +130,7 @@ def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     cosine, sine = (part.expand(1, 1, count, channels) for part in (cosine, sine))
     _rotated[(count, heads)](
         x, cosine, sine, made, channels, *x.stride()[1:], *cosine.stride()[2:], *sine.stride()[2:], *made.stride()[1:],
-        HALF=channels // 2, BLOCK=triton.next_power_of_2(channels), **_early(x),
+        HALF=channels // 2, BLOCK=triton.next_power_of_2(channels), **early(x),
     )  # fmt: skip
     return made
 
@@ -126,7 +140,7 @@ def write_pair(key_buffer: Tensor, value_buffer: Tensor, at: Tensor, keys: Tenso
     _, heads, count, channels = keys.shape
     _write_pair[(count, heads)](
         key_buffer, value_buffer, at, keys, values, channels, *key_buffer.stride()[1:], *value_buffer.stride()[1:],
-        *keys.stride()[1:], *values.stride()[1:], BLOCK=triton.next_power_of_2(channels), **_early(keys),
+        *keys.stride()[1:], *values.stride()[1:], BLOCK=triton.next_power_of_2(channels), **early(keys),
     )  # fmt: skip
 
 
@@ -142,14 +156,14 @@ def gated(activation: str, x: Tensor, gate: Tensor) -> Tensor:
     grid = (len(rows_x), triton.cdiv(width, COLUMNS))
     _gated[grid](
         rows_x, rows_gate, made, width, rows_x.stride(0), rows_gate.stride(0), KIND=KINDS[activation], BLOCK=COLUMNS,
-        **_early(x),
+        **early(x),
     )  # fmt: skip
     return made
 
 
 @triton.jit
 def _add_norm(x, y, weight, whole, normed, width, epsilon, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    _wait(EARLY)
+    wait_for_predecessor(EARLY)
     row = tl.program_id(0).to(tl.int64) * width
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -164,31 +178,37 @@ def _add_norm(x, y, weight, whole, normed, width, epsilon, BLOCK: tl.constexpr, 
 
 
 @triton.jit
+def activated(z, KIND: tl.constexpr):
+    """One of KINDS of fp32 numbers."""
+    if KIND == 0:
+        z = tl.maximum(z, 0.0)
+    elif KIND == 1:
+        z = z * tl.sigmoid(z)
+    elif KIND == 2:
+        z = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
+    else:  # tanh(t) is 2 sigmoid(2 t) - 1
+        z = z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
+    return z
+
+
+@triton.jit
 def _gated(x, gate, made, width, x_stride, gate_stride, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    _wait(EARLY)
+    wait_for_predecessor(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     z = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
-    if KIND == 0:
-        active = tl.maximum(z, 0.0)
-    elif KIND == 1:
-        active = z * tl.sigmoid(z)
-    elif KIND == 2:
-        active = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
-    else:  # tanh(t) is 2 sigmoid(2 t) - 1
-        active = z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
     factor = tl.load(gate + row * gate_stride + at, mask=inside, other=0.0).to(tl.float32)
-    product = active.to(made.dtype.element_ty).to(tl.float32) * factor
+    product = activated(z, KIND).to(made.dtype.element_ty).to(tl.float32) * factor
     tl.store(made + row * width + at, product.to(made.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _norm_linear(
     x, y, norm, weight, bias, whole, made, width, outputs, epsilon,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_BIAS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr, HAS_BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    _wait(EARLY)
+    wait_for_predecessor(EARLY)
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -208,6 +228,8 @@ def _norm_linear(
     total = tl.sum(block * normed[None, :], 1)
     if HAS_BIAS:
         total += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
+    if KIND >= 0:
+        total = activated(total.to(made.dtype.element_ty).to(tl.float32), KIND)
     tl.store(made + token * outputs + row, total.to(made.dtype.element_ty), mask=there)
 
 
@@ -217,7 +239,7 @@ def _write_pair(
     kb_head, kb_slot, kb_channel, vb_head, vb_slot, vb_channel,
     k_head, k_token, k_channel, v_head, v_token, v_channel, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    _wait(EARLY)
+    wait_for_predecessor(EARLY)
     token, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     slot = tl.load(at + token)
     channel = tl.arange(0, BLOCK)
@@ -233,19 +255,20 @@ def _write_pair(
 @triton.jit
 def _write_attend(
     query, key_buffer, value_buffer, at, keys, values, bias, made, slots, channels, value_channels, group, scale,
-    q_head, q_channel, kb_head, kb_slot, kb_channel, vb_head, vb_slot, vb_channel, k_head, k_channel, v_head, v_channel,
-    b_head, b_slot, BLOCK: tl.constexpr, WIDE: tl.constexpr, AT_ONCE: tl.constexpr, HAS_BIAS: tl.constexpr,
-    WRITES: tl.constexpr, EARLY: tl.constexpr,
+    q_row, q_head, q_channel, kb_row, kb_head, kb_slot, kb_channel, vb_row, vb_head, vb_slot, vb_channel,
+    k_head, k_channel, v_head, v_channel, b_row, b_head, b_slot, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    AT_ONCE: tl.constexpr, HAS_BIAS: tl.constexpr, WRITES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    _wait(EARLY)
-    head = tl.program_id(0).to(tl.int64)
+    wait_for_predecessor(EARLY)
+    head, turn = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     key_head = head // group
     channel, wide = tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside, within = channel < channels, wide < value_channels
-    asked = tl.load(query + head * q_head + channel * q_channel, mask=inside, other=0.0)
+    asked = tl.load(query + turn * q_row + head * q_head + channel * q_channel, mask=inside, other=0.0)
     # As `attend` computes it: the query in the dtype of the cache, sums in fp32.
     asked = asked.to(key_buffer.dtype.element_ty).to(tl.float32)
-    of_keys, of_values = key_buffer + key_head * kb_head, value_buffer + key_head * vb_head
+    of_keys = key_buffer + turn * kb_row + key_head * kb_head
+    of_values = value_buffer + turn * vb_row + key_head * vb_head
     if WRITES:
         slot = tl.load(at)
         key = tl.load(keys + key_head * k_head + channel * k_channel, mask=inside, other=0.0)
@@ -274,7 +297,7 @@ def _write_attend(
             seen_values = tl.where(newest, value.to(tl.float32)[None, :], seen_values)
         score = tl.sum(seen_keys * asked[None, :], 1) * scale
         if HAS_BIAS:
-            score += tl.load(bias + head * b_head + place * b_slot, mask=there, other=0.0).to(tl.float32)
+            score += tl.load(bias + turn * b_row + head * b_head + place * b_slot, mask=there, other=0.0).to(tl.float32)
         score = tl.where(there, score, -float("inf"))
         now_highest = tl.maximum(highest, tl.max(score, 0))
         base = tl.where(now_highest == -float("inf"), 0.0, now_highest)  # nothing is seen so far
@@ -285,7 +308,8 @@ def _write_attend(
         seen_values = tl.where((weight > 0)[:, None], seen_values, 0.0)
         mixed = mixed * before + tl.sum(seen_values * weight[:, None], 0)
         highest = now_highest
-    tl.store(made + head * value_channels + wide, (mixed / mass).to(made.dtype.element_ty), mask=within)
+    first_made = made + (turn * tl.num_programs(0) + head) * value_channels
+    tl.store(first_made + wide, (mixed / mass).to(made.dtype.element_ty), mask=within)
 
 
 @triton.jit
@@ -293,7 +317,7 @@ def _rotated(
     x, cosine, sine, made, channels, x_head, x_token, x_channel, c_token, c_channel, s_token, s_channel,
     m_head, m_token, m_channel, HALF: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    _wait(EARLY)
+    wait_for_predecessor(EARLY)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     inside = channel < channels

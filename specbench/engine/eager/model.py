@@ -67,6 +67,7 @@ class EngineReport:
         not_invariant: why rows depend on how many are read at once, where they were meant not to.
         unused_tensors: of its files, which the network has no place for.
         weights: what became of quantised weights, in words.
+        gpu_kernels: the kernels of ours that its captured steps call (`engine.cuda.fused`); None off a GPU.
     """
 
     warmup_s: float = 0.0
@@ -75,6 +76,7 @@ class EngineReport:
     not_invariant: str | None = None
     unused_tensors: tuple[str, ...] = ()
     weights: str | None = None
+    gpu_kernels: frozenset[str] | None = None
 
 
 class EagerModel(Model):

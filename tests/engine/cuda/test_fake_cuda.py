@@ -51,6 +51,8 @@ from specbench.methods.peagle.draft import PEagleDraft
 from specbench.methods.peagle.network import PEagle, PEagleShape
 from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
+from specbench.text.processed import ProcessedModel
+from specbench.text.processors import Processors, Weighing
 from specbench.train.recipe_schema import BlockPlan
 from tests.support.captured import Repeated
 from tests.support.decode import spec_of
@@ -340,6 +342,18 @@ def test_a_verdict_on_tokens_that_the_host_knows_is_one_graph_too(
         drafted = sum(one.drafted > 0 for trace in traces for one in trace.passes)
         assert len(read_of_verdicts) == drafted > 2
     assert all(read_of_verdicts)
+
+
+@pytest.mark.full
+def test_penalties_are_one_graph_and_nothing_of_them_is_read(told: Told) -> None:
+    made = model(graphs, "gpt2")
+    target = ProcessedModel(made, Processors(SIZE, frozenset({1}), repetition=1.2, presence=0.1, bias=((3, 1.0),)))
+    for _ in range(3):
+        told.reads = 0
+        passes = decoded(target, UniformDraft(SIZE, CUDA), "gpt2", NUCLEUS).passes
+        assert told.reads == len(passes) > 2
+    captured = [one for key, one in made._functions.items() if isinstance(key[0], Weighing)]
+    assert captured and all(isinstance(one, FunctionGraph) for one in captured)
 
 
 def _key(function: Any, inputs: tuple[Tensor, ...]) -> Any:

@@ -3,9 +3,9 @@
 from typing import Any, cast
 
 import pytest
-from specbench.interop.server.summary import hardware_of
 
 from specbench.config.server import ServerConfig
+from specbench.interop.server.server_summary import hardware_of
 
 MACHINE: Any = {"cpu": "a CPU", "threads": 2, "gpus": ["a GPU", "another GPU"]}
 
