@@ -35,7 +35,7 @@ class Features:
         return len(self._rows)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Keep those of `tokens`. What the session has not read of them it reads now, which replaces its last read."""
+        """Keep the features of `tokens`. The session now reads those it has not read, which replaces its last read."""
         if self._session.length < len(tokens):
             self._gather(self._session.length)
             self._session.extend(tokens[self._session.length :])
@@ -46,7 +46,7 @@ class Features:
         return torch.cat(self._rows[first:stop])
 
     def drop(self, length: int) -> None:
-        """Keep those of the first `length` tokens alone."""
+        """Keep only the features of the first `length` tokens."""
         del self._rows[length:]
 
     def _gather(self, count: int) -> None:

@@ -155,8 +155,8 @@ def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Datase
 def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     """Fill `eagle` from the target's last decoder layer; `kept` are the tokens of the draft vocabulary.
 
-    What the linear layer before it does with the embedding begins near zero, so that the layer first works on the
-    feature alone, which is what the target's layers end with.
+    The weights of the linear layer before it that read the embedding begin near zero, so that the layer at first reads
+    only the feature, which is the output of the target's layers.
     """
     width = eagle.shape.layer.width
     borrow_weights(eagle.layer, target)

@@ -138,7 +138,7 @@ class HydraCheckpoint:
     def load(self, network: Any) -> PublishedHydra:
         """The heads, ready for `network`.
 
-        Raises UserError where they are damaged or fit another target.
+        Raises UserError if they are damaged or fit another target.
         """
         projection = network.get_output_embeddings().weight
         rows, width = projection.shape
@@ -215,7 +215,7 @@ class HydraCheckpoint:
 
 
 def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCheckpoint | None:
-    """The config of published heads; None where `source` has no such config.
+    """The config of published heads; None if `source` has no such config.
 
     Raises UserError for what is not supported.
     """

@@ -35,7 +35,7 @@ NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias
 
 
 class PublishedHead(nn.Module):
-    """Residual blocks h + SiLU(W h + b), then an output layer, or the target's own where there is none."""
+    """Residual blocks h + SiLU(W h + b), then an output layer, or the target's if it has none."""
 
     def __init__(self, blocks: list[tuple[Tensor, Tensor]], output_VD: Tensor | None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PublishedMedusa(nn.Module):
         return 2.0 * (own + shared * rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
-        """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+        """[heads, N, V] of the heads `which`; head 0 predicts the token after the next."""
         chosen = cast(list[PublishedHead], list(self.all)[which])
         return torch.stack([head.logits(states_ND, project) for head in chosen])
 
@@ -141,7 +141,7 @@ class LowRank(nn.Module):
 
 
 class MedusaHeads(TrainedHeads):
-    """Heads that see the state alone. They start as copies of the network's own head."""
+    """Heads that read only the state. They start as copies of the network's own head."""
 
     KIND, RECIPE, SHAPE = "medusa", "medusa", ("heads", "width", "layers", "rank", "vocabulary")
 

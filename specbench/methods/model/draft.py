@@ -220,7 +220,7 @@ class TextDraftSession(Stateless, ProposesByReading):
         )
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """The first token of a proposal, certain, at each place; zeros where nothing is proposed."""
+        """The first token of a proposal, with probability 1, at each place; zeros without a proposal."""
         first = list[int | None]()
         self.texts = []
         for end in range(prefix_length, len(tokens)):

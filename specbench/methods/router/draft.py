@@ -5,7 +5,7 @@ if at least `least_match` tokens match (`by=match`), or if it has the higher exp
 (`by=acceptance`): Eq. 1 with the share of its tokens accepted in this completion so far, (accepted + 1) / (tested + 2),
 over 1 + gamma c. If it proposes nothing, the second draft does.
 
-The choice is made before a token is drawn, from tokens that are already emitted. So q of a proposal is that of the
+The choice is made before a token is drawn, from tokens that are already emitted. So q of a proposal is the q of the
 draft that drew it, and Algorithm 1 applies unchanged.
 
 `score` chooses at each token as if a pass began there. By acceptance it counts a pass a token, with the chance of the

@@ -1,8 +1,8 @@
 """SpecDec's drafter: all tokens of a proposal in one step of a shallow decoder.
 
 Xia et al. 2023 (arXiv 2203.16487); `methods.specdec.network` has the decoder. It reads the text's tokens, the newest
-one included, and the target's keys and values of the source; the target's states are not needed, so that it drafts in
-the first pass of a text, too.
+one included, and the target's keys and values of the source; the target's states are not needed, so that it also drafts
+in a text's first pass.
 
 Given the text the drafted tokens are drawn independently, each from the row of its own query. That row is its q, and
 Algorithm 1 is exact.
