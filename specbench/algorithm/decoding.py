@@ -236,8 +236,8 @@ class Passes:
     ) -> None:  # fmt: skip
         """Bring both sessions from `before` tokens, of which `unread` were read in the pass, to its end.
 
-        Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
-        `logits_LV` are those of the target's run.
+        Both keep all but the newest token, which neither has read, and drop tokens that were rejected or read beside.
+        `logits_LV` are the logits of the target's run.
         """
         accepted, beside, drafting = path[: len(emitted) - 1], proposal.unverified, self.drafting
         length = before + len(emitted) - 1
@@ -280,7 +280,7 @@ class VerifiedInCalls(Passes):
 
 
 class WholeInCalls(Passes):
-    """Passes that the engine of the target runs, several in one call, the drafting of one model too."""
+    """Passes that the target's engine runs, several in one call, with the drafting of one model."""
 
     where = IN_C
 
@@ -333,7 +333,7 @@ class PassLog:
         self._counted.append(PROMPTS.now())
 
     def ready(self) -> None:
-        """The draft has, too."""
+        """The draft has also read the prompt."""
         self._ready = self._now()
         self._counted.append(PROMPTS.now())
 

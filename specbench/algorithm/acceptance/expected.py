@@ -1,8 +1,8 @@
 """The expected acceptance of the rules on trees (`tree_rules`), by formulas on many positions at once.
 
 It is the probability that the first, second, ... child of a node is the accepted child, in expectation over the draws
-of the children: exact where the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few
-draws of the rejected children where it does (`distinct`).
+of the children. It is exact if the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`),
+otherwise a mean over a few draws of the rejected children (`distinct`).
 
 The bound on all rules is the largest probability with which one of k drafted tokens can be the target's
 (`optimal_acceptance`): the optimal transport between p and the drafted sets (Sun et al. 2023, "SpecTr") accepts with
@@ -53,7 +53,7 @@ def _in_rounds(
 ) -> Ranked:
     """Acceptance by rank of `most` children, of which `rounds` exist and are tested in turn.
 
-    `next_law` returns the law of the next child, from that of a child and from the part of it that is accepted.
+    `next_law` returns the law of the next child, given the law of a child and its accepted part.
     """
     reached_L1 = torch.ones_like(p_LV[:, :1])
     left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
@@ -72,9 +72,9 @@ def distinct(
 ) -> Ranked:
     """Acceptance by rank of `most` draws from q without replacement, tested in rounds.
 
-    The mean over `times` draws of the children that are rejected before each rank; what is accepted of each is
-    integrated out. An unbiased estimate whose sum over the ranks is at most 1, given the token too. Ranks beyond the
-    tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
+    It is the mean over `times` draws of the children that are rejected before each rank; the accepted part of each is
+    integrated out. The estimate is unbiased, and its sum over the ranks is at most 1, also given the token. Ranks
+    beyond the tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
     """
     paths = [_along_a_path(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
     return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*paths, strict=True)))
@@ -90,7 +90,7 @@ def _along_a_path(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, gen
 
     def without_a_rejected_child(law_LV: Tensor, both_LV: Tensor) -> Tensor:
         uniform_L = uniforms(len(law_LV), generator, law_LV.device)
-        child_L = drawn(law_LV - both_LV, uniform_L).clamp(min=0)  # any child where none is rejected
+        child_L = drawn(law_LV - both_LV, uniform_L).clamp(min=0)  # any child if none is rejected
         rest_LV = law_LV.scatter(-1, child_L.unsqueeze(-1), 0.0)
         mass_L1 = rest_LV.sum(-1, keepdim=True)
         return torch.where(mass_L1 > 0, rest_LV / mass_L1, 0.0)
@@ -181,7 +181,7 @@ def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) 
 
 
 def _groups(q_V: Numbers) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Where each group of tokens begins, and whether it is one of the likeliest tokens alone."""
+    """Where each group of tokens begins, and whether it is a single one of the likeliest tokens."""
     single_V = np.zeros(len(q_V), bool)
     single_V[np.argsort(-q_V, kind="stable")[:SINGLES]] = True
     starts_V = single_V.copy()

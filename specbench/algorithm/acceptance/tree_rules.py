@@ -14,8 +14,8 @@ it is tested with must be its law given all that was drawn before it:
   Algorithm 2; Jeon et al. 2024, "Recursive Speculative Decoding").
 - `Fixed`: children that were not drawn: the top k of q, or continuations found in a table or text. D is
   one-hot. Equivalently, a token is drawn from p, and the path continues if it is a child.
-- `KSequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
-  is tested on p alone, with q scaled so that the total acceptance of each token is at most p.
+- `KSequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child is
+  tested on p itself, with q scaled so that the total acceptance of each token is at most p.
 
 How many children a node has may depend on what was drawn before them, not on their own tokens.
 
@@ -115,7 +115,7 @@ class Fixed(Node):
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
 
     def reject(self, token: int, q_V: Tensor) -> None:
-        excess_V = self.residual_V.clone()  # a one-hot row takes from one token alone
+        excess_V = self.residual_V.clone()  # a one-hot row takes from only one token
         excess_V[token] = (excess_V[token] - 1).clamp(min=0)
         self.residual_V = normalised(excess_V, self.residual_V)
 
@@ -145,7 +145,7 @@ class KSequential(Node):
 def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
     """The distribution of the next draw without replacement of `tried`.
 
-    It is the rest of q, or uniform over the other tokens where that has no mass.
+    It is the rest of q, or uniform over the other tokens if q has no mass there.
     """
     if not tried:
         return q_V
@@ -161,7 +161,7 @@ def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
 def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
     """rho of K-SEQ: the smallest from 1 to k with 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho).
 
-    A larger rho is exact too, and accepts less.
+    A larger rho is also exact and accepts less.
     """
     low, high = 1.0, float(children)
     if children == 1:

@@ -65,9 +65,9 @@ def target_rows(
 ) -> TargetRows:
     """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
-    `logits_LV` are those of the run, with tokens that were read beside the proposal at its end. `repeat` runs functions
-    of tensors.
-    Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
+    `logits_LV` are the run's; the last rows belong to tokens that were read beside the proposal. `repeat` runs
+    functions of tensors. Raises FloatingPointError if the argmax is not finite. Rows are checked when a token is drawn
+    from them.
     """
     rows = proposal.size + 1
     if proposal.unverified is not None:
@@ -84,7 +84,7 @@ def target_rows(
 
 
 def standardised(rows: TargetRows, verification: Verification) -> Tensor | None:
-    """p [L, V] of the `rows` of a chain; None where only argmax tokens decide."""
+    """p [L, V] of the `rows` of a chain; None if only argmax tokens decide."""
     if isinstance(rows, UnreadRows) and not verification.argmax_only:
         return standardise(rows.logits_LV, verification.sampling, rows.vocabulary_size)
     return rows if isinstance(rows, Tensor) else None
@@ -114,7 +114,7 @@ def next_token(
 ) -> int:
     """The token that follows the last position in standard decoding; on a device by `repeat`.
 
-    Raises FloatingPointError where the distribution is not finite.
+    Raises FloatingPointError if the distribution is not finite.
     """
     if logits_LV.is_cpu:
         return draw_next(logits_LV, sampling, vocabulary_size, generator)[0]
@@ -169,7 +169,7 @@ def verdict_on_host(
 ) -> tuple[Proposal, Verdict]:
     """Verify `proposal`, on the device where `rows` are still logits, and return it and the verdict on the host.
 
-    `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError where p or q is not finite.
+    `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError if p or q is not finite.
     """
     if isinstance(rows, UnreadRows):
         return _verdict_of_logits(rows, proposal, verification, generator, repeat)
@@ -211,8 +211,8 @@ def _verdict_of_logits(
 def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
     """Decide which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`.
 
-    A tree that is a chain gets the chain's verdict, on the same random numbers. Raises ValueError for a tree where the
-    rule is for chains alone.
+    A tree that is a chain gets the chain's verdict, from the same random numbers. Raises ValueError for a tree if the
+    rule reads only chains.
     """
     tokens, parents, rule = proposal.tokens, proposal.parents, verification.rule
     assert not isinstance(rows, UnreadRows)

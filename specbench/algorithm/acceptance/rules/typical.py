@@ -47,7 +47,7 @@ class TypicalConfig(RuleConfig):
         return f"typical ε={self.epsilon:g} δ={self.delta:g}"
 
     def verification(self, sampling: Sampling) -> Verification:
-        """At T = 0 it accepts the argmax alone, which is Algorithm 1."""
+        """At T = 0 it accepts only the argmax, as Algorithm 1 does."""
         greedy = sampling.temperature == 0
         return Verification(accept_exact if greedy else Typical(self.epsilon, self.delta), sampling)
 
