@@ -74,7 +74,7 @@ class BatchableModel(Protocol):
     def capture_repeated(self) -> None: ...
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows. Raises UserError where it cannot."""
+        """How the network runs over up to `rows` rows. Raises UserError if it cannot."""
         ...
 
     def require_trees(self) -> None:
@@ -147,9 +147,9 @@ class EagerSteps:
 
 
 class CapturedSteps:
-    """Captured steps: one for a row alone, another for any number of rows."""
+    """Captured steps: one for a single row, another for any number of rows."""
 
-    most_of_prompt: int | None = None  # the most tokens that are read at once where only the last one's logits count
+    most_of_prompt: int | None = None  # how many tokens are read at once at most, if only the last one's logits count
 
     def __init__(self, alone: Program, several: Program) -> None:
         self._programs = alone, several

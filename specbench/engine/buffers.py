@@ -50,7 +50,7 @@ class Buffers:
         return Buffers([stack[0] for stack in stacks], stacks)
 
     def grown(self, slots: int, count: int) -> "Buffers":
-        """Buffers with room for `slots`, their first `count` those of these (or as many), which are empty after it.
+        """Buffers with room for `slots` that start with the first `count` slots of these, which are empty afterwards.
 
         Each buffer is freed when it is copied, so that memory never holds all of them twice.
         """
@@ -149,7 +149,7 @@ class BufferPool:
 
 
 class TensorCache:
-    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and that nothing changes.
+    """Tensors that depend only on a few numbers, such as (step, length, tokens, capacity), and are never changed.
 
     Beyond `most` bytes the oldest are dropped.
     """

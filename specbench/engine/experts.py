@@ -41,7 +41,7 @@ class Experts:
 
     @staticmethod
     def of(network: Any, reads: ExpertReads | None = None) -> "Experts | None":
-        """The experts of `network`, whose runs write to `reads`; None where it has none."""
+        """The experts of `network`, whose runs write to `reads`; None if it has none."""
         modules = expert_modules(network)
         if not modules:
             return None

@@ -43,8 +43,8 @@ Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model th
 def require_readable(tokens: Sequence[int], readable: int) -> None:
     """Raise UserError for a token that is none of the first `readable`, of which a model has embeddings.
 
-    Asked of numbers alone, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
-    the device from the model's own logits; to look at them would wait for it.
+    Only numbers are checked, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
+    the device from the model's own logits; checking them would wait for the device.
     """
     if tokens and not 0 <= min(tokens) <= max(tokens) < readable:
         token = next(token for token in tokens if not 0 <= token < readable)
@@ -54,7 +54,7 @@ def require_readable(tokens: Sequence[int], readable: int) -> None:
 class Session(ABC):
     """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it.
 
-    Methods with a body are optional: their default is that of a session that cannot do what they are for.
+    Methods with a body are optional. Their default suits a session without their feature.
     """
 
     batch: Any = None  # the batch that it is a row of
@@ -73,7 +73,7 @@ class Session(ABC):
         the parent of token i, or -1 for the sequence's last token that has been read. A parent comes before its
         children. A tree may be read in several calls: its nodes are numbered on, and parents are numbers of nodes.
 
-        Raises UserError where the model cannot read a tree.
+        Raises UserError if the model cannot read a tree.
         """
 
     @abstractmethod
@@ -134,7 +134,7 @@ Marking = Callable[[], Any]  # of two marks the difference is seconds; less a nu
 class Model(ABC):
     """Weights and their vocabulary.
 
-    Methods with a body are optional: their default is that of a model that needs none of what they are for.
+    Methods with a body are optional. Their default suits a model that does not need them.
     """
 
     vocabulary_size: int  # tokens of the tokenizer; logits beyond it are padding
@@ -169,9 +169,9 @@ class Model(ABC):
         """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
 
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """`function` of `inputs`, in one launch where the engine has made one of it.
+        """`function` of `inputs`, in one launch if the engine has made one of it.
 
-        The function of a later pass is equal to that of an earlier one, and hashable.
+        A later pass's function is equal to an earlier pass's, and hashable.
         """
         return function(*inputs)
 
@@ -181,9 +181,10 @@ class Model(ABC):
     def passes(
         self, session: Session, draft: Session | None, plan: "PassPlan", tokens: list[int]
     ) -> "PassesInCalls | None":
-        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot.
+        """Passes with `session`, one of this model, and `draft`, a draft model's; None if it cannot.
 
-        Without `draft` the target runs alone at gamma 0, and otherwise verifies what is drafted elsewhere.
+        Without `draft`, the target decodes by itself at gamma 0, and otherwise verifies tokens that are drafted
+        elsewhere.
         """
         return None
 
@@ -255,7 +256,7 @@ class PassPlan:
     """Settings of passes on chains. At gamma 0 a pass is a step of the target alone."""
 
     gamma: int
-    end: int  # the most tokens, the prefix included
+    end: int  # maximum number of tokens, the prefix included
     drafting: Choice
     choosing: Choice  # of the target
     least: float = 0.0  # a residual of no more mass is rounding
@@ -294,7 +295,7 @@ class PassesInCalls(Protocol):
     ) -> DonePass:
         """Verify tokens that were drafted after `tokens`, of `asked` that the draft drew numbers for.
 
-        `q_GV` are the fp32 rows they were drawn from; None where each had all mass.
+        `q_GV` are the fp32 rows they were drawn from; None if each had all mass.
         """
         ...
 

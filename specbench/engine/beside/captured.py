@@ -98,7 +98,7 @@ class BesideProgram:
 
 
 class _Modules(nn.Module):
-    """All modules that a step runs, those of the target too: what the digest of a capture covers."""
+    """All modules that a step runs, also the target's: the digest of a capture covers them."""
 
     def __init__(self, beside: Beside) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class _Modules(nn.Module):
 
 
 def _of_tensors(step: StepOf, own: int) -> Callable[..., Tensor]:
-    """`step` as a function of tensors alone: the inputs of a `Step`, `own` buffers, those of the source, states."""
+    """`step` as a function of only tensors: the inputs of a `Step`, `own` buffers, the source's buffers, states."""
 
     def run(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
@@ -176,7 +176,7 @@ class CapturedBeside:
 
 
 def captured(beside: Beside, target: object, probe: Probe) -> CapturedBeside | None:
-    """`beside` in the engine of `target`; None where that captures no steps, or, with a warning, cannot capture it."""
+    """`beside` in the engine of `target`; None if that captures no steps, or, with a warning, cannot capture it."""
     if not isinstance(target, StaticModel):
         return None
     try:
@@ -189,7 +189,7 @@ def captured(beside: Beside, target: object, probe: Probe) -> CapturedBeside | N
 
 
 def checked(beside: Beside, target: StaticModel, probe: Probe, again: bool = True) -> CapturedBeside:
-    """The captured steps, what they return compared with what the modules do. Raises RuntimeError where it differs."""
+    """The captured steps, their results compared with the modules'. Raises RuntimeError if they differ."""
     model = CapturedBeside(beside, target)
     sources = model.blank_sources(PROBED_SOURCE)
     with torch.inference_mode():
@@ -205,7 +205,7 @@ def checked(beside: Beside, target: StaticModel, probe: Probe, again: bool = Tru
 
 
 def entries_of(beside: Beside, captured: CapturedBeside | None, session: Session) -> EntrySession:
-    """The entries of a text beside a session of the target: of captured steps where there are any."""
+    """The entries of a text beside a session of the target: of captured steps if there are any."""
     return EagerEntries(beside, partial(beside.sources, session)) if captured is None else captured.start(session)
 
 
@@ -298,7 +298,7 @@ class CapturedEntries(NativeSession):
         return super()._looked_up(what if self._sight is None else (*what, self._sight), count, compute)
 
     def _replayed(self, step: Step, tokens: Sequence[int], states_LF: Tensor | None) -> Tensor | None:
-        """What a graph of `step` returns; None where there is none (yet)."""
+        """What a graph of `step` returns; None if there is none (yet)."""
         graphs, count = self.model.graphs, len(tokens)
         if (filled := graphs.target.filled(count)) > MOST_TOKENS:
             return None

@@ -89,7 +89,7 @@ class Entries:
         return self.layout.bias(near_HC, self.buffers[0].dtype) if self.hides or near_HC is not None else None
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the entries' keys and values in a layer; those of all slots."""
+        """Write the entries' keys and values in a layer, and return the keys and values of all slots."""
         keys, values = self.buffers[2 * layer : 2 * layer + 2]
         at = self.layout.slots_BL.flatten()
         self.writing(keys, at, key)
@@ -128,17 +128,17 @@ class Beside:
     """A network beside the target, bound to it.
 
     Attributes:
-        name: as messages call it.
+        name: its name in messages.
         network: its modules.
         borrowed: modules of the target that its steps run.
-        weight: a weight whose dtype and device are those of its steps.
+        weight: a weight whose dtype and device its steps use.
         settings: what its steps depend on besides modules, as plain values.
         steps: by name.
         caches: (heads, channels) of keys and of values, layer by layer.
         crosses: the same of the source, one pair for each of `source_layers`.
         source_layers: the target's decoder layers whose keys and values of the source it reads.
-        sight: what new entries see of each other; None: those before them.
-        readable: how many token ids it reads, where the target reads fewer.
+        sight: which new entries each new entry attends to; None: those before it.
+        readable: how many token ids it reads, if the target reads fewer.
     """
 
     name: str

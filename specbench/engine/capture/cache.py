@@ -6,9 +6,10 @@ ties and a sample of their numbers), the versions of Python, torch, transformers
 network with something that such a digest cannot tell (hooks, methods put on an instance, objects of unknown kinds) is
 captured at every start. A file that is damaged is written anew.
 
-Whoever uses a capture compares it with the network first, cached or not: `engine.choice` that of a target or model
-draft, `program.rows_agree` its rows, `engine.beside` a draft's own layers. Only the shallow parts that `early-exit` and
-`layer-skip` draft with are not compared: a fault there changes q, whose tokens are tested as any others.
+Each user of a capture first compares it with the network, cached or not: `engine.choice` for a target or model draft,
+`program.rows_agree` for its rows, `engine.beside` for a draft's own layers. Only the shallow parts with which
+`early-exit` and `layer-skip` draft are not compared: a fault there changes q, whose tokens are verified like any
+others.
 """
 
 import hashlib
@@ -73,12 +74,12 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
 
 
 def _read(file: Path, weights: Mapping[str, Tensor], device: torch.device) -> Capture | None:
-    """The capture in `file`; None where there is none, or it is damaged."""
+    """The capture in `file`; None if there is none, or it is damaged."""
     try:
         digest, _, content = border.read_text(file).partition("\n")
         if not is_own(file) or digest != hashlib.sha256(content.encode()).hexdigest():
             return None
-        document = json.loads(content)  # our own output: the folder is this user's alone, and the digest is right
+        document = json.loads(content)  # our own output: the folder belongs to only this user, and the digest is right
         return Capture(restored(document["graph"], weights, device), bool(document["masked"]), file)
     except Exception:  # whatever a file leads to that another version wrote
         return None
@@ -159,7 +160,7 @@ def _class(kind: type) -> list[str]:
 
 
 def _named(one: Any) -> str:
-    """A class or function by the name under which it is found, with a digest of its file where it is of no library."""
+    """A class or function by the name under which it is found, with a digest of its file if it is in no library."""
     module, name = one.__module__, one.__qualname__
     home = sys.modules.get(module)
     found: Any = home

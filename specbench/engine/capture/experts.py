@@ -163,7 +163,7 @@ def _by_expert(
     states_TE: Tensor, chosen: list[list[int]], width: int, up: ExpertMap, down: ExpertMap, gate: Gate
 ) -> Tensor:
     """The results of each token's `width` experts [T * K, E]; the weights of an expert are read once."""
-    places: dict[int, list[int]] = {}  # of each expert that is hit: where it was chosen, token by token
+    places: dict[int, list[int]] = {}  # for each chosen expert, its places among the tokens' choices
     for token, one in enumerate(chosen):
         for place, expert in enumerate(one):
             places.setdefault(expert, []).append(token * width + place)

@@ -126,8 +126,8 @@ class Program:
     ) -> "Program":
         """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
 
-        `of_prompt` makes the reading of a source and of a prompt ready. `weights` are those of a program that shares
-        weights with this one. Steps take one row, or, without `one_row`, any number of rows from two.
+        `of_prompt` makes the reading of a source and a prompt ready. `weights` belong to a program that shares them
+        with this one. Steps take one row, or, without `one_row`, two or more.
         """
         weights = weights or PackedWeights()
         with marked(network), torch.no_grad():
@@ -200,7 +200,7 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 
 
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
-    """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
+    """The step and, in the same run, the cross-attention keys and values, as a function of only tensors.
 
     It returns (logits, keys and values layer by layer).
     """
@@ -287,7 +287,7 @@ def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 def rows_agree(
     alone: Program, several: Program, vocabulary_size: int, dtype: torch.dtype, device: torch.device
 ) -> bool:
-    """Whether rows that are read together have the logits that each has alone. `dtype` is that of the network."""
+    """Whether rows that are read together have the logits that each has by itself. `dtype` is the network's."""
     draw, rows = torch.Generator().manual_seed(0), len(CHECKED_CACHED)
     numbers_1C = torch.arange(CHECKED_SLOTS, device=device).unsqueeze(0)
     buffers = [
@@ -304,7 +304,7 @@ def rows_agree(
             [_run(getattr(alone, step), [one[row : row + 1] for one in inputs]) for row in range(rows)]
         )
         difference = largest_difference([together_BLV.float()], [each_BLV.float()])
-        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
+        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # also false if it is NaN
             return False
     return True
 

@@ -1,8 +1,8 @@
 """A captured graph as plain JSON, and back, so that a capture can be cached on disk.
 
-Stored are operations by name, their arguments, and the shapes and dtypes of what they return; weights are names of the
-network's own tensors. Nothing that is read is executed or unpickled: an operation is looked up among those of torch and
-of this package, and a size is arithmetic on open sizes.
+A file stores operations by name, their arguments, and the shapes and dtypes of their results; weights are names of the
+network's own tensors. Nothing that is read is executed or unpickled: an operation is looked up in torch and in this
+package, and a size is arithmetic on open sizes.
 """
 
 import ast

@@ -6,9 +6,9 @@ its last tokens, so that dropping tokens is choosing a state, and nodes of a tre
 
 The other way is to hold the state before a pass, and after a rejection to read the accepted tokens again. On a CPU it
 is slower (random shapes of 8 layers, Qwen 3-Next, Mamba 2, Bamba and LFM 2): reading 1 to 4 tokens again costs 1 to 3
-steps per pass, while the states of 2 to 6 tokens, computed one after another, take no longer than its own scan,
-which fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway, and memory for those of
-a pass and of HELD tokens before it. Trees need states by node in any case.
+steps per pass, while the states of 2 to 6 tokens, computed one after another, take no longer than its own scan, which
+fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway. It costs memory for the states
+of a pass and of HELD tokens before it. Trees need states by node in any case.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Arrangement(NamedTuple):
 
     @staticmethod
     def of(tree: OpenTree, count: int) -> "Arrangement":
-        """The newest `count` nodes of `tree`; where it has none, tokens of the sequence."""
+        """The newest `count` nodes of `tree`, or tokens of the sequence if it has none."""
         return Arrangement(count, () if tree.is_chain else tree.parents, max(0, len(tree) - count))
 
     def before(self, held: int) -> list[int]:
@@ -83,7 +83,7 @@ class KeyValueLayer(DynamicLayer):
         return whole
 
     def bytes_of(self, tokens: int) -> int:
-        """The bytes of so many tokens, where one has been read."""
+        """The bytes of so many tokens, if one has been read."""
         held: list[Tensor] = [states for states in (self.keys, self.values) if states is not None]
         return tokens * sum(states.nbytes for states in held)
 
@@ -149,7 +149,7 @@ class RecurrentStates:
         return windows
 
     def bytes_of(self, tokens: int) -> int:
-        """The bytes that are held after so many tokens, at least one, where one has been read."""
+        """The bytes that are held after so many tokens, at least one, if one has been read."""
         assert self._inputs is not None
         held = min(tokens, HELD)
         inputs = self._inputs.nbytes // self._inputs.shape[-1] * (self._inputs.shape[-1] + held - self.held)

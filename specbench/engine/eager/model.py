@@ -41,9 +41,9 @@ class SessionTraits:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
             `eager.parts.return_states`.
         taps: after how many layers states are tapped.
-        of_prompt: they hand over the states of the whole prompt, too.
-        pass_embeddings: of PaSS: folder -> ids that stand for its embeddings.
-        no_trees: why they read no trees, where that is not the network's own doing.
+        of_prompt: they also hand over the states of the whole prompt.
+        pass_embeddings: folder -> ids that stand for its embeddings (PaSS).
+        no_trees: why they read no trees, unless the network is the reason.
     """
 
     columns: int = 0
@@ -63,9 +63,9 @@ class EngineReport:
     Attributes:
         warmup_s: seconds spent on making it ready.
         fell_back: why 'auto' came to it.
-        rollout_fell_back: why it drafts step by step, where its steps should be one graph.
-        not_invariant: why rows depend on how many are read at once, where they were meant not to.
-        unused_tensors: of its files, which the network has no place for.
+        rollout_fell_back: why it drafts step by step, if its steps should be one graph.
+        not_invariant: why rows depend on how many are read at once, if they should not.
+        unused_tensors: tensors of its files for which the network has no place.
         weights: what became of quantised weights, in words.
     """
 
@@ -82,7 +82,7 @@ class EagerModel(Model):
 
     engine = "eager"
     no_windows: str | None = None  # why its sessions cannot have a window
-    program: Any = None  # its step, where that is captured
+    program: Any = None  # its step, if it is captured
 
     def __init__(
         self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], traits: SessionTraits = PLAIN
@@ -120,7 +120,7 @@ class EagerModel(Model):
         return self._shallow[part]
 
     def windowed(self, window: Window, key: str) -> "EagerModel":
-        """This model, its weights shared, with sessions that attend to `window` alone.
+        """This model, its weights shared, with sessions that attend only to `window`.
 
         Raises UserError if its sessions cannot; the message names `key`.
         """
@@ -132,7 +132,7 @@ class EagerModel(Model):
         return made
 
     def project(self, states_ND: Tensor) -> Tensor:
-        """Logits [N, V] of the head alone, for a network that returns the input of its head."""
+        """Logits [N, V] of only the head, for a network that returns the input of its head."""
         logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
         return logits_NV
 
@@ -184,7 +184,7 @@ class EagerModel(Model):
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
+        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError if it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
 
@@ -194,7 +194,7 @@ class EagerModel(Model):
         return self.recurrence is not None
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """The logits of each of `reads` from one run; equal to those of single runs up to rounding."""
+        """The logits of each of `reads` from one run; equal to single runs' up to rounding."""
         if len(reads) == 1:
             return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
         return RecurrentSession.read_rows(self, reads)

@@ -96,7 +96,7 @@ class NetworkSession(Session):
 
     @abstractmethod
     def crop_ahead(self, tokens: int) -> None:
-        """Forget the last `tokens` of what the first layers have read alone, and their tree."""
+        """Forget the last `tokens` that only the first layers have read, and their tree."""
 
     @abstractmethod
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
@@ -105,17 +105,17 @@ class NetworkSession(Session):
     def rollout_ahead(
         self, part: Part, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
-        """`Session.rollout` of these first layers, in their caches; None, with nothing read, where none is captured."""
+        """`Session.rollout` of these first layers, in their caches; None, with nothing read, if none is captured."""
         return None
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
-        """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
+        """Append the nodes of `path` to the tokens that only the first layers have read; forget their tree."""
         self._keep_nodes(self.length + self.ahead, self._ahead_tree, path, part)
         self.ahead += len(path)
 
     @abstractmethod
     def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
-        """Keep of `tree`, which follows `length` cached tokens, the nodes of `path` alone, in the layers of `part`."""
+        """Keep only the nodes of `path` of `tree`, which follows `length` cached tokens, in the layers of `part`."""
 
     def _keep_states(self, logits_LV: Tensor, in_tree: bool) -> None:
         """Hold the states beside the logits of what was just read: tokens, or the newest nodes of the tree."""
@@ -198,7 +198,7 @@ class EagerSession(NetworkSession):
             self._ahead_tree.close()
 
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
-        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        self._tree.grow((), None)  # the tree of all layers is selected from before only the first layers read on
         model = self.model.shallow(*part)
         logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
         if parents is None:

@@ -84,7 +84,7 @@ class NativeModel(StaticModel):
             return function
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
-        """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
+        """The step in parts, some of them torch's; row by row if torch's parts are slow."""
         if self.torch_is_slow:
             self.require_batches(rows)
             steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
@@ -115,7 +115,7 @@ class NativeModel(StaticModel):
         return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
-        """Passes with `session` and `draft` in calls of the kernels; None where these cannot run them."""
+        """Passes with `session` and `draft` in calls of the kernels; None if these cannot run them."""
         usual = self.lookups.pace.tokens
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end, usual)):
             return None

@@ -23,7 +23,7 @@ MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an 
 
 
 class Pace:
-    """The pace of a model's completions: the passes of a call, and the most tokens so far.
+    """The pace of a model's completions: the passes of a call, and the length of the longest completion so far.
 
     A call has as many as take 50 ms, for which Ctrl-C waits, but at least two.
     """
@@ -75,7 +75,7 @@ class Reader:
 
     def __init__(self, choice: Choice, most: int, eos_ids: frozenset[int]) -> None:
         self.most = most
-        self._held: dict[int, tuple[Call, Places]] = {}  # by tokens: what the addresses are those of
+        self._held: dict[int, tuple[Call, Places]] = {}  # by number of tokens: the owners of the addresses
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
         self.raw = RawReader(ctypes.addressof(self._steps), ctypes.addressof(self._tables), most)
@@ -171,7 +171,7 @@ class NativePasses:
         size, gamma = min(plan.gamma, plan.end - length - 1), plan.gamma
         target = self._target.reader(plan.choosing, gamma + 1, length + size)
         target.begin(self._target, rows_GV)
-        draft = target  # at gamma 0, where it is not used
+        draft = target  # at gamma 0, which does not use it
         if self._draft is not None:
             # A draft has two unread tokens after a pass in which all of its own were accepted.
             draft = self._draft.reader(plan.drafting, max(2, gamma), length + size)
@@ -216,7 +216,7 @@ class NativePasses:
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.
 
-        Raises FloatingPointError where a row was not finite, and RuntimeError where no pass could run.
+        Raises FloatingPointError if a row was not finite, and RuntimeError where no pass could run.
         """
         if (count := self._run_where_ready(draft, target)) == 0:
             target.add(self._target, length - 1, size + 1)

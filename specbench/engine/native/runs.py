@@ -45,7 +45,7 @@ class NativeRun:
             run.prepared,
             run.sizes,
         )
-        # Of each result (heads, channels), where it is heads'.
+        # (heads, channels) of each result that consists of heads.
         self.heads = [(f.heads, f.width // f.heads) for f in self._forms if f.heads and f.heads_first]
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
         self._attends = [one for one in self._program if one.op == Op.ATTEND]
@@ -143,7 +143,7 @@ class NativeRun:
 
 
 class Placed(NamedTuple):
-    """Tensors that depend on the place in the text; `address` is that of the array of their addresses."""
+    """Tensors that depend on the place in the text; `address` locates the array of their addresses."""
 
     address: int
     addresses: Any
@@ -151,7 +151,7 @@ class Placed(NamedTuple):
 
 
 class Places:
-    """The `Placed` of a step over so many tokens by the length of the text before them, as C looks it up, too."""
+    """The `Placed` of a step over so many tokens by the length of the text before them; C also looks them up here."""
 
     def __init__(self, slots: int) -> None:
         self.addresses = (ctypes.c_void_p * (slots + 1))()
@@ -175,7 +175,7 @@ class Call:
     placed: "Placed | None" = None
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = (), ids: int = -1) -> None:
-        """`moved`: numbers of the tensors that `place` sets; `ids`: that of the new tokens."""
+        """`moved`: numbers of the tensors that `place` sets; `ids`: the number of the new tokens' tensor."""
         self.program, self.ids, self._moved = run, ids, (ctypes.c_int64 * len(moved))(*moved)
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]

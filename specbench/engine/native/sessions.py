@@ -171,9 +171,10 @@ class NativeSession(StaticSession):
     def passes_in_calls(self, choice: Choice, end: int, usual: int) -> bool:
         """Whether passes up to `end` tokens can run in calls; then it has room for `usual` tokens.
 
-        Where buffers grow within a completion, Python takes as long as two steps of a small model. `usual` are those of
-        the longest completion so far. One that ends earlier gets as much: attention looks through all slots, of which
-        128 more take 2% of a small model's step, so that parts of completions would be timed too short.
+        If buffers grow within a completion, Python takes as long as two steps of a small model. `usual` is the length
+        of the longest completion so far. A completion that ends earlier gets as much room: attention goes through all
+        slots, and 128 more of them take 2% of a small model's step, so that parts of completions would be timed too
+        short.
         """
         if not (self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)):
             return False

@@ -1,4 +1,4 @@
-"""LoRA adapters: a folder or a repository of peft, whose weights are merged into those of its base model at load.
+"""LoRA adapters: a folder or a repository of peft, whose weights are merged into its base model's at load.
 
 The merged model is an ordinary one: p, α and certificates are of base and adapter together.
 """
@@ -17,13 +17,13 @@ from specbench.engine.weights.pretrained import peft_config_in
 from specbench.errors import MachineError, UserError, first_line
 
 NAMED_BASE = "base_model_name_or_path"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that there is; a .bin holds tensors alone
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that exists; a .bin holds only tensors
 
 
 def adapter_of(model: ModelConfig, key: str) -> str | None:
-    """The folder of the adapter that `model` is, fetched if it has to be; None where it is a whole model.
+    """The folder of the adapter that `model` is, fetched if needed; None if it is a whole model.
 
-    A repository is asked only where `base` says that it holds an adapter.
+    A repository is asked only if `base` says that it holds an adapter.
     """
     if model.path is not None:
         folder = Path(model.path)
@@ -43,9 +43,9 @@ def adapter_of(model: ModelConfig, key: str) -> str | None:
 
 
 def base_of(model: ModelConfig, key: str) -> ModelConfig:
-    """The model that `model` adapts; itself where it is a whole model.
+    """The model that `model` adapts; itself if it is a whole model.
 
-    Raises UserError where the base is named nowhere, or is an adapter itself.
+    Raises UserError if the base is named nowhere or is itself an adapter.
     """
     if model.path is None and model.base is None:
         return model
@@ -58,7 +58,7 @@ def base_of(model: ModelConfig, key: str) -> ModelConfig:
         place = {"path": base}
     found = ModelConfig(**place)
     if model.base is None and found.path is not None and not Path(found.path).exists():
-        # Named by its own file, from where it was trained, or from where it lies.
+        # Its own file names the base, relative to the folder of its training or to its own.
         found = ModelConfig(path=os.path.normpath(Path(folder) / found.path))
     if found.path is not None and not Path(found.path).exists():
         name = name_of(model)

@@ -39,7 +39,7 @@ def types_in(file: Path) -> dict[str, str]:
 def settle(network: nn.Module, file: Path) -> str | None:
     """Round the weights of linear maps that are quantised and no levels of 8 or 4 bits to 8 bits, in place.
 
-    Returns what was kept and what was rounded, in words; None where nothing is quantised.
+    Returns in words which weights were kept and which were rounded; None if none is quantised.
     """
     types = types_in(file)
     names = _names(file, network)
@@ -75,7 +75,7 @@ def _maps(network: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
 
 
 def _names(file: Path, network: Any) -> Any:
-    """A function from a parameter's name in `transformers` to that in the file; None where it has none."""
+    """A function from a parameter's name in `transformers` to its name in the file; None if it has none."""
     gguf: Any = import_module("gguf")
     field = gguf.GGUFReader(str(file)).fields["general.architecture"]
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}

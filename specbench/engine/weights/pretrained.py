@@ -81,7 +81,7 @@ def network_of_shape(auto: Any, config: Any, **keywords: Any) -> Any:
 
 
 def network_in(auto: Any, source: str, **keywords: Any) -> Loaded:
-    """The network in a folder or a repository. Raises DamagedCheckpoint where its weights are not all there."""
+    """The network in a folder or a repository. Raises DamagedCheckpoint if its weights are not all there."""
     return _whole(auto.from_pretrained(source, **keywords, **CHECKED))
 
 
@@ -91,7 +91,7 @@ def network_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords:
 
 
 def part_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords: Any) -> tuple[Any, dict[str, Any]]:
-    """`network_with` of a network that others complete: nothing is required, and what is missing is returned, too."""
+    """`network_with` for a network that others complete: nothing is required, and missing tensors are also returned."""
     told = {"config": config, "state_dict": weights, "output_loading_info": True}
     network, found = kind.from_pretrained(None, **told, **keywords, trust_remote_code=False)
     return network, found

@@ -22,7 +22,7 @@ ON_CUDA = ("gptq", "awq")  # whose kernels were made for it
 
 
 def quantised_method(config: Any) -> str | None:
-    """How the weights of a `transformers` config are quantised; None where they are numbers."""
+    """How the weights of a `transformers` config are quantised; None if they are plain numbers."""
     quantised = getattr(config, QUANTISED, None)
     if quantised is None:
         return None
