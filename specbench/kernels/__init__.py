@@ -28,7 +28,7 @@ from specbench.kernels import check
 from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
-# Products and sums are fused where the kernels say so, and nowhere else: a row alone is computed as among others.
+# Products and sums are fused only where the kernels say so: a single row is computed as it is among others.
 PORTABLE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 IS_APPLE = sys.platform == "darwin"
 FLAGS = (*PORTABLE, "-fPIC", "-shared", *(() if IS_APPLE else ("-fopenmp",)))
@@ -55,7 +55,7 @@ def found() -> ctypes.PyDLL | NotCompiled:
 
 
 def library() -> ctypes.PyDLL:
-    """The compiled kernels. Raises NotCompiled where there are none."""
+    """The compiled kernels. Raises NotCompiled if there are none."""
     if isinstance(kernels := found(), NotCompiled):
         raise NotCompiled(str(kernels))
     return kernels
@@ -169,7 +169,7 @@ def _beside(file: Path) -> Path:
 
 
 def _found_of(file: Path) -> str | None:
-    """What the check of this very library found, '' for nothing; None where it is to be compiled and checked.
+    """What the check of this very library found, '' for nothing; None if it is to be compiled and checked.
 
     A library that a full disk has cut off would end the process with a signal: its digest differs.
     """

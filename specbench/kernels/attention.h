@@ -1,7 +1,7 @@
 /* Softmax attention, row by row. */
 
-/* One row of a query head: what it asks for, and of each slot that it sees, in order, the weight; of those in a block that
-   its tile does not see as a whole, the number too. */
+/* One row of a query head: its query, and the weight of each slot that it sees, in order. Slots in a block that its
+   tile does not see as a whole also have their number. */
 typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } Asking;
 
 /* A tile has up to MOST_ASKING rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load
@@ -171,10 +171,11 @@ static inline float weigh(float *v, int64_t count, const float *sink) {
     return sum_of_lanes(total) + (sink ? exp_below((vec){0} + (*sink - highest))[0] : 0);
 }
 
-/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. Those are summed in order, as if
-   they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of its
-   tile: a path of a tree is summed as a chain is, and a text among others as it is alone. Each text has its own keys,
-   values and, with more than one at `bias_texts`, bias. Keys and values lie in caches, or are those of the text's rows. */
+/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are summed in order,
+   as if they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of
+   its tile: a path of a tree is summed as a chain is, and a text among others as it is by itself. Each text has its own
+   keys, values and, with more than one at `bias_texts`, bias. Keys and values lie in caches, or belong to the text's
+   rows. */
 static void attend(const Instruction *it, const Step *step, const float *q, const float *keys, const float *values,
                    float *out, float *scratch, int thread, int threads) {
     int64_t d = it->inner, group = it->heads / it->key_heads, all = step->rows * group, units = it->key_heads * all;

@@ -191,7 +191,7 @@ KERNELS_OF(pairs, 1)
 #define mix_pairs mix_wide
 #endif
 
-/* Two values [D] of bf16, channel by channel, to `out`; b is null where there is one. */
+/* Two values [D] of bf16, channel by channel, to `out`; b is null if there is only one value. */
 static inline void lay_pair(const uint16_t *a, const uint16_t *b, int64_t d, float *out) {
     int64_t c = 0;
 #ifdef __AVX512BF16__

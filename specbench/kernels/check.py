@@ -135,7 +135,7 @@ def _require_map(
     kernels: ctypes.PyDLL, packed: object, bits: int, x: list[float], wanted: list[float], is_short: bool,
     near: float = 0,
 ) -> None:  # fmt: skip
-    """Compare a map of all rows, of some, and of one alone."""
+    """Compare a map of all rows, of some, and of a single row."""
     instruction = RawInstruction(Op.LINEAR)
     instruction.inner, instruction.activation, instruction.level_bits = INNER, -1, bits
     instruction.weight = ctypes.addressof(packed)  # type: ignore[arg-type]

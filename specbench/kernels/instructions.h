@@ -52,7 +52,7 @@ typedef struct {
     int64_t ids, results; /* which of the tensors are the new tokens and their logits, where the caller says */
 } Part;
 
-/* A program and what one call of it reads: sequences of their own lengths and buffers are a part each. */
+/* A program and what one call of it reads. Each sequence, with its own length and buffers, is one part. */
 typedef struct { const Instruction *program; int64_t count; const Part *parts; int64_t part_count, rows; } Step;
 
 /* For each `part`, whose first row is number `first_row`. */

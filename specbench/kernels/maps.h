@@ -31,7 +31,7 @@ static void activate_all(const float *v, float *out, int64_t count, int64_t kind
     } else for (; i < count; i++) out[i] = activated(v[i], kind);
 }
 
-/* Column `number` of a row, past its last one of `more`, or minus infinity where there is none; ~number: its negative. */
+/* Column `number` of a row, past its last one of `more`, or minus infinity if there is none; ~number: its negative. */
 static inline float picked(const float *row, const float *more, int64_t number, int64_t width) {
     int64_t column = number < 0 ? ~number : number;
     float v = column < width ? row[column] : more ? more[column - width] : -INFINITY;

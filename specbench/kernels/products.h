@@ -51,7 +51,7 @@ enum { MOST_ROWS = 6, MOST_BLOCKS = 4 };
 #define SHORT_ALONE(T) T(short, 1, 1) T(short, 2, 1) T(short, 3, 1)
 
 /* A product of `rows` rows of x and `blocks` blocks of weights: sums over inputs in order, each in a register; `x_stride` and
-   `even` count the inputs' numbers. Sizes are known where it is compiled. */
+   `even` count the inputs' numbers. Sizes are known at compile time. */
 #define PRODUCT_OF const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out
 
 INLINED put_sums(const int rows, const int blocks, vec sum[][MOST_BLOCKS][2], float *out) {
@@ -77,7 +77,7 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
     put_sums(rows, blocks, sum, out);
 }
 
-/* Of bf16 weights. Inputs are bf16, too, and taken in pairs, where there are instructions for it, and else fp32. */
+/* Of bf16 weights. Inputs are also bf16, and taken in pairs, if there are instructions for it, and otherwise fp32. */
 #ifdef __AVX512BF16__
 typedef uint16_t Input;
 enum { SHORT_STEP = 2 };

@@ -2,7 +2,7 @@
 
 enum { NOT_DRAWN = -1, PIECE = 64, SUMS = 1024 };
 
-/* Widen a row of n logits to `v`. Returns its maximum, or NaN where there is a NaN or no finite maximum. */
+/* Widen a row of n logits to `v`. Returns its maximum, or NaN if there is a NaN or no finite maximum. */
 static float widened(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n) {
     if (short_floats) widen_all((const uint16_t *)logits + first, v, n);
     else memcpy(v, (const float *)logits + first, n * sizeof(float));
@@ -72,7 +72,7 @@ static void keep_nucleus(float *v, int64_t n, double top_p) {
     for (int64_t i = 0; i < n; i++) v[i] /= mass;
 }
 
-/* A row of logits as probabilities; NaN throughout where it has no finite maximum. Of top-k all that equal the k-th. */
+/* A row of logits as probabilities; NaN throughout if it has no finite maximum. Top-k keeps all that equal the k-th. */
 static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
     float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)how->temperature;
     if (most != most) {
@@ -93,9 +93,9 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
 }
 
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
-   token in it. Never one of weight 0; NOT_DRAWN where the weights are not finite. */
+   token in it. Never one of weight 0; NOT_DRAWN if the weights are not finite. */
 static int64_t drawn_from(const float *v, int64_t n, double uniform) {
-    double mass = 0, before = 0, sums[SUMS]; /* those of the first pieces: a vocabulary of usual size is summed once */
+    double mass = 0, before = 0, sums[SUMS]; /* sums of the first pieces: a vocabulary of usual size is summed once */
     for (int64_t at = 0; at < n; at += PIECE) {
         double sum = sum_of(v + at, at + PIECE < n ? PIECE : n - at);
         if (at < SUMS * PIECE) sums[at / PIECE] = sum;

@@ -37,7 +37,8 @@ static void place_parts(const Step *step) {
         for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
 }
 
-/* x y + pick(x) z of some columns, where y and z have a period: by columns whose picked ones follow each other, too. */
+/* x y + pick(x) z of some columns, for y and z with a period, by runs of columns whose picked ones also follow each
+   other. */
 static __attribute__((noinline)) void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out,
                                              int64_t rows, int64_t first, int64_t end) {
     const int64_t *columns = it->weight;

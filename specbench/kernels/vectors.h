@@ -160,8 +160,8 @@ static inline void fetch_lines(const char *from, int64_t bytes) {
     for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
 }
 
-/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
-   some tiles once a product and those of others twice. */
+/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums
+   of some tiles once per product and of others twice. */
 static inline vec last_channels(const float *v, int64_t count) {
 #ifdef __AVX512F__
     return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
@@ -193,7 +193,7 @@ static inline Neighbours neighbours(vec a, vec b) {
 #endif
 }
 
-/* The sums of neighbours of `a`, then those of `b`. */
+/* The sums of neighbours of `a`, then of `b`. */
 static inline vec of_neighbours(vec a, vec b) {
     Neighbours of = neighbours(a, b);
     return of.first + of.second;
@@ -240,7 +240,7 @@ static double sum_of(const float *v, int64_t count) {
     return total;
 }
 
-/* The first `count` numbers of v: as floats, or to `shorts` those of a bf16 vector. */
+/* Write the first `count` numbers of v: as floats to `out`, or to `shorts` if v holds bf16 numbers. */
 static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
     if (shorts) {
         halves h = __builtin_convertvector((bits)v >> 16, halves);
