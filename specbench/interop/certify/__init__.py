@@ -1,6 +1,7 @@
 """Whether a server's completions come from the target, and what kind of difference there is if they do not.
 
-`certify` tests the rows of a file, `certify_servers` those of a server with a draft and of the same target without one.
+`certify` tests the rows of a file, `certify_servers` the completions of a server with a draft and of the same target
+without one.
 """
 
 from collections import Counter
@@ -70,7 +71,7 @@ def certify_servers(
     Args:
         config: the target and the sampling that both servers claim.
         drafted: the rows of the server with a draft, as `specbench certify` reads them.
-        plain: those of the same target without one.
+        plain: the rows of the same target without a draft.
         counts: the draft tokens behind `drafted`, if the server counts them.
         say: prints a line.
 

@@ -31,9 +31,9 @@ LONGEST = 1_000_000  # tokens of a prompt: never cut
 class Output:
     """A prompt, and the tokens that were written for it.
 
-    `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
-    the row does not say which. `claimed`: its last token is an end that the row's `finish_reason` alone tells of.
-    `logprobs`: the server's own, of the first tokens; empty where it gives none.
+    `text` is the row's text if it holds no tokens. `ends`: the completion ended with one of these tokens, and the row
+    does not say which. `claimed`: its last token is an end that only the row's `finish_reason` reports. `logprobs`: the
+    server's own, of the first tokens; empty if it gives none.
     """
 
     where: str
@@ -117,7 +117,7 @@ def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iter
 def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
     """The log-probability of each token as the server gives it: a list, or as the completions and chat APIs nest it.
 
-    None where a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
+    None if a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
     """
     given: object = row.fields.get("logprobs")
     if isinstance(given, dict):
@@ -157,7 +157,7 @@ def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:
 
 
 def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], str | None]:
-    """The tokens, and the text where they were made of it."""
+    """The tokens, and the text if they were made from it."""
     name = next((name for name in TOKENS if isinstance(row.fields.get(name), list)), None)
     if name is not None:
         return _ids(row, name, vocabulary, target), None
@@ -171,7 +171,7 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
-    """A field of token ids. Raises UserError where one is none of the target's."""
+    """A field of token ids. Raises UserError if one is none of the target's."""
     ids = token_ids(row, name)
     _require_known(row, ids, f"'{name}'", vocabulary, target)
     return ids

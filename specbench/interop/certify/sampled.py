@@ -61,7 +61,7 @@ def _last_log(setup: Setup, row: Output) -> float:
 
 
 def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0, foreign: Foreign | None = None) -> Proof | None:
-    """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` reads them, too."""
+    """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` also reads them."""
     seen = None if foreign is None else foreign.add
     sums = [
         evidence(setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise, seen=seen)

@@ -196,7 +196,7 @@ def _tensorrt_text(document: Document) -> dict[str, float]:
 
 
 def _count(text: str, document: Document) -> int:
-    """A count as printed, maybe with a point. Raises UserError where it is no finite number."""
+    """A count as printed, maybe with a point. Raises UserError if it is no finite number."""
     number = float(text)
     if not math.isfinite(number):
         raise UserError(f"{document.path}: a count of {text}; the file is damaged")

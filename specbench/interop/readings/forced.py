@@ -15,7 +15,7 @@ From a length vLLM accepts as many tokens as are whole and the next with what is
 llama.cpp accepts each with one probability p, with p + ... + p^gamma the length less 1.
 
 All are of completions that continue. Passes that end a completion, or have no room for gamma tokens, are censored: the
-acceptance at each position is that of the passes that reach it.
+acceptance at each position is taken over the passes that reach it.
 """
 
 import re
@@ -86,7 +86,7 @@ def acceptance(record: Mapping[str, Any], where: str) -> Acceptance:
 
 
 def written(form: str, records: Sequence[Mapping[str, Any]]) -> str | dict[str, Any]:
-    """What `form` takes for these runs: text, or an object for JSON. Several runs, of several gammas: InferenceX alone.
+    """The input of `form` for these runs: text, or an object for JSON. Only InferenceX takes several gammas.
 
     Raises UserError for runs that do not make one such file.
     """
@@ -196,7 +196,7 @@ def read_sglang(document: Document) -> Reading:
 
 
 def read_tensorrt(document: Document) -> Reading:
-    """The reading of TensorRT-LLM's variable, which counts accepted draft tokens alone."""
+    """The reading of TensorRT-LLM's variable, which counts only accepted draft tokens."""
     return _of_length("TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS + 1", 1 + _found(TENSORRT, document))
 
 

@@ -74,7 +74,7 @@ FIELDS = ("request", "drafted", "accepted")
 
 
 def read_lines(document: Document) -> Reading:
-    """The reading of a line a pass of `transformers`."""
+    """The reading of lines of `transformers`, one line per pass."""
     requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for value in document.values:
         request, drafted, accepted = whole_numbers(value.fields, FIELDS, value.where)

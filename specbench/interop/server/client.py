@@ -64,7 +64,7 @@ class Client(Completions):
     counts_itself = False
 
     def identify(self) -> Identity:
-        """Ask for engine, version and model. Raises UserError where there is no list of models."""
+        """Ask for engine, version and model. Raises UserError if there is no list of models."""
         listed = self._get(f"{self.url}/models")
         models = [one for one in _list(listed.get("data")) if isinstance(one, dict) and isinstance(one.get("id"), str)]
         if not models:
@@ -91,7 +91,7 @@ class Client(Completions):
         return Identity(f"{name} {version}".strip(), _named(shown) or "unknown model", self.dialect)
 
     def _get(self, address: str, optional: bool = False) -> dict[str, Any]:
-        """The JSON object at an address; with `optional` an empty one where there is none."""
+        """The JSON object at an address; with `optional` an empty one if there is none."""
         try:
             with self.answered(address) as answer:
                 return self.parsed(answer.read())
@@ -146,7 +146,7 @@ class Client(Completions):
         return found
 
     def draft_counts(self) -> DraftCounts | None:
-        """The counters of `/metrics`; None where the server shows none."""
+        """The counters of `/metrics`; None if the server shows none."""
         found = self.counts()
         if found is None:
             return None
@@ -197,14 +197,14 @@ class _Collected:
             self.arrivals.append(at)
 
     def require_end(self, name: str) -> None:
-        """Raises MachineError where a stream broke off before its answer ended."""
+        """Raises MachineError if a stream broke off before its answer ended."""
         if self.finish is None and self.error is None:
             raise MachineError(
                 f"{name}: the stream broke off after {len(self.arrivals)} pieces; is the server at work?"
             )
 
     def answer(self, name: str, most: int, seconds: float) -> Answer:
-        """The whole answer. Raises UserError where it is none, or its counts contradict what came."""
+        """The whole answer. Raises UserError if it is none, or its counts contradict what came."""
         if self.error is not None:
             raise MachineError(f"{name}: the server answers: {first_line(RuntimeError(self.error))}")
         if not self.is_answer:
@@ -233,7 +233,7 @@ class _Collected:
 
 
 def _named(value: object) -> str:
-    """A name that a server gives, as a line may hold it: '' where it is none."""
+    """A name that a server gives, as a line may hold it: '' if it is none."""
     text = value if isinstance(value, str) else ""
     return "".join(one if one.isprintable() else " " for one in text)[:LONGEST_NAME].strip()
 

@@ -31,7 +31,7 @@ SINGLY = 0.9  # of the tokens of a stream that came one by one, at least, for st
 
 @dataclass(frozen=True)
 class Counted:
-    """What the server counted of all requests, and what follows from it; None where it counts nothing."""
+    """What the server counted of all requests, and what follows from it; None if it counts nothing."""
 
     drafted: int | None = None
     accepted: int | None = None
@@ -48,7 +48,7 @@ class Counted:
 
 
 def counted(served: Sequence[ServedPrompt], gamma: int | None) -> Counted:
-    """Acceptance by the server's own counts. Raises UserError where they contradict each other."""
+    """Acceptance by the server's own counts. Raises UserError if they contradict each other."""
     known = [one["drafted"] for one in served if one["drafted"].counts is not None]
     if not known:
         return Counted()
@@ -97,7 +97,7 @@ def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str) -> in
     """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted where all are alike.
 
     Near the end of a completion passes may draft fewer, at least one fewer each.
-    Raises UserError where a larger γ is counted than given.
+    Raises UserError if a larger γ is counted than given.
     """
     known = [(one["drafted"], counts) for one in served if (counts := one["drafted"].counts) is not None]
     drafted = sum(counts.drafted for _, counts in known)
@@ -227,8 +227,8 @@ def _are_here(config: ServerConfig) -> bool:
 def contention(given: Sequence[Answer], load: Load, speedup: Interval, tokens: float | None) -> list[str]:
     """The signs, in words, that this machine did other work.
 
-    Uneven pieces of the streams `given`, of a token each, or a speedup whose interval lies above `tokens`, those of a
-    pass. Of one request at a time alone: others move the pieces of each other.
+    The signs are uneven pieces of the streams `given`, which have one token each, and a speedup whose interval lies
+    above `tokens`, the tokens per pass. They need one request at a time: several requests shift each other's pieces.
     """
     if load.in_blocks:
         return []
@@ -248,13 +248,13 @@ def _value(one: Interval) -> float | None:
 
 
 def _speedup(columns: Sequence[tuple[float, int, float, int]], groups: Sequence[int] | None) -> Interval:
-    """Time a token without a draft over that with one; NONE where no token was timed."""
+    """Ratio of the times per token without and with a draft; NONE if no token was timed."""
     totals = np.sum(columns, axis=0)
     return over_rows(columns, ratio_of_ratios, groups=groups) if (totals > 0).all() else NONE
 
 
 def _decoding(one: ServedPrompt, load: Load) -> tuple[float, int, float, int]:
-    """Seconds and tokens after the first of both; of several requests at once those of the block."""
+    """Seconds and tokens after the first, of both sides; of the whole block for several requests at once."""
     plain, drafted = one["plain"], one["drafted"]
     assert plain is not None
     if load.batch > 1 or plain.first_s is None or drafted.first_s is None:

@@ -1,7 +1,7 @@
 """Whether the completions of a server with a draft are the target's, and how many draft tokens that rests on.
 
 With the target's weights `interop.certify` reads the completions of both servers and names the kind of a difference.
-Without the weights completions at T = 0 are compared with those of the server without a draft; at T > 0 nothing is
+Without the weights, completions at T = 0 are compared with the other server's, which has no draft; at T > 0 nothing is
 known.
 """
 
@@ -60,7 +60,7 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on completions, which are written to `folder` as `specbench certify` reads them.
 
-    `counts`: drafted and accepted tokens, where the server counts them. Raises UserError where the target does not fit.
+    `counts`: drafted and accepted tokens, where the server counts them. Raises UserError if the target does not fit.
     """
     greedy = config.sampling.temperature == 0
     pairs = [(one.drafted, one.plain) for one in done if one.plain is not None]

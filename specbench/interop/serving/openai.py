@@ -25,7 +25,7 @@ class OpenAIServer:
 
     Args:
         plain: the server without a draft.
-        drafting: the server with one; None where there is none to time.
+        drafting: the server with one; None if there is none to time.
         gamma: tokens that `drafting` drafts a pass, as it was started.
         max_new_tokens: of a whole text.
     """
@@ -60,7 +60,7 @@ class OpenAIServer:
 
         Raises:
             UserError: the server counts no passes.
-            MachineError: it counted those of other requests.
+            MachineError: it counted other requests' passes.
         """
         server = self._server(gamma)
         if (before := server.counts()) is None:

@@ -37,13 +37,13 @@ def main(alive: int, command: list[str]) -> int:
 
 
 def _as_usual() -> None:
-    """The signals of the command are those of any command."""
+    """Give the command the signals of any other command."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _others() -> bool:
-    """Whether others than we are in our process group (as /proc shows; where there is none: no)."""
+    """Whether other processes are in our process group, by /proc; false without /proc."""
     own, group = os.getpid(), os.getpgrp()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit() or int(name) == own:

@@ -84,9 +84,9 @@ def check_in_engine(
 ) -> Iterator[Checked]:
     """Measure, one after another, the `count` best candidates of a ranking in the engine.
 
-    Each has the settings that `--for` prints. `config` is one of those that were ranked, which differ in draft and rule
-    alone. Candidates that the engine cannot express are passed over, and rules but Algorithm 1's, with which no engine
-    is started here. Raises UserError or MachineError as `measure_started`.
+    Each has the settings that `--for` prints. `config` is one of the ranked configs, which differ only in draft and
+    rule. Candidates that the engine cannot express are passed over, and so are rules other than Algorithm 1, with which
+    no engine is started here. Raises UserError or MachineError as `measure_started` does.
     """
     document = to_json(document)
     checked = 0

@@ -116,8 +116,8 @@ class Pipeline:
     def _count(self, found: Any, written: list[int]) -> None:
         """Add the passes of a completion, of each of which the pipeline hands out accepted tokens and one more.
 
-        The package counts drafted and accepted tokens where a model drafts, without those of a pass that the end of the
-        text cuts; what it accepted there was drafted, too.
+        If a model drafts, the package counts drafted and accepted tokens, except in a pass that the end of the text
+        cuts; tokens accepted there were also drafted.
         """
         accepted = sum(written[1:]) - len(written[1:])
         self.passes += len(written[1:])

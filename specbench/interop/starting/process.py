@@ -85,7 +85,7 @@ class Process:
             time.sleep(OFTEN)
 
     def wait_until_done(self, seconds: float) -> int | None:
-        """Wait until the command ends by itself: its exit code, None where it has not ended after so many seconds."""
+        """Wait until the command ends by itself: its exit code, None if it has not ended after so many seconds."""
         try:
             return self._guard.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -100,7 +100,7 @@ class Process:
             )
 
     def last_line(self) -> str:
-        """The last line of the log, of a command that has ended the last that names an error; '' where it is empty."""
+        """The log's last line, or, if the command has ended, the last that names an error; '' if it is empty."""
         try:
             with open(self.log, "rb") as opened:
                 opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))
