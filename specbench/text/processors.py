@@ -10,13 +10,13 @@ their state. The definitions, in the order in which `transformers` applies its p
   have already is left out;
 - frequency and presence penalty (the OpenAI API; vLLM's `SamplingParams`): of each token of the completion, the first
   is subtracted for each occurrence, the second once;
-- bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out where the rest of it came before;
+- bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out after the rest of it;
 - minimum length (`MinNewTokensLengthLogitsProcessor`): no end of sequence before so many tokens;
 - suppressed tokens (`SuppressTokensLogitsProcessor`): left out everywhere;
 - forced first tokens (`ForcedBOSTokenLogitsProcessor`, for any number of them): all others are left out, whatever else
   forbids them;
-- a regular expression: only tokens with which the completion can still become a match, and the end where it is one or
-  no other token remains.
+- a regular expression: only tokens with which the completion can still become a match, and the end if it is one or no
+  other token remains.
 
 Shapes: L positions, V tokens of the vocabulary.
 """
@@ -157,7 +157,7 @@ class Pattern:
 
 
 def processors(sampling: SamplingConfig, vocabulary: Vocabulary, ends: frozenset[int]) -> Processors | None:
-    """The processors of a config; None where there are none.
+    """The processors of a config; None if there are none.
 
     Raises UserError if the vocabulary does not support them.
     """

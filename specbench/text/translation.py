@@ -43,10 +43,10 @@ class Overlap:
 
 
 class Translation:
-    """The translation from the tokens of `target` to those of `draft`.
+    """The translation from the tokens of `target` to the tokens of `draft`.
 
     Tokens are shared that spell the same bytes, and special tokens that are written the same; and the two ends of text,
-    however they are written. The pairs are one to one, so that the draft's probability of a token is that of one token
+    however they are written. The pairs are one to one, so that the draft's probability of a token belongs to one token
     of the target.
     """
 
@@ -115,8 +115,8 @@ class Translation:
     def back(self, written: Sequence[int], spelled: bytes) -> list[int]:
         """The target's tokens of the text `spelled` that follows the target's tokens `written`.
 
-        They are those that the tokenizer has after `written`; where it would have cut `written` elsewhere, so that no
-        token begins at its end, those of the new text by itself. A character that is not complete is left out.
+        They are the tokenizer's tokens after `written`. If it would have cut `written` elsewhere, so that no token
+        begins at its end, they are the tokens of the new text by itself. An incomplete character is left out.
         """
         spelled = spelled[: len(spelled) - unfinished(spelled)]
         before = b""

@@ -1,8 +1,7 @@
 """Tokens: text to prompts and back, whether two models have the same tokens, and what tokens spell.
 
-Tokenizers write their tokens down in different ways: byte-level BPE has `Ġthe` where sentencepiece has `▁the`, `Ċ`
-where it has `<0x0A>`. Bytes are what they have in common. Special tokens (end of sequence, padding, unknown) spell
-nothing.
+Tokenizers write their tokens down in different ways: byte-level BPE writes `Ġthe` and `Ċ`, sentencepiece `▁the` and
+`<0x0A>`. They have bytes in common. Special tokens (end of sequence, padding, unknown) spell nothing.
 """
 
 import json
@@ -75,7 +74,7 @@ class Vocabulary:
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
-        """What the chat template marks the beginning and the end of thinking with; None where it does not."""
+        """What the chat template marks the beginning and the end of thinking with; None if it does not."""
         template = str(getattr(self.tokenizer, "chat_template", None) or "")
         return next((tags for tags in THINKING_TAGS if tags[0] in template or tags[1] in template), None)
 
@@ -162,7 +161,7 @@ class Vocabulary:
         return ids if end is None else [*ids, end]
 
     def continuation(self, text: str) -> list[int]:
-        """The tokens of `text` alone, without those that begin or end one."""
+        """Only the tokens of `text`, without tokens that begin or end one."""
         return self._tokenize(text, add_special_tokens=False)
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -172,7 +171,7 @@ class Vocabulary:
     def pieces(self, tokens: Iterable[int]) -> dict[int, str]:
         """Each token as it stands inside a text, with the space before a new word; for showing tokens one by one.
 
-        The tokenizer's own decoder says it, of the token after a word: what it writes more than for the word alone.
+        The tokenizer's own decoder writes a word and the token after it; a piece is what the word by itself lacks.
         """
         word = next((token for token in range(self.size) if _is_word(self._decode([token]))), None)
         before = "" if word is None else self._decode([word])
@@ -335,7 +334,7 @@ def _kind(described: dict[str, Any]) -> str | None:
 
 
 def _steps(step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The steps of a decoder, normalizer or pre-tokenizer, those of a sequence one after another."""
+    """The steps of a decoder, normalizer or pre-tokenizer, in order for a sequence of them."""
     if step is None:
         return
     inner = next((step[name] for name in ("decoders", "pretokenizers", "normalizers") if name in step), None)
