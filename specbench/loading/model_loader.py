@@ -127,7 +127,7 @@ class TargetOutputs:
 
     Attributes:
         states: the input of its head, with its states after so many layers (`taps`).
-        of_prompt: also those of the prompt.
+        of_prompt: also the states of the prompt.
         pass_embeddings: they read the look-ahead embeddings in these folders.
     """
 
@@ -145,10 +145,10 @@ class ModelRequest:
     """A model to be loaded for a run.
 
     Attributes:
-        key: the config's name of it, for messages.
+        key: the config's name for it, for messages.
         outputs: what its sessions return and read for drafts.
         changes: its weights will be changed, so that no other run shares it.
-        kept_tokens: it predicts these tokens alone.
+        kept_tokens: it predicts only these tokens.
         level_bits: the weights of its linear maps are rounded to so many bits; 0: they are not.
     """
 
