@@ -63,7 +63,7 @@ class Choice:
 
 
 def choices(group: str, own: Path | None) -> list[Choice]:
-    """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
+    """The choices of `group`, including the folder `own`: the least demanding first, then by name."""
     folders = [conf_dir(), *([own] if own is not None else [])]
     files = {file.stem: file for file in (conf_dir() / group).glob("*.yaml")} | _own_files(group, own)
     search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
@@ -101,7 +101,7 @@ def _of_packages(group: str) -> dict[str, str]:
 
 
 def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str | None] | None:
-    """The content of a choice and the task that it names, as Hydra composes them, from its files alone.
+    """The content of a choice and the task that it names, as Hydra composes them, from only its files.
 
     Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
     holds more than parts by name and a task: then Hydra composes it.

@@ -15,7 +15,7 @@ from specbench.compose.words import GROUPS, parsed
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
-# Hydra's switches: those that stand alone, and those that take a value, by their long name.
+# Hydra's switches by their long name: first those without a value, then those with one.
 ALONE = {"--resolve": "--resolve", "--multirun": "--multirun", "-m": "--multirun", "--run": "--run", "-r": "--run"}
 VALUED = {
     "--cfg": "--cfg", "-c": "--cfg", "--config-dir": "--config-dir", "-cd": "--config-dir", "--package": "--package",
@@ -27,11 +27,11 @@ SHOWN = {
 }
 
 HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
-# Picked by name, or where it is.
+# Picked by name or by place.
 PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?|distill\.target|[\w.]+\.start_from")
-PLACES_ALONE = re.compile(r"results|output|([\w.]+\.)?(train_)?path")  # always where it is
+PLACES_ALONE = re.compile(r"results|output|([\w.]+\.)?(train_)?path")  # always a place
 SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's functions
-# Keys that are lists, and may have several values as well, one a job: these are lists of lists, and need brackets.
+# Keys that are lists, and may also have several values, one per job: these are lists of lists, and need brackets.
 VARIED = ("draft.", "tree.")
 PARENTS = (".", "..")
 QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar

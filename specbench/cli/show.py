@@ -9,7 +9,7 @@ from specbench.records.served import is_served
 
 # Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
-MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # where there is no colour, as in a pipe
+MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # without colour, as in a pipe
 WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "from the target"}
 
 
