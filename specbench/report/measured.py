@@ -47,7 +47,7 @@ def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:
-    """The rows of `frame` whose values under `keys` are those of `row`."""
+    """The rows of `frame` whose values under `keys` equal `row`'s."""
     same = pd.Series(True, index=frame.index)
     for key in keys:
         same &= frame[key] == row[key]

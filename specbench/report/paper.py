@@ -49,7 +49,7 @@ def checkpoints(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def fill(name: str, task: str | None = None) -> str:
-    """The command that fills the table or figure `name`, or its rows of `task`; empty where nothing is to be run."""
+    """The command that fills the table or figure `name`, or its rows of `task`; empty if nothing is to be run."""
     plan = experiment(name)
     commands: dict[str, str] = plan.get("alpha", {})
     if task in commands:

@@ -71,7 +71,7 @@ def counts(scored: Sequence[Cell]) -> dict[str, dict[Verdict, int]]:
 
 
 def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
-    """The cells as a table; `scored` are those of `records`, if they are there already."""
+    """The cells as a table; `scored` are the cells of `records`, if they exist already."""
     scored = cells(records) if scored is None else scored
     values = pd.DataFrame(scored)
     ours = records.chains[records.chains["run_id"].isin(values["run_id"].dropna())]

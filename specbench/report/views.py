@@ -27,7 +27,7 @@ def _is_missing(value: object) -> bool:
 
 
 def view(name: str, *shown: str | Column) -> tuple[Column, ...]:
-    """Columns, those of one set by name; then all that name this view."""
+    """The columns `shown`, some given by name, then all that name this view."""
     more = [one for one in EVERY.values() if name in one.shown]
     return (*(EVERY[one] if isinstance(one, str) else one for one in shown), *more)
 
@@ -134,7 +134,7 @@ def _number(name: str, title: str, spec: str = ".2f") -> Column:
 
 
 def alpha(row: Row) -> str:
-    """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
+    """A row's alpha with its interval, and its owner if it belongs to a part of the draft."""
     of, said = alpha_is_of(str(row["draft"])), interval_of(row, "alpha")
     return f"{said} ({of})" if of and said != NONE else said
 
@@ -184,5 +184,5 @@ TREES = view(
 
 
 def keys(view: Iterable[Column], *first: str) -> list[str]:
-    """The keys of a table's values: `first`, then those of its columns that are not among them."""
+    """The keys of a table's values: `first`, then its other columns."""
     return list(dict.fromkeys([*first, *(one.name for one in view if one.shown)]))

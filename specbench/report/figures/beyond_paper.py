@@ -1,4 +1,4 @@
-"""Measured speedup of every draft under every rule, a line each, a panel a temperature; and of token trees by size."""
+"""Measured speedup of every draft and rule (one line each, one panel per temperature), and of token trees by size."""
 
 from typing import Any
 

@@ -160,7 +160,7 @@ def verify(records: Records) -> Drawn:
 
 
 def _roofline(group: pd.DataFrame, sizes: range) -> "pd.Series[float] | None":
-    """v(n) of a model that is bound by its weights' bytes and by its products alone; None where they are not known."""
+    """v(n) of a model that is bound only by its weights' bytes and its products; None if they are not known."""
     least = group[["reading_ms", "multiplying_ms"]].dropna().astype(float).median()
     if least.isna().any():
         return None

@@ -1,8 +1,8 @@
 """Where speed goes: in the paper between Theorem 3.8 (EXP) and what it measured (EMP), and in every run of ours.
 
-A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the
-printed EXP. From the printed EMP follows what one quantity alone would have to be; that v cannot be less than 1, nor
-c than 0, rules some reasons out. Printed numbers are rounded, so everything is a range.
+A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the printed
+EXP. The printed EMP implies a value of each quantity if only that quantity differed; since v is at least 1 and c at
+least 0, some reasons are ruled out. Printed numbers are rounded, so everything is a range.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Gap:
-    """One row of Tables 2 and 4. `verify_cost`, `c` and `tokens` are what each alone would have to be for EMP."""
+    """One row of Tables 2 and 4. `verify_cost`, `c` and `tokens`: the value that each would need by itself for EMP."""
 
     row: Row
     tokens_expected: Range
@@ -96,7 +96,7 @@ def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
 
 
 def length_of_ends(gap: Gap) -> float | None:
-    """The completion length at which the ends of completions alone would explain why EMP is below Equation 1.
+    """The completion length at which the ends of completions by themselves would explain why EMP is below Equation 1.
 
     None if EMP does not imply fewer tokens than Equation 1.
     """

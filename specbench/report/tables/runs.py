@@ -1,4 +1,4 @@
-"""A table of runs as they are, whatever the paper has: the runs of this machine, or the kept ones where it has none."""
+"""A table of runs as they are, whatever the paper has: the runs of this machine, or the kept ones if it has none."""
 
 import pandas as pd
 
@@ -21,7 +21,7 @@ USUAL = {"accept": "exact", "batch": 1}
 
 
 def runs(records: Records) -> Table:
-    """Table of the runs of this machine; of the kept ones where there is none."""
+    """Table of the runs of this machine, or of the kept ones if there are none."""
     frame = records.all_runs
     own = frame[frame["run_id"].isin(records.catalog.own)]
     used = own if len(own) else frame
