@@ -74,7 +74,7 @@ def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: s
     """Call `task` with the config that `argv` asks for, in this process; what it raises is raised.
 
     Returns:
-        What `task` returns; None where a switch of Hydra shows the config instead.
+        What `task` returns; None if a switch of Hydra shows the config instead.
 
     Raises:
         UserError: as `launch`.

@@ -38,7 +38,7 @@ def to_schema(
     Args:
         composed: the config.
         schema: its dataclass.
-        overrides: the overrides that it was composed under; default: those of the running job.
+        overrides: the overrides that it was composed under; default: the running job's.
         listed: configs composed under the same overrides, whose kinds of draft may have other keys.
 
     Raises:
