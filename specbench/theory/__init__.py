@@ -83,9 +83,9 @@ def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float =
 class Roofline:
     """What a run of a model over n tokens takes at least: it reads all weights once, and multiplies each with n rows.
 
-    `reading` is the time in which the weights are read, `multiplying` that of one token's multiply-adds, both at a
-    device's fastest (Williams et al. 2009, "Roofline"). Of a mixture of experts these are a step's weights, of which
-    `expert_share` are those of the experts of one token.
+    `reading` is the time to read the weights, `multiplying` the time of one token's multiply-adds, both at a device's
+    fastest (Williams et al. 2009, "Roofline"). For a mixture of experts these are a step's weights, and `expert_share`
+    is the share of one token's experts among them.
     """
 
     reading: float

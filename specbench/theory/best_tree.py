@@ -14,8 +14,8 @@ Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 def best_size(acceptance: Acceptance, verify: Mapping[int, float], level: float, depth: int) -> tuple[int, int, float]:
     """The size and depth with the fastest best tree, and its speedup G(n, d) / (t(n) + d c); of equals the smallest.
 
-    `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are those of `verify`,
-    depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
+    `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are taken from
+    `verify`, depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
     """
     found = (2, 1, 0.0)
     for levels, value in enumerate(_values(acceptance, max(verify), depth), 1):
