@@ -35,7 +35,7 @@ class Row:
     fields: dict[str, object]
 
     def text(self, name: str, way_out: str) -> str:
-        """The text in the field `name`. Raises UserError, which ends in `way_out`, where there is no text in it."""
+        """The text in the field `name`. Raises UserError, which ends in `way_out`, if there is no text in it."""
         value = self.fields.get(name)
         if isinstance(value, str):
             return value
@@ -77,7 +77,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _require_rows(path: Path) -> None:
-    """Raises UserError where a file begins as one of another kind does, whose bytes would be read as prompts."""
+    """Raises UserError if a file begins as one of another kind does, whose bytes would be read as prompts."""
     try:
         with border.open_regular(path) as opened:
             start = opened.read(8)
@@ -203,7 +203,7 @@ TEXT_IDS = ("prompt",)  # fields that may hold them in place of text
 
 
 def prompt_ids_of(row: Row) -> list[int] | None:
-    """The prompt as token ids, as servers log it; None where the row has none.
+    """The prompt as token ids, as servers log it; None if the row has none.
 
     A list of messages or turns in a field that may hold text is a conversation. Raises UserError for a list of anything
     else.
@@ -232,7 +232,7 @@ Message = dict[str, str]  # 'role' and 'content'
 
 
 def messages_of(row: Row, field: str) -> list[Message] | None:
-    """The messages in `field`, or in `messages` if the row lacks it; None where there is text instead.
+    """The messages in `field`, or in `messages` if the row lacks it; None if there is text instead.
 
     Raises UserError if a message has no role or no text.
     """
