@@ -52,7 +52,7 @@ def _default(one: Field[Any]) -> object:
 
 
 def keys_of_kind(kind: str) -> set[str]:
-    """The keys of one kind of draft; none where there is no such kind."""
+    """The keys of one kind of draft; empty if there is no such kind."""
     return {one.name for one in fields(DRAFT_KINDS[kind])} if kind in DRAFT_KINDS else set()
 
 

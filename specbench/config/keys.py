@@ -109,7 +109,7 @@ def require(holds: bool, key: str, value: object, allowed: str) -> None:
 
 
 def require_allowed(config: Any, before: str = "") -> None:
-    """Check the keys of the dataclass `config`, whose names begin with `before`, and those of its parts.
+    """Check the keys of the dataclass `config`, whose names begin with `before`, and of its parts.
 
     Raises UserError for the first value that its field does not allow.
     """
@@ -123,7 +123,7 @@ def require_allowed(config: Any, before: str = "") -> None:
 
 @dataclass(frozen=True)
 class Key:
-    """One key as a user writes it: its dotted name, its default as text ('' where it is unset) and its help."""
+    """One key as a user writes it: its dotted name, its default as text ('' if it is unset) and its help."""
 
     name: str
     default: str
