@@ -38,7 +38,7 @@ class _Searched:
 
 
 def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
-    """A row without a draft, then one for each u and gamma; and transformers' seconds a completion."""
+    """A row without a draft, then one for each u and gamma; and transformers' seconds per completion."""
     model = setup.target
     settings = [(setup.settings.width, 0), *product(setup.us, setup.gammas)]  # u, gamma
     found: dict[tuple[int, int], list[_Searched]] = {setting: [] for setting in settings}
