@@ -51,7 +51,7 @@ class Parts:
     target: Model
     draft: Draft
     device: torch.device
-    models: tuple[EagerModel, ...]  # the target, and those of the draft
+    models: tuple[EagerModel, ...]  # the target, and the draft's models
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
@@ -154,7 +154,7 @@ def build_each(
     """The parts of each of several resolved configs that differ only in draft, rule, task and sampling.
 
     The target and every draft are loaded once and remain in memory together; every pair is checked before any weight is
-    loaded. Sets torch's threads to those of the first config.
+    loaded. The first config's `threads` are set in torch.
 
     Args:
         configs: the resolved configs.
@@ -162,7 +162,7 @@ def build_each(
         note: receives the task and facts about its prompts; None: `say`.
         heading: begins the first of these lines.
         loader: loads the models.
-        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
+        later_turns: whether later turns of conversations are also prompts, to be completed by the answers before them.
 
     Raises:
         UserError, MachineError: as `engine.weights.load` and `tasks`.

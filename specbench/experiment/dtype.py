@@ -36,7 +36,7 @@ class DtypeProbe:
     dtype: str
     bfloat16_ms: float
     float32_ms: float
-    waited: float | None = None  # share of the time waited for a core, where it was too much
+    waited: float | None = None  # share of the time waited for a core, if it was too much
 
     @property
     def line(self) -> str:
@@ -60,7 +60,7 @@ _probed: dict[str, DtypeProbe | None] = {}  # of this process
 
 
 def faster_dtype(config: RunConfig) -> DtypeProbe | None:
-    """The faster dtype for the target of `config` on this CPU; None where its shape cannot be read.
+    """The faster dtype for the target of `config` on this CPU; None if its shape cannot be read.
 
     Loading will explain the reason.
     """

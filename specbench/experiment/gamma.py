@@ -41,7 +41,7 @@ from specbench.theory import expected_tokens
 from specbench.theory.best_tree import best_shape, best_size
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape
 
-# The cost v(n) of verifying n tokens in one pass, and that of drafting a level of a tree, in target steps.
+# The cost v(n) of verifying n tokens in one pass, and the cost of drafting a level of a tree, in target steps.
 #
 # The size of a tree is chosen from them. They are timed at one place of a completion, in turn. Steps repeated at one
 # place are a little faster than in the decoding loop, but all of these equally, and only their ratios count.
@@ -121,12 +121,12 @@ def tree_costs(
 
 
 def binary(size: int) -> TreeShape:
-    """A tree of `size` nodes with its root, of two children a node, level by level."""
+    """A tree of `size` nodes with its root, with two children per node, level by level."""
     return TreeShape(tuple((node - 1) // 2 if node > 1 else ROOT for node in range(size - 1)))
 
 
 # The target's completions of prompts that are not measured, from which a gamma or a tree is chosen.
-TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
+TOKENS = 400  # of text to count on, from at least so many prompts, if there are as many
 FEWEST_PROMPTS = 8
 
 

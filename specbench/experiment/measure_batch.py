@@ -40,7 +40,7 @@ class BatchParts:
 
     @staticmethod
     def of(parts: Parts, number: int) -> "BatchParts":
-        """Raises UserError where the target or a model of the draft cannot be batched, or the rows do not fit."""
+        """Raises UserError if the target or a model of the draft cannot be batched, or the rows do not fit."""
         return BatchParts(number, Batch.of(parts.target, number), parts.draft.in_batch(number))
 
 

@@ -57,7 +57,7 @@ def execute_in_processes(config: RunConfig, progress: Progress, loader: ModelLoa
     def waiting() -> None:
         progress.say("another process works on this run: waiting for its record")
 
-    with Journal(config.results, run_id, waiting) as journal:  # which is the lock alone: each process has its own
+    with Journal(config.results, run_id, waiting) as journal:  # only the lock: each process has its own journal
         if not config.force and finished(file, progress) is not None:
             return reused(file)
         folder = journal.file.with_suffix("")
@@ -106,7 +106,7 @@ def _measured(
     """The record of one process, which is started unless it is there from before an interruption.
 
     Raises:
-        UserError, MachineError: those of the process.
+        UserError, MachineError: the process's own.
         MachineError: it ended without a record.
     """
     own_id, where = identify(config), f"process {number + 1} of {runs}"
@@ -120,7 +120,7 @@ def _measured(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C reaches this process alone, which ends the other
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the other
     )
     assert process.stdin is not None and process.stdout is not None
     failure: dict[str, str] | None = None

@@ -93,7 +93,7 @@ def _lengthened(config: RunConfig, example: Example, left: int, pool: Sequence[P
         )
     while True:
         made = _after([one.text for one in picked], example)
-        # Tokens of joined texts may be more than those of its parts.
+        # A joined text may have more tokens than its parts.
         if not picked or length(made) + _answers(config, example) <= room:
             return made
         del picked[0]

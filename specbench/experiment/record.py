@@ -39,7 +39,7 @@ def make_record(
     """The record of a finished run.
 
     `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
-    from all of them. `probed` is the probe by which dtype=auto chose the dtype. `looks` are those of a run with
+    from all of them. `probed` is the probe by which dtype=auto chose the dtype. `looks` are the looks of a run with
     `until`.
     """
     plan = processes[-1]["gamma"]

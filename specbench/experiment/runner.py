@@ -348,7 +348,7 @@ def row_bytes(models: Sequence[Model], prompts: Sequence[Prompt], max_new_tokens
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """The free bytes of `device`; None where the system does not tell."""
+    """The free bytes of `device`; None if the system does not tell."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu" or not MEMINFO.is_file():

@@ -1,7 +1,7 @@
-"""Beginnings that the prompts of a run share: read once a run, alone and speculatively, and copied after that.
+"""Beginnings that the prompts of a run share: each way of decoding reads them once per run and then copies them.
 
-Target alone and speculative decoding copy from caches of their own, so that neither saves what the other has read, and
-both read the first of these prompts as a whole. A check and a warm-up have none, or caches of their own.
+Standard and speculative decoding copy from separate caches, so that neither saves what the other has read, and both
+read the first of these prompts as a whole. A check and a warm-up have no such cache, or their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -70,7 +70,7 @@ def use_default_threads(wanted: int | None) -> None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Processors that this process's control groups allow it on average; None where they do not limit it.
+    """Processors that this process's control groups allow it on average; None if they do not limit it.
 
     Version 2 has `cpu.max`, "QUOTA PERIOD" or "max PERIOD", and version 1 two files; a group is also limited by those
     above it. In a container its own group is the root of what it sees.
