@@ -5,7 +5,7 @@ same limits: no pipe, device or folder is opened as a file (a pipe would block f
 `LARGEST`, JSON nests at most `DEEPEST` levels, its integers have 64 bits, its numbers are finite, its strings are
 Unicode. Each failure is an `Unreadable`, whose message the reader prints after the file's name.
 
-The types are those of `records.schema` and `records.documents`, as they stand: `parse(text, RunRecord)` compares a
+The types come from `records.schema` and `records.documents`, as they stand: `parse(text, RunRecord)` compares a
 value with a TypedDict or a dataclass (`recorded`), and the code after it may rely on what the type says. msgspec or
 pydantic would be a compiled dependency that does the same for what is a page below, would not refuse half surrogate
 pairs, and the same types also make the JSON Schema of `specbench results --schema`.
@@ -87,12 +87,12 @@ def read_bytes(file: Path, most: int = LARGEST) -> bytes:
 
 
 def read_text(file: Path, most: int = LARGEST) -> str:
-    """The text of a file. Raises Unreadable as `opened`, and where it is not UTF-8."""
+    """The text of a file. Raises Unreadable as `opened` does, and if it is not UTF-8."""
     return decoded(read_bytes(file, most))
 
 
 def decoded(content: bytes) -> str:
-    """`content` as text. Raises Unreadable where it is not UTF-8."""
+    """`content` as text. Raises Unreadable if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -120,7 +120,7 @@ def open_regular(file: Path) -> IO[bytes]:
 
 
 def require_regular(number: int) -> None:
-    """Raises Unreadable where an open file is a pipe, a device or a folder."""
+    """Raises Unreadable if an open file is a pipe, a device or a folder."""
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in KINDS if is_kind(mode)), "no file")
@@ -158,7 +158,7 @@ class _Xz:
         self._broken = lzma.LZMAError
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end. Raises Unreadable where the file is damaged or cut short."""
+        """At most `size` bytes; none at the end. Raises Unreadable if the file is damaged or cut short."""
         unpacked = b""
         while not unpacked and not self._unpacker.eof:
             more = self._source.read(2**16) if self._unpacker.needs_input else b""
@@ -213,7 +213,7 @@ def parse(text: str | bytes, kind: Any = object, finite: bool = True) -> Any:
 
 
 def check(value: object, kind: Any = object, finite: bool = True) -> None:
-    """Raises Unreadable where a value that JSON may hold is not of the type `kind`, or beyond the limits above."""
+    """Raises Unreadable if a value that JSON may hold is not of the type `kind`, or beyond the limits above."""
     _check(kind, finite)(value, "it", 0)
 
 
@@ -254,7 +254,7 @@ def _wrong(value: object, at: str, wanted: str) -> Unreadable:
 
 
 def shown(value: object) -> str:
-    """A JSON value in a message: whole where it is short."""
+    """A JSON value in a message: whole if it is short."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:

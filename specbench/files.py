@@ -150,7 +150,7 @@ def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:
 
 
 def digest(path: Path) -> str:
-    """sha256 over a file's bytes, or over those of all files of a folder, by name."""
+    """sha256 over a file's bytes, or over the bytes of all files of a folder, by name."""
     found = hashlib.sha256()
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         with open(file, "rb") as opened:

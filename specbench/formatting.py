@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.escaping import markdown_cell
 
-NONE = "–"  # where there is no number
+NONE = "–"  # in place of a missing number
 
 
 # Drafts as their authors write them; in commands and records they have the names on the left.
@@ -23,7 +23,7 @@ def draft_name(name: str) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number, or a dash where there is none (None or NaN)."""
+    """A number, or a dash if there is none (None or NaN)."""
     return NONE if _missing(value) else f"{value:z.{digits}f}"
 
 
@@ -42,7 +42,7 @@ def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int
 
 
 def share(value: float | None) -> str:
-    """A share in percent, or a dash where there is none: '96%'."""
+    """A share in percent, or a dash if there is none: '96%'."""
     return NONE if value is None or value != value else f"{100 * value:.0f}%"
 
 
@@ -56,7 +56,7 @@ def percentage(value: float, low: float | None, high: float | None, digits: int 
 
 
 def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
-    """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
+    """A 95% interval in a column of its own: '0.710–0.742'; a dash if there is none."""
     if _missing(low) or _missing(high):
         return NONE
     form = form.replace(".", "z.", 1)  # no minus before a zero
@@ -64,7 +64,7 @@ def span(low: float | None, high: float | None, form: str = ".3f", between: str 
 
 
 def size(number: float | None) -> str:
-    """Bytes in three digits: '1.24 GB' (of 10^9); '?' where they are not known."""
+    """Bytes in three digits: '1.24 GB' (of 10^9); '?' if they are not known."""
     if number is None:
         return "?"
     power = min(4, int(math.log10(max(number, 1)) // 3))
@@ -72,7 +72,7 @@ def size(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time for a person; '?' where it is not known."""
+    """A time for a person; '?' if it is not known."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
@@ -140,7 +140,7 @@ class Column:
     shown: tuple[str, ...] = ()
 
     def of(self, row: Any) -> Any:
-        """The number; None where the row has none."""
+        """The number; None if the row has none."""
         return row.get(self.name) if self.value is None else self.value(row)
 
     def text(self, row: Any) -> str:

@@ -39,7 +39,7 @@ def hub_is_reachable() -> bool:
 
 @functools.cache
 def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "model") -> str:
-    """The commit of `revision` (None: the newest) of a repository; without the hub, that of the copy in the cache.
+    """The commit of `revision` (None: the newest) of a repository; without the hub, of the copy in the cache.
 
     `key` is the config's name of the repository, for messages.
 
@@ -103,7 +103,7 @@ def _cached_commits(repository: str, kind: Kind) -> list[str]:
 def only_cached(repository: str, kind: Kind = "model") -> str | None:
     """The commit in the cache where no branch says which: a cache that was filled by commit has no `refs`.
 
-    None where a branch is known, or there is no commit or more than one.
+    None if a branch is known, or there is no commit or more than one.
     """
     held = _cached_commits(repository, kind)
     return held[0] if len(held) == 1 and _cached_commit(repository, None, kind) is None else None
@@ -134,9 +134,9 @@ def not_cached(key: str, repository: str) -> MachineError:
 def hub_failure(
     error: BaseException, key: str, repository: str, revision: str | None = None
 ) -> UserError | MachineError | None:
-    """The error to raise for a failed request or download; None where `error` is of another kind.
+    """The error to raise for a failed request or download; None if `error` is of another kind.
 
-    Libraries wrap the errors of the hub's client, so the causes of `error` are searched too.
+    Libraries wrap the errors of the hub's client, so the causes of `error` are also searched.
     """
     from huggingface_hub import errors
 
