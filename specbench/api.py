@@ -180,9 +180,9 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
     """Decode the prompts of a task with the target alone and with target and draft: `specbench run`.
 
     Args:
-        quiet: no progress on stderr. **keys: the options of `specbench run --help`, e.g. `target="t5-mini"`,
-        `draft="bigram"`, `gamma=3`. A key with a dot is a mapping: `sampling={"temperature": 1}`. Without keys, the
-        small pair that ships is measured.
+        quiet: no progress on stderr.
+        **keys: the options of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. A key with
+            a dot is a mapping: `sampling={"temperature": 1}`. Without keys, the small pair that ships is measured.
 
     Returns:
         The run, which is also a record in `results/runs/`.
@@ -225,8 +225,9 @@ def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
     """Rank drafts and γ by their calibrated speedup: `specbench recommend`.
 
     Args:
-        quiet: without progress on stderr. **keys: the options of `specbench recommend --help`; `draft`, `accept` and
-        `gammas` may be lists. `verify=2` checks the best two by real runs.
+        quiet: without progress on stderr.
+        **keys: the options of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2`
+            checks the best two by real runs.
 
     Returns:
         The ranking, also in `results/recommend/`.

@@ -176,7 +176,7 @@ def _logistic(place: float) -> float:
 
 
 def of_resamples(value: float, resampled_S: NDArray[np.float64], rows: int, scale: Scale = "ratio") -> Interval:
-    """`value` with an interval by t, from its values under S resamples of `rows` rows; no bounds if these are not finite.
+    """`value` with an interval by t, from its values under S resamples of `rows` rows; no bounds if few are finite.
 
     A bootstrap's variance has the number of rows in the denominator.
     """

@@ -159,7 +159,7 @@ def _against_generate(setup: Bench) -> list[BenchRow]:
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
-    """The target in our loop and another engine's, with encoder and prefill: without a draft, and with prompt lookup."""
+    """The target in our loop and another engine's, with encoder and prefill: without a draft and with prompt lookup."""
     assert setup.folder is not None
     ends = setup.target.eos_ids
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))

@@ -111,8 +111,8 @@ def with_engine(
         vocabulary_size: tokens of the tokenizer; further logits are masked.
         eos_ids: end-of-sequence tokens.
         numerics: invariant | fast | auto (invariant if it costs nothing: native). Invariant logits of a position are
-        bitwise the same, however many positions are read at once. If that is not possible, the model is fast, and
-        `not_invariant` says why.
+            bitwise the same, however many positions are read at once. If that is not possible, the model is fast, and
+            `not_invariant` says why.
         level_bits: the weights of linear maps are rounded to so many bits, see `PackedWeights`.
         traits: what its sessions hand over.
 

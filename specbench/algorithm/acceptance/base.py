@@ -219,7 +219,7 @@ class ChainRule(ABC):
     """A rule for chains that decides on the device of p and q, without copies to the host.
 
     by_argmax: at T = 0 only the argmax tokens of p determine its verdict, as for every lossless rule that reads the p
-    that tokens are sampled from.
+        that tokens are sampled from.
     greedy_draft: tokens are drafted by argmax of q at every temperature, so that q is one-hot.
     as_a_whole: it tests a proposal as a whole, and not token by token.
     k_sequential: on trees it is K-SEQ.
@@ -227,7 +227,7 @@ class ChainRule(ABC):
     numbers_beforehand: it takes its random numbers in the order of `sampling.DrawnNumbers`.
     draws_at_each: each place takes one number, from which a token is drawn, and tests take none.
     in_c: the same rule in the C kernels, if they have it. The same random numbers give the same verdict, apart from
-    sums that are rounded in another order.
+        sums that are rounded in another order.
     """
 
     by_argmax: ClassVar[bool] = False

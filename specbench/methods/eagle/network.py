@@ -43,7 +43,7 @@ class EagleShape:
         own_embeddings: rows of its own embeddings (published checkpoints); 0 if it reads the target's.
         state_width: the width of a tapped state, if it differs from the layer's (published checkpoints).
         fuse_norm: the norm of the states before they are fused, all as one vector ("joint") or each ("each") (published
-        EAGLE-3).
+            EAGLE-3).
         norm_before_residual: the residual stream begins with the normalised state (published EAGLE-3).
         norm_output: the normalised prediction is fed back (published EAGLE-3).
     """
