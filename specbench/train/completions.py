@@ -29,7 +29,7 @@ AT_ONCE = 4  # times as many are kept together: a stopped training repeats no mo
 
 
 def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
-    """`target` by the engine of `specbench run`, which writes the first `size` tokens alone."""
+    """`target` by the engine of `specbench run`, which writes only the first `size` tokens of the vocabulary."""
     return with_engine("auto", target, size, special_ids(target)[1], "auto")
 
 

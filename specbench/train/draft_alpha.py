@@ -39,7 +39,7 @@ class Alpha:
 
 
 def in_words(interval: Interval, digits: int) -> str:
-    """A value with its bounds, where it has any."""
+    """A value with its bounds, if it has any."""
     bounds = "" if interval.low is None else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
     return f"{interval.value:.{digits}f}{bounds}"
 

@@ -61,9 +61,9 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
 
 
 def usual_taps(layers: int) -> list[int]:
-    """EAGLE-3's depths in a target of `layers` decoder layers: 2, n/2 and n-3, or thirds where these are not in order.
+    """EAGLE-3's depths in a target of `layers` decoder layers: 2, n/2 and n-3, or thirds if these are not in order.
 
-    Li et al. 2025 (2503.01840) fuse a low, a middle and a high depth; 2, n/2 and n-3 are those of their code.
+    Li et al. 2025 (2503.01840) fuse a low, a middle and a high depth; 2, n/2 and n-3 are taken from their code.
     """
     theirs = [2, layers // 2, layers - 3]
     return theirs if theirs == sorted(set(theirs)) else sorted({layers // 3, 2 * layers // 3, layers})
@@ -123,7 +123,7 @@ def _text_plan(plan: DataPlan, given: Collection[str], completes: bool) -> DataP
 
 
 def _prompt_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
-    """`plan` for prompts to complete: without those of the tasks that ship, and of any usual length."""
+    """`plan` for prompts to complete: without the shipped tasks' prompts, and of any usual length."""
     if "data.max_source" not in given:
         plan = replace(plan, max_source=PROMPT_TOKENS)
     if "data.exclude" in given:

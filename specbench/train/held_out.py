@@ -89,7 +89,7 @@ def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast)
 
 
 def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, Any]]:
-    """The rows that `specbench run` takes as a task: the held-out prompts, or those of the first test file."""
+    """The rows that `specbench run` takes as a task: the held-out prompts, or the first test file's."""
     for name, rows in _tests(recipe, held).items():
         if recipe.data.completions:
             return [as_task_row(row, uses_template(recipe.data, tokenizer)) for row in rows]
