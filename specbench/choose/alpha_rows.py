@@ -32,7 +32,7 @@ ROUTERS = 3  # pairs of drafts whose tokens per pass are bounded, and shown
 
 
 def of_routers(scored: Scored) -> list[RouterBound]:
-    """The bounds on a router of each pair of drafts, highest alpha first; of the first few the tokens per pass, too."""
+    """The bounds on a router of each pair of drafts, highest alpha first; the first few also with tokens per pass."""
     routed = {one.draft for one in scored.candidates if isinstance(one.config.draft, RouterConfig)}
     drafts = [name for name in scored.agreement if name not in routed]
     found = list[RouterBound]()

@@ -1,8 +1,8 @@
 """Agreements of a comparison that is not finished yet: each completion's are on the disk when it has been scored.
 
 A file of JSON lines for each draft, named by a digest of all that they depend on, so that the same command resumes, and
-another one that compares the same draft in the same way takes them up, too. The record at the end holds them all, and
-the files are removed.
+so does another one that compares the same draft in the same way. The record at the end holds them all, and the files
+are removed.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class KeptAgreements:
     """The agreements of some drafts along one sample, by draft and completion."""
 
     def __init__(self, drafts: Iterable[str], files: Mapping[str, Path]) -> None:
-        """`files`: where each draft's are kept (`kept_file`); without one they are in memory alone."""
+        """`files`: where each draft's are kept (`kept_file`); without one they are only in memory."""
         self._files = files
         self.seconds = 0.0
         self.found: dict[str, dict[int, Agreement]] = {draft: {} for draft in drafts}

@@ -168,7 +168,7 @@ def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
     return sum(same) / len(same) if same else None
 
 
-PROBED = "adaptive"  # its probe is that of auto, too
+PROBED = "adaptive"  # auto uses the same probe
 POLICIES = ("auto", "adaptive")
 
 
@@ -277,7 +277,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[in
 def _against_best(
     candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name], groups: Sequence[int]
 ) -> list[PolicyRow]:
-    """The time per token of the fastest fixed gamma over that of each policy and other gamma, on the same prompts."""
+    """Time per token of the fastest fixed gamma, divided by each policy's and other gamma's, on the same prompts."""
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])
