@@ -58,7 +58,7 @@ def measurement(record: RunRecord) -> Measurement:
 
 
 def without_times(row: Measurement) -> Measurement:
-    """A measurement with α and tokens per pass alone, so that it does not matter whether it was disturbed."""
+    """A measurement with only α and tokens per pass, so that it does not matter whether it was disturbed."""
     counted = {name: row["quantities"][name] for name in COUNTED if name in row["quantities"]}
     shares = {name: row["by_prompt"][name] for name in COUNTED if name in row["by_prompt"]}
     return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
@@ -94,7 +94,7 @@ def _emitted(prompt: PromptRecord) -> list[int]:
 
 
 def _ratio(columns: Sequence[Sequence[float]], powers: Sequence[int]) -> tuple[float, Floats]:
-    """The product of column totals to these powers, and each prompt's contribution: its share less that of the mean."""
+    """The product of column totals to these powers, and each prompt's contribution: its share less the mean's."""
     columns_NK, powers_K = np.asarray(columns, float), np.asarray(powers, float)
     totals = columns_NK.sum(0)
     if (totals <= 0).any():

@@ -43,9 +43,9 @@ class Change:
 
 
 def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Quantity) -> Change | None:
-    """The change of a quantity from the mean of some measurements to that of others.
+    """The change of a quantity from the mean of some measurements to the mean of others.
 
-    None where one side lacks the quantity, or prompts are too few for an error.
+    None if one side lacks the quantity, or prompts are too few for an error.
     """
     sides = [[row for row in side if name in row["quantities"]] for side in (before, after)]
     if not all(sides):
@@ -76,14 +76,14 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
 def _between(row: Measurement, name: Quantity) -> float:
     """The variance between processes of a measurement, which may be the mean over several.
 
-    What a few processes say of their own spread is uncertain, and counts only where it is above BETWEEN.
+    An estimate of the spread from a few processes is uncertain, and counts only if it is above BETWEEN.
     """
     own = row.get("between", 0.0) if name == "speedup" else 0.0
     return max(BETWEEN[name], own) ** 2 / row.get("runs", 1)
 
 
 def over_prompts(sides: Sequence[Sequence[Measurement]], name: Quantity) -> tuple[list[Part] | None, int]:
-    """The variance of a change over prompts, and how many are paired; None where there are too few prompts."""
+    """The variance of a change over prompts, and how many are paired; None if there are too few prompts."""
     rows = [row for side in sides for row in side]
     if not any(name in row["by_prompt"] for row in rows):
         return [], 0

@@ -20,7 +20,7 @@ NEAR = 1e-5  # relative: times are stored in rounded seconds
 
 
 def contradictions(record: RunRecord) -> list[str]:
-    """What contradicts itself in a record, a line each; empty for a sound record."""
+    """The contradictions in a record, one line each; empty for a sound record."""
     if is_served(record):  # its passes are not seen one by one
         return []
     summary: Row = dict(record["summary"])

@@ -53,7 +53,7 @@ class Looks:
     def see(self, prompts: Sequence[PromptRecord]) -> bool:
         """Take the looks that are due after these first prompts of the task; whether the run ends, at `prompts`.
 
-        A look depends on its own prompts alone, so that a run that resumes takes the same looks again.
+        A look depends only on its own prompts, so that a run that resumes takes the same looks again.
         """
         while not self.ended and (size := self.sizes[len(self.half_widths)]) <= len(prompts):
             self.half_widths.append(self._half_width(prompts[:size]))

@@ -80,9 +80,9 @@ def _between(known: Mapping[int, float], rows: int) -> float:
 
 
 def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTurn] = ()) -> Costs:
-    """The costs of `turns`, by least squares, at these numbers of rows; what would be negative is left out.
+    """The costs of `turns`, by least squares, at these numbers of rows; negative costs are left out.
 
-    `others` are turns whose starts cost the same: those of the same draft with another gamma.
+    `others` are turns whose starts cost the same: turns of the same draft with another gamma.
     """
     starts = [one for one in (*turns, *others) if one.prompts]
     x = np.array([[len(one.prompts), sum(one.prompts)] for one in starts], float)

@@ -20,7 +20,7 @@ from specbench.theory.trees import ROOT, TreeShape
 
 
 def levels(a_pass: Pass) -> int:
-    """How many tokens the longest path of a pass has: all that were drafted, where they were a chain."""
+    """How many tokens the longest path of a pass has: all drafted tokens, for a chain."""
     parents = a_pass.parents
     return a_pass.drafted if parents is None else TreeShape(tuple(parents)).depth
 
@@ -67,7 +67,7 @@ def of_trees(passes: Sequence[Pass]) -> OfTrees:
 
 
 def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
-    """P[k] along the target's own completions by teacher forcing; None where it was not measured."""
+    """P[k] along the target's own completions by teacher forcing; None if it was not measured."""
     known = [sums for prompt in prompts if "tree" in prompt and (sums := prompt["tree"]["accepted"]) is not None]
     if len(known) < len(prompts):
         return None

@@ -174,7 +174,7 @@ def acceptance_when_grown(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which the child of rank k is accepted; zeros where there is no completion.
+    """P[k], the share of positions at which the child of rank k is accepted; zeros without completions.
 
     It is the expected acceptance of the children that `draft`, whose plan is one level of `MOST_RANKS` nodes, grows at
     each position. The target wrote `texts` under this `sampling`.

@@ -19,7 +19,7 @@ class Signs:
     """One draft along one completion.
 
     Attributes:
-        named: the likeliest token of q at each token; None where the draft proposes nothing.
+        named: the likeliest token of q at each token; None if the draft proposes nothing.
         sums: at temperatures above 0, over the tokens: the entropies of p and q in nats, and beta with q to each of
             `POWERS`.
     """

@@ -46,7 +46,7 @@ class Stratum(NamedTuple):
     tokens: int  # of the target alone
     alpha: Interval
     tokens_per_pass: Interval
-    speedup: Interval | None  # None where the run gives no speed
+    speedup: Interval | None  # None if the run gives no speed
 
 
 def strata(
@@ -57,8 +57,8 @@ def strata(
 ) -> list[Stratum]:
     """The strata of a run in their order: categories by name, lengths, positions and turns from the first.
 
-    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion, a
-    turn that of a conversation. `phases` tells a token's phase; without it all are answer.
+    A prompt's length is its context's when decoding begins. A position is a token's in the completion, a turn belongs
+    to a conversation. `phases` tells a token's phase; without it all are answer.
     """
     rows: dict[tuple[int, str], list[tuple[int, Added]]] = defaultdict(list)  # with the group of equal prompts
     for group, prompt in zip(groups_of(prompts), prompts, strict=True):

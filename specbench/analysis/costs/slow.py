@@ -20,7 +20,7 @@ APART = 0.1  # a difference of two shares that is worth a word
 
 
 def slow(prompts: Sequence[PromptRecord]) -> Slow:
-    """The shares of slow steps of the target alone, and of slow passes; a key is absent where there are too few."""
+    """The shares of slow steps of the target alone, and of slow passes; a key is absent if there are too few."""
     found: Slow = {}
     steps = [
         (rows, seconds)

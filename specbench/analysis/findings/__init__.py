@@ -20,7 +20,7 @@ FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (
 
 
 def findings(seen: Observed) -> list[Finding]:
-    """What is wrong with a draft, the likeliest cause first; empty where nothing is."""
+    """The faults of a draft, the likeliest cause first; empty if it has none."""
     return [found for one in FINDINGS if (found := one(seen)) is not None]
 
 

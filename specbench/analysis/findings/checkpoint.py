@@ -1,4 +1,4 @@
-"""The config and the tokenizer of a checkpoint, read from its files alone: no weights, and nothing is run."""
+"""The config and the tokenizer of a checkpoint, read only from its files: no weights, and nothing is run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ class Checkpoint:
 
     Attributes:
         place: the folder or the repository.
-        config: `config.json`, of its text model where it has several.
+        config: `config.json`, of its text model if it has several.
         tokens: ids by token; None without a tokenizer.json.
         added: tokens of the tokenizer that are added to its vocabulary, by id.
         tokenizer: `tokenizer_config.json`.
         generation: `generation_config.json`.
         template: the chat template; None without one.
         revision: the commit of the hub that is asked for; None of a folder, or the newest.
-        tensors: the shapes of its weights by name; None where they are not in one file here.
+        tensors: the shapes of its weights by name; None if they are not in one file here.
     """
 
     name: str

@@ -23,7 +23,8 @@ from specbench.analysis.forecast.predict import ratios_ahead
 class Option:
     """What a pass may do: draft up to `gamma` tokens with the draft that agrees with the target as `text` says.
 
-    `costs` [2, gamma + 1] are those of a pass that drafts 0, 1, ... tokens; first if it begins the completion.
+    `costs` [2, gamma + 1] are the costs of a pass that drafts 0, 1, ... tokens; the first row if it begins the
+    completion.
     """
 
     text: Agreement

@@ -28,7 +28,7 @@ from specbench.records.prediction import Cost, PredictionRow
 from specbench.records.units import AcceptanceByRank
 from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 
-TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
+TABLES = 100  # resamples of the rounds; the resamples of the prompts share them in turn
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Predictions:
         return tokens_by_position(chances.tolist(), self.tokens_P.astype(int).tolist())
 
     def times_better(self, one: Key, other: Key) -> Interval:
-        """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""
+        """The ratio of the estimated speedups of `one` and `other`, on the same prompts and rounds."""
         with np.errstate(divide="ignore", invalid="ignore"):
             resampled_S = self.resampled[one] / self.resampled[other]
         return self._interval(self._speedup(one) / self._speedup(other), resampled_S)
@@ -176,7 +176,7 @@ class Predictions:
     def error(self, key: Key, times_P4: ArrayLike) -> Interval:
         """The estimated speedup over the measured, less 1, on the same resampled prompts.
 
-        `times_P4` holds for each prompt the seconds and tokens of the baseline, then those of speculative decoding.
+        `times_P4` holds for each prompt the seconds and tokens of the baseline, then of speculative decoding.
         """
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
@@ -222,7 +222,7 @@ def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
 
 
 def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
-    """The ratios further ahead as `analysis.forecast.walk` takes them; None where the first token's hold for all."""
+    """The ratios further ahead as `analysis.forecast.walk` takes them; None if the first token's hold for all."""
     if not text.ahead:
         return None
     return [

@@ -4,8 +4,8 @@ The completion is read once, all of it, and every token is compared with the tar
 So one near tie that fell the other way does not hide what comes after it.
 
 In bf16 a step over one token and a step over several round differently, and where the target's two best tokens nearly
-tie, either may win. To distinguish this from a fault, a place where they differ is computed both ways, in one pass over
-many tokens and a token at a time, and rounding explains it if the token lies no further below the best than that noise
+tie, either may win. To distinguish this from a fault, the place of a difference is computed both ways, in one pass over
+many tokens and one token at a time. Rounding explains it if the token lies no further below the best than this noise
 can shift two logits.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
@@ -146,8 +146,8 @@ def difference(
         prompt: the prompt of both.
         baseline: the target's own completion, token by token.
         written: the completion in question.
-        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token,
-            or with one of `stops`.
+        limit: maximum number of tokens of a completion; with it, a shorter one must end with an end token, or with one
+            of `stops`.
         stops: strings that end a completion.
 
     Raises:
