@@ -10,7 +10,7 @@ LOOPING = "loops: completions repeat a phrase at once, and any draft looks good 
 
 
 def many_loop(row: Row) -> bool:
-    """Whether more than `MOST_LOOPING` of a run's completions loop; False where that is not known or not measured."""
+    """Whether more than `MOST_LOOPING` of a run's completions loop; False if it is not known or not measured."""
     share = row.get("looping")
     return not row.get("simulated") and isinstance(share, float) and share > MOST_LOOPING  # NaN is not above
 

@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 
 class GpuRecord(TypedDict):
-    """A GPU and its limits, as its driver reports them; null where it does not tell."""
+    """A GPU and its limits, as its driver reports them; null if it does not."""
 
     name: str | None
     driver: str | None

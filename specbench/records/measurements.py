@@ -2,7 +2,7 @@
 
 A baseline (`specbench compare --baseline FILE`) is a file of such lines, one for each config and machine; the history
 (`results/history/`) is a folder of them, one for each record. A line is complete: nothing else is read to compare it
-with a record, so that records of a GPU that are not committed can be compared too. It holds each quantity with its
+with a record, so that records of a GPU that are not committed can also be compared. It holds each quantity with its
 interval, and each prompt's contribution to it, from which prompts are paired (`analysis.regression`). All 250 kept
 records fit in 300 KB.
 """
@@ -24,7 +24,7 @@ Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 PER_UNIT = 100  # contributions of prompts are whole numbers of hundredths
 SERVER = "server"  # the device of a measured server, which may count nothing
-HISTORY = "history"  # the folder in that of the results
+HISTORY = "history"  # the folder inside the results' folder
 Estimate = tuple[float, float | None, float | None]
 
 
@@ -84,7 +84,7 @@ def read_measurements(file: Path, option: str) -> list[Measurement]:
 
 
 def require_measurement(row: Measurement) -> None:
-    """Raises Unreadable where a row has the types of a measurement, and values that no measurement has."""
+    """Raises Unreadable if a row has the types of a measurement, and values that no measurement has."""
     require_created(row["created"])
     if row.get("runs", 1) < 1 or row.get("between", 0.0) < 0:
         raise Unreadable("it is of no process, or its processes have a negative deviation")

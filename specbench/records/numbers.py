@@ -212,7 +212,7 @@ class OfPrompts(TypedDict, total=False):
 
 
 class Memory(TypedDict, total=False):
-    """Bytes that the target needs alone, and with the draft; absent in older records.
+    """Bytes that the target needs by itself, and with the draft; absent in older records.
 
     Weights, caches and tables are counted from the tensors that the models hold: equal runs have equal numbers.
     """
@@ -316,7 +316,7 @@ class Quality(TypedDict):
 
 
 class Vocabularies(TypedDict, total=False):
-    """Overlap of the vocabularies of draft and target where they differ; absent where they agree."""
+    """Overlap of the vocabularies of draft and target if they differ; absent if they agree."""
 
     vocabulary: Annotated[str, "tli: draft only shared tokens; slem: draft a string"]
     vocabulary_reason: Annotated[str, "why"]

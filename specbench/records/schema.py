@@ -99,7 +99,7 @@ class PromptRecord(TypedDict):
 
 
 def emitted_and_passes(prompt: PromptRecord) -> tuple[int, int]:
-    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros where they are not known.
+    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros if they are not known.
 
     Of a server they are what it counted, if it counted the prompt by itself.
     """

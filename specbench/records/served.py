@@ -16,7 +16,7 @@ SERVED = "served"  # the key of a summary that only these records have
 
 @dataclass
 class DraftCounts:
-    """Passes of a request, as the server counts them; null where it does not."""
+    """Passes of a request, as the server counts them; null if it does not."""
 
     drafted: int
     accepted: int
