@@ -139,7 +139,7 @@ def _agrees(name: str, device: torch.device) -> bool:
 
 
 def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Tensors of a fused kernel, with those of torch's operations on the same random numbers."""
+    """Tensors of a fused kernel, each with the result of torch's operations on the same random numbers."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:

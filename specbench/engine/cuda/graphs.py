@@ -106,7 +106,7 @@ class CudaGraphModel(StaticModel):
     def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> StepGraph | None:
         """The graph of `step` over `count` tokens with these buffers.
 
-        None where it has not been captured: the next `get_ready` captures it, since a clock may be running now.
+        None if it has not been captured: the next `get_ready` captures it, since a clock may be running now.
         """
         found = self._found(self._key(id(step), count, buffers))
         if found is None:
@@ -154,7 +154,7 @@ class CudaGraphModel(StaticModel):
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
 
     def steps_of_rollout(self, choice: Choice, steps: int) -> int | None:
-        """Steps of the rollout that is captured for so many; None where none is."""
+        """Steps of the rollout that is captured for so many; None if none is."""
         if choice != self._choice or self.rows > 1:
             return None
         return next((count for count in self._rollouts if count >= steps), None)
@@ -162,7 +162,7 @@ class CudaGraphModel(StaticModel):
     def filled(self, rows: int) -> int:
         """The rows of the graph that reads `rows` rows.
 
-        A network that counts its positions itself would count padding rows, too: it has a graph for each number.
+        A network that counts its positions itself would also count padding rows: it has a graph for each number.
         """
         return rows if self.placement.counts_itself else next((count for count in COUNTS if count >= rows), rows)
 
@@ -240,7 +240,7 @@ def _grown(size: int, needed: int) -> int:
 
 
 class CudaGraphSession(StaticSession):
-    """A static session whose steps replay CUDA graphs where one is captured for their size."""
+    """A static session whose steps replay CUDA graphs if one is captured for their size."""
 
     model: CudaGraphModel
 

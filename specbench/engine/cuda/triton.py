@@ -1,4 +1,4 @@
-"""The kernels of `fused` in Triton. Imported on a GPU alone, and in a test by Triton's own interpreter.
+"""The kernels of `fused` in Triton. Imported only on a GPU, and in a test by Triton's own interpreter.
 
 Nothing here is a copy of a library's kernel. On a GPU that has it a kernel starts before its predecessor has drained
 (programmatic dependent launch): it waits for that, and lets its successor start, before it reads anything.
@@ -18,7 +18,7 @@ SLOTS = 64  # of a cache that a program of `write_attend` reads at a time
 COLUMNS = 1024  # of a row that a program of `gated` computes
 NUMBERS = 8192  # weights that a program of `norm_linear` reads
 KINDS = {"relu": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # epsilon where none is given: of float32, of bfloat16
+SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # default epsilon: of float32, of bfloat16
 
 
 @lru_cache
