@@ -140,7 +140,7 @@ PARTS = {
         f"task=lm-mini gamma=5 sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
         for name, temperature in (("t0", 0), ("t1", 1))
     },
-    # Steps, passes and prompts beside those of transformers; of the large model steps and passes alone.
+    # Steps, passes and prompts beside transformers'; for the large model only steps and passes.
     **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
     **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
     "tables": "tables --results {results} --format markdown --output {results}/tables",
@@ -344,7 +344,7 @@ def listed(file: Path) -> set[str]:
 def lacking(there: set[str], python: str) -> list[str]:
     """What a machine with only the packages `there` lacks of `requirements` and of what these require: NAME==VERSION.
 
-    A package's requirements are those of the version that is installed here, for Linux and the Python named.
+    A package's requirements are taken from the version that is installed here, for Linux and the Python named.
     """
     from packaging.requirements import Requirement
 

@@ -12,7 +12,7 @@ planted fault:
 
 Each is compared with the baseline as the command does it. At most one of 50 repeats may alarm, and 9 of 10 faults must
 be found: exit code 1 otherwise. At T > 0 faults of kind lossy need not be found: the result says how many are, since
-the proof of so few tokens finds larger faults alone. A disturbed run is measured again, as --again does.
+the proof of so few tokens finds only larger faults. A disturbed run is measured again, as --again does.
 
 Faults are planted here, in the child process, in both loops: in Python's, and in a copy of `passes.h` that the child
 compiles, where passes of engine=native run. A plant counts what it changed; a run that recorded passes which no plant
@@ -198,7 +198,7 @@ def child(kind: str, seed: int, limit: int, temperature: float) -> None:
 
 
 def measured(kind: str, seed: int, words: list[str]) -> Row:
-    """The measurement of a fresh process; of a disturbed one that of another.
+    """The measurement of a fresh process, or of another one if it was disturbed.
 
     Ends the tool where a process fails, or its plant was not hit.
     """
@@ -220,8 +220,10 @@ def measured(kind: str, seed: int, words: list[str]) -> Row:
 
 
 def alarms(baseline: list[Any], row: Row) -> bool:
-    """Whether a quantity moved or completions are not the target's. One that is still disturbed fails the command, too,
-    but finds nothing."""
+    """Whether a quantity moved or completions are not the target's.
+
+    A measurement that is still disturbed also fails the command, but finds nothing.
+    """
     if "refused" in row:
         return True
     found = compare_with_baseline(baseline, [cast(Measurement, row)])
