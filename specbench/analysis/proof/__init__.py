@@ -19,9 +19,11 @@ The scores, of which the first gives `proof_z`:
     w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the completion before x_i, cut to that range. A second
     moment: in the square of a completion's sum the products of its terms average 0. Sees faults that change no mean,
     such as one random number that serves for a whole completion. The cut keeps a single unusual completion from
-    deciding. `order` f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by
-    inverting the distribution function, and this is the uniform number that the draw would have used, less its mean.
-    Sees random numbers that are used twice.
+    deciding.
+`order`
+    f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
+    distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random
+    numbers that are used twice.
 
 A completion fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below the p-value of 4 standard
 deviations (6.3e-5). For long completions the two say the same. For few tokens the tail of log p is longer than the
