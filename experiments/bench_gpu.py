@@ -336,7 +336,7 @@ def requirements() -> list[str]:
 
 
 def listed(file: Path) -> set[str]:
-    """The packages that a file names, one a line, as `pip freeze` and `pip list` print them."""
+    """The packages that a file names, one per line, as `pip freeze` and `pip list` print them."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return {_name(line) for line in lines if re.match(r"[A-Za-z0-9]", line.strip())}
 

@@ -215,9 +215,9 @@ class Choice:
         return uniforms(count, generator, generator.device) if self.draws else None
 
     def on_device(self, logits_1V: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The token [1] and the row [1, V] that it was drawn from; no row at T = 0, where all mass is on the token.
+        """The token [1] and the row [1, V] that it was drawn from; no row at T = 0, when all mass is on the token.
 
-        Nothing leaves the device: NOT_DRAWN where the row is not finite.
+        Nothing leaves the device: NOT_DRAWN if the row is not finite.
         """
         if uniform_1 is None:
             return argmax(logits_1V, self.vocabulary_size), None

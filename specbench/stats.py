@@ -74,7 +74,7 @@ class Jackknife:
     def variance(self, value: float, values_P: NDArray[np.float64]) -> float:
         """The variance of an estimate `value`, from the statistics `values_P` of `totals_PK`.
 
-        NaN where a row cannot be left out.
+        NaN if a row cannot be left out.
         """
         without_N, moved = values_P[: self.rows], values_P[self.rows :]
         with np.errstate(invalid="ignore"):
@@ -89,7 +89,7 @@ class Jackknife:
         level: float | None = None,
         by_process: Sequence[float] = (),
     ) -> Interval:
-        """`value` with its interval. Without bounds where a row cannot be left out, or there are fewer than two.
+        """`value` with its interval. It has no bounds if a row cannot be left out, or there are fewer than two.
 
         `by_process`: the values that each of several processes measured on the same rows.
         """

@@ -79,7 +79,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
 
 
 def _draw(weights_LV: Tensor, times: int, generator: torch.Generator) -> Tensor:
-    """Tokens [L, times] drawn independently; NOT_DRAWN where a row has no mass, or is not finite."""
+    """Tokens [L, times] drawn independently; NOT_DRAWN if a row has no mass, or is not finite."""
     uniform_L = uniforms(len(weights_LV) * times, generator, weights_LV.device)
     return drawn(weights_LV, uniform_L.view(-1, times))
 

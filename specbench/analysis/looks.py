@@ -41,7 +41,7 @@ class Looks:
         """`within`: the half width, as a share of the speedup; `group`: prompts that are decoded together."""
         self.within, self.sizes = within, sizes_of_looks(prompts, group)
         self.level = 1 - (1 - LEVEL) / len(self.sizes)
-        self.half_widths: list[float] = []  # one a look, as a share of the speedup
+        self.half_widths: list[float] = []  # one per look, as a share of the speedup
 
     @staticmethod
     def of(config: RunConfig, prompts: int) -> "Looks | None":

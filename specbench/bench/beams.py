@@ -1,7 +1,7 @@
 """Speculative beam search against the target's own, over u and gamma, and both against `transformers`'.
 
-The main result is the number of target runs: a plain search needs one a step. Times are given beside it, for one prompt
-at a time.
+The main result is the number of target runs: a plain search needs one per step. Times are given beside it, for one
+prompt at a time.
 """
 
 from collections.abc import Callable, Sequence

@@ -147,7 +147,7 @@ def of_top_tokens(scored: Scored) -> dict[str, float]:
     """By N: the share of the sample's tokens that are among the N likeliest of the training text.
 
     What a draft with `draft.top_tokens=N` never proposes is never accepted, so that its alpha is at most this. Empty
-    where no draft is a model, or the training text is not on this machine.
+    if no draft is a model, or the training text is not on this machine.
     """
     config = scored.config
     are_models = any(isinstance(one.config.draft, ModelDraftConfig) for one in scored.candidates)

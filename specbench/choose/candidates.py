@@ -169,7 +169,7 @@ class Scored:
 
     @property
     def groups(self) -> list[int]:
-        """A number for each completion, the same where the prompts are equal: those count as one in intervals."""
+        """A number for each completion, the same for equal prompts, which count as one in intervals."""
         return numbers_of((prompt.source, prompt.prefix) for prompt, _ in self.texts)
 
     @cached_property

@@ -41,7 +41,7 @@ class RuleConfig:
     instead_on_trees: ClassVar[str | None] = None
 
     def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
-        """Raise UserError at the first value out of range, or where the rule does not go with the rest of the run."""
+        """Raise UserError at the first value out of range, or if the rule does not go with the rest of the run."""
 
     def verification(self, sampling: Sampling) -> Verification:
         """The rule, and the p that it reads. Needs torch, which only its file's functions may use."""

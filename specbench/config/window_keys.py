@@ -21,6 +21,6 @@ class WindowKeys:
         return str(tokens) + ("" if self.sinks == SINKS else f"-sinks{self.sinks}")
 
     def check_window(self, key: str) -> None:
-        """Raise UserError where a key is out of range."""
+        """Raise UserError if a key is out of range."""
         require(self.window is None or self.window >= 1, f"{key}.window", self.window, "at least 1, or null")
         require(self.sinks >= 0, f"{key}.sinks", self.sinks, "at least 0")

@@ -78,11 +78,11 @@ class BatchableModel(Protocol):
         ...
 
     def require_trees(self) -> None:
-        """Raise UserError where the model cannot read a tree."""
+        """Raise UserError if the model cannot read a tree."""
         ...
 
     def require_batches(self, rows: int) -> None:
-        """Raise UserError where the model cannot read rows of several lengths."""
+        """Raise UserError if the model cannot read rows of several lengths."""
         ...
 
     @property

@@ -287,7 +287,7 @@ class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
     Its sessions have then read all but the newest token. Both draw from `generator` what single passes would, in their
-    order, and raise FloatingPointError where p or q is not finite.
+    order, and raise FloatingPointError if p or q is not finite.
     """
 
     def verify(

@@ -141,7 +141,7 @@ def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[
     return parts.probe_prompts[: len(texts)], texts
 
 
-TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
+TIMED_SIZE = 32  # of the tree whose levels are timed if the size is chosen
 
 
 @lru_cache(maxsize=64)  # the choice of a tree and the draft that grows it ask for the same

@@ -166,7 +166,7 @@ def _pooled(parts: Parts) -> int:
 
 
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
-    """The bytes of a sequence's keys and values; 0 where the network does not tell its caches' shapes."""
+    """The bytes of a sequence's keys and values; 0 if the network does not tell its caches' shapes."""
     try:
         return bytes_of_cache(model, tokens, source, in_batch=rows > 1)
     except (AttributeError, UserError):

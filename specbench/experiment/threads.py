@@ -118,7 +118,7 @@ def _cores(cpus: Path, allowed: set[int]) -> int:
 
 
 def _siblings(cpus: Path, allowed: set[int]) -> dict[int, str]:
-    """By processor the name of its core; where the system does not tell, each is one."""
+    """By processor the name of its core; each is one if the system does not tell."""
     found = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
     return {number: shared or f"core {number}" for number, shared in found.items()}
 

@@ -5,8 +5,8 @@ weights to few bits.
 
 The library lies in the user's cache folder, under a digest of the sources, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. Before its first use `check` compares it with
-plain loops; what was found lies beside it. It uses the threads of torch's own OpenMP, and where the compiler has none,
-as Apple's, a team of its own.
+plain loops; what was found lies beside it. It uses the threads of torch's own OpenMP, or, if the compiler has none, as
+Apple's, a team of its own.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def _opened(file: Path) -> ctypes.PyDLL:
 
 
 def _require_same_layout(loaded: ctypes.PyDLL) -> None:
-    """Raise MachineError where the kernels lay out an operation or a structure otherwise than `structures` does."""
+    """Raise MachineError if the kernels lay out an operation or a structure otherwise than `structures` does."""
     ours, theirs = layout(), layout_of(loaded)
     for name in (*ours, *theirs):
         if ours.get(name) != theirs.get(name):

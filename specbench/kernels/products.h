@@ -1,4 +1,4 @@
-/* Products of rows with packed weights: in vectors, or in matrix registers where the machine has them. */
+/* Products of rows with packed weights: in vectors, or in matrix registers if the machine has them. */
 
 /* Inputs come in pairs, and with tiles 32 at a time: `k` and the zeros that fill up the last of them. */
 #ifdef TILES

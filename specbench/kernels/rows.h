@@ -9,7 +9,7 @@ static float widened(const void *logits, int64_t first, int64_t short_floats, fl
     return highest_of(v, 0, n, 0);
 }
 
-/* The first of the highest of n logits; NOT_DRAWN where `widened` returns NaN. */
+/* The first of the highest of n logits; NOT_DRAWN if `widened` returns NaN. */
 static int64_t likeliest_of(const void *logits, int64_t first, int64_t short_floats, int64_t n) {
     const uint16_t *narrow_v = (const uint16_t *)logits + first;
     const float *v = (const float *)logits + first;

@@ -285,7 +285,7 @@ static inline vec some_numbers(const void *row, int64_t from, int64_t count, con
     return (vec)(__builtin_convertvector(h, bits) << 16);
 }
 
-/* The highest of `count` numbers, bf16 ones where `is_short`; NaN where one of them is, or none is finite. */
+/* The highest of `count` numbers, bf16 ones if `is_short`; NaN if one of them is, or none is finite. */
 static inline __attribute__((always_inline)) float highest_of(const void *numbers, int64_t first, int64_t count, const int is_short) {
     vec most = (vec){0} - INFINITY;
     ints known = ~(ints){0};

@@ -7,7 +7,7 @@ enum { KINDS(IN_TURN) };
 /* A rule and its options, of which each kind reads its own. `beta` 0: off. */
 typedef struct { int64_t kind, beta; double lenience, epsilon, delta, alpha; } Rule;
 
-/* `count` draft tokens, the target's rows p [count + 1, n] and the draft's q [count, n], or 0 where each token had all
+/* `count` draft tokens, the target's rows p [count + 1, n] and the draft's q [count, n], or 0 if each token had all
    mass. `trials` are the random numbers of the tests. `nexts` has the random number of the draw after them, or one for
    a draw at each place (MATCH). `room` has n floats for the residual, which is p if no more than `least` of it is left.
    */

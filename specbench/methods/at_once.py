@@ -78,8 +78,8 @@ class AtOnceSession(ScoresAhead):
 def masked_entries(length: int, places: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     """Positions [L] of the entries of a text and of masked ones after them, and bool [L, L]: what each attends to.
 
-    `places[k - 1]` numbers the entries of the text after which a k-th masked entry stands; each also has a (k - 1)-th. A
-    masked entry attends to the text up to its place and to the masked entries between.
+    `places[k - 1]` numbers the entries of the text after which a k-th masked entry stands; each also has a (k - 1)-th.
+    A masked entry attends to the text up to its place and to the masked entries between.
     """
     after_L = torch.cat([torch.arange(length, device=device), *places])
     counts = [length, *map(len, places)]

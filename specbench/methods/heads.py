@@ -183,7 +183,7 @@ class BlockwiseSession(AtOnceSession):
 
 
 def require_weights(request: DraftRequest[Any], shipped_folder: Path, also: str = "") -> None:
-    """Raise UserError, which `also` ends, where no weights are given and none ship for the target."""
+    """Raise UserError, which `also` ends, if no weights are given and none ship for the target."""
     draft, target, key = request.draft, request.run.target, request.key
     if draft.path is None and draft.hub is None and not shipped_folder.is_dir():
         raise UserError(

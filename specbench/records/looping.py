@@ -20,7 +20,7 @@ def why_loops(row: Row) -> str | None:
     if not many_loop(row):
         return None
     without = row.get("speedup_without_loops")
-    known = without is not None and without == without  # NaN where a frame has no value
+    known = without is not None and without == without  # NaN if a frame has no value
     said = f"{interval_of(row, 'speedup_without_loops')} without them" if known else "no speedup without them"
     return f"{row['looping']:.0%} of completions loop, {said}"
 

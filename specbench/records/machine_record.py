@@ -15,7 +15,7 @@ class GpuRecord(TypedDict):
 
 
 class GpuState(TypedDict):
-    """The state of a GPU at one moment; null where its driver does not tell."""
+    """The state of a GPU at one moment; null if its driver does not tell."""
 
     clock_mhz: Annotated[float | None, "MHz of its multiprocessors"]
     memory_clock_mhz: Annotated[float | None, "MHz of its memory"]
@@ -34,7 +34,7 @@ class StateRecord(TypedDict):
 
 
 class MachineRecord(TypedDict):
-    """The machine that a run was measured on; null where the system does not tell. No part of a run's identity."""
+    """The machine that a run was measured on; null if the system does not tell. No part of a run's identity."""
 
     processor: str | None
     cores: Annotated[int | None, "of all sockets, without hyper-threads"]

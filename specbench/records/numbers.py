@@ -41,7 +41,7 @@ class Names(TypedDict):
 
 
 class Predicted(TypedDict):
-    """The theorems applied to the run's own alpha, c and v; null where gamma changed from pass to pass."""
+    """The theorems applied to the run's own alpha, c and v; null if gamma changed from pass to pass."""
 
     prediction: NotRequired[Annotated[str | None, "the source of the prediction: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
@@ -325,7 +325,7 @@ class Vocabularies(TypedDict, total=False):
 
 
 class Limits(TypedDict, total=False):
-    """The target's roofline on this device; absent where several devices share the target, and in older records."""
+    """The target's roofline on this device; absent if several devices share the target, and in older records."""
 
     reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]

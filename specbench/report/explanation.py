@@ -77,7 +77,7 @@ def needed(speedup: float, rows: list[Need]) -> list[str]:
 
 
 def of_loop(loop: LoopShare | None) -> list[str]:
-    """What the loop around the models takes, and the speedup on slower models; nothing where it takes little."""
+    """What the loop around the models takes, and the speedup on slower models; nothing if it takes little."""
     if loop is None or loop.share < TINY:
         return []
     slower = ", ".join(f"{speedup:.2f}×" for speedup in loop.at_step_ms.values())
@@ -144,7 +144,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
 
 
 def _unexplained(found: Waterfall) -> list[str]:
-    """What the factor that no step explains is made of, in words; nothing where each part is below `LITTLE`."""
+    """What the factor that no step explains is made of, in words; nothing if each part is below `LITTLE`."""
     totals = found.sample.totals
     timed = sum(totals[name] for name in ("drafting_s", "verifying_s", "accepting_s"))
     levels = found.levels
@@ -188,7 +188,7 @@ def _least(found: Waterfall) -> list[str]:
 
 
 def _longer_prompts(found: Waterfall) -> str:
-    """What longer prompts do to the speedup end to end; nothing where no prompt is read before the first step."""
+    """What longer prompts do to the speedup end to end; nothing if no prompt is read before the first step."""
     totals, prompts = found.sample.totals, len(found.sample.columns["passes"])
     tokens = float(totals["prompt_tokens"]) / prompts
     if tokens < 1:

@@ -210,7 +210,7 @@ def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str,
 
 
 def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Start the draft from the target: its embeddings and, where the widths are the same, some of its layers.
+    """Start the draft from the target: its embeddings and, if the widths are the same, some of its layers.
 
     Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
     """

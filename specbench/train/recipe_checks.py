@@ -66,7 +66,7 @@ def check(recipe: Recipe) -> Recipe:
 
 
 def _require(recipe: Recipe, name: str, allows: Callable[[Any], bool], allowed: str) -> None:
-    """Raise UserError where the value of the key `name` is not `allowed`."""
+    """Raise UserError if the value of the key `name` is not `allowed`."""
     if not allows(value := attrgetter(name)(recipe)):
         raise UserError(f"{name} is {value}: it must be {allowed}")
 

@@ -139,7 +139,7 @@ class VerdictOfLogits:
     """Drafted tokens [G], how many of them count, how many are accepted, and the next token, as one tensor [G + 3].
 
     Logits [G + 1, V] are standardised, tokens tested, and the next token drawn. `numbers` are the tensors of
-    `DrawnNumbers`, and q where the draft has any; none where the argmax tokens decide (`rule` is None).
+    `DrawnNumbers`, and q if the draft has any; none if the argmax tokens decide (`rule` is None).
     """
 
     rule: ChainRule | None

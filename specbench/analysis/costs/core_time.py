@@ -36,7 +36,7 @@ Threads = dict[str, CoreTime]
 
 
 def core_times(tasks: Path = TASKS) -> Threads:
-    """By thread, since it began; empty where the system does not tell."""
+    """By thread, since it began; empty if the system does not tell."""
     found = {}
     for task in tasks.iterdir() if tasks.is_dir() else ():
         with contextlib.suppress(OSError, ValueError):  # no such counts; or a thread that ended just now

@@ -42,7 +42,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class NotDigestible(ValueError):
-    """Raised where a network has a setting whose value a digest cannot hold."""
+    """Raised if a network has a setting whose value a digest cannot hold."""
 
 
 @dataclass(frozen=True)

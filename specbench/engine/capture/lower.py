@@ -60,7 +60,7 @@ class PackedWeights:
         self.reads = ExpertReads()  # of the experts among them
 
     def bits_of(self, weight: Tensor) -> int:
-        """The bits of the levels in which a kernel reads `weight`; 0 where it reads numbers."""
+        """The bits of the levels in which a kernel reads `weight`; 0 if it reads numbers."""
         if self.level_bits != AS_FOUND:
             return self.level_bits
         place = weight.data_ptr(), *weight.shape

@@ -32,7 +32,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class NotStorable(ValueError):
-    """Raised where a graph holds a value that cannot be written to a file."""
+    """Raised if a graph holds a value that cannot be written to a file."""
 
 
 def stored(module: GraphModule, weights: Mapping[str, Tensor]) -> dict[str, object]:

@@ -185,7 +185,7 @@ class FunctionGraph:
 
 
 class NotCaptured(RuntimeError):
-    """Raised, with the reason, where a rollout cannot be captured as one CUDA graph."""
+    """Raised, with the reason, if a rollout cannot be captured as one CUDA graph."""
 
 
 def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:

@@ -31,7 +31,7 @@ class Arrangement(NamedTuple):
     """The new tokens of one row: `tokens` after its sequence, or the last `tokens` nodes of a tree after it."""
 
     tokens: int
-    parents: tuple[int, ...] = ()  # of all nodes, see `OpenTree`; empty where tokens follow one another
+    parents: tuple[int, ...] = ()  # of all nodes, see `OpenTree`; empty if tokens follow one another
     earlier: int = 0  # nodes that were read before, as a chain or as a tree
 
     @staticmethod

@@ -179,7 +179,7 @@ class EagerModel(Model):
         return self.recurrence is not None and not self.recurrence.attends
 
     def require_batches(self, rows: int) -> None:
-        """Raise UserError where the network cannot run over `rows` rows at once."""
+        """Raise UserError if the network cannot run over `rows` rows at once."""
         if reason := None if self._only_recurrent else self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 

@@ -45,7 +45,7 @@ class SessionModel(Protocol):
         ...
 
     def require_trees(self) -> None:
-        """Raise UserError where the model cannot read a tree."""
+        """Raise UserError if the model cannot read a tree."""
         ...
 
     def ids(self, tokens: Tokens) -> Tensor:

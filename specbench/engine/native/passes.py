@@ -55,7 +55,7 @@ class ReadingSession(Protocol):
 class PassNumbers(NamedTuple):
     """The random numbers of P passes: of G drafted tokens, of their tests, and of N draws after them.
 
-    None of the first where a draft is greedy, and none of the second where the rule draws at each place (N = G + 1).
+    None of the first if a draft is greedy, and none of the second if the rule draws at each place (N = G + 1).
     """
 
     uniform_PG: Tensor

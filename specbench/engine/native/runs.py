@@ -80,7 +80,7 @@ class NativeRun:
         return made
 
     def require_buffers(self, outside: Sequence[Tensor]) -> None:
-        """Raise DoesNotFit where a cache among the tensors outside has other heads or channels than the program's."""
+        """Raise DoesNotFit if a cache among the tensors outside has other heads or channels than the program's."""
         for one in self._program:
             if one.op in (Op.WRITE, Op.ATTEND) and one.slots != OF_ROWS:
                 heads = one.heads if one.op == Op.WRITE else one.key_heads
@@ -105,7 +105,7 @@ class NativeRun:
         return tensor if prepared is None else prepared(tensor)
 
     def rows_of(self, outside: Sequence[Tensor]) -> tuple[int, int]:
-        """B and B * L; B is 1 where no tensor has an axis for texts."""
+        """B and B * L; B is 1 if no tensor has an axis for texts."""
         number, width = self._rows_of
         return 1 if self._texts_of is None else len(outside[self._texts_of]), outside[number].numel() // width
 

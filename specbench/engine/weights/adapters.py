@@ -80,7 +80,7 @@ def _named_base(folder: Path, key: str) -> str:
 
 
 def require_peft(key: str) -> None:
-    """Raise UserError where the package that reads adapters is missing."""
+    """Raise UserError if the package that reads adapters is missing."""
     if find_spec("peft") is None:
         raise UserError(f"{key}: LoRA adapters are read by the package peft: pip install 'specbench-toolkit[peft]'")
 
@@ -112,7 +112,7 @@ def merged(network: Any, folder: str, key: str) -> Any:
         raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
     try:
         return adapted.merge_and_unload(safe_merge=True)
-    except Exception as error:  # ValueError where the sum is not finite; adapters of other kinds cannot be merged
+    except Exception as error:  # ValueError if the sum is not finite; adapters of other kinds cannot be merged
         raise _not_merged(error, fault, network, key) from error
 
 

@@ -22,7 +22,7 @@ SPLIT = "-of-"  # in the name of a part of a file
 
 
 def require_readable(file: str, key: str) -> None:
-    """Raise UserError where the package that reads GGUF is missing, or `file` is one part of several."""
+    """Raise UserError if the package that reads GGUF is missing, or `file` is one part of several."""
     if find_spec("gguf") is None:
         raise UserError(f"{key}: GGUF files are read by the package gguf: pip install 'specbench-toolkit[gguf]'")
     if SPLIT in Path(file).stem:

@@ -36,7 +36,7 @@ def config_in(source: str, **pinned: Any) -> Any:
 
 
 def require_usable(config: Any) -> None:
-    """Raise DamagedCheckpoint where `config` has no layers, or distances that T5's buckets cannot hold.
+    """Raise DamagedCheckpoint if `config` has no layers, or distances that T5's buckets cannot hold.
 
     A network without layers has weights, and computes nothing. T5's decoder has a bucket for each distance below half
     their number, and spreads the others over distances up to the largest: with none left, it reads beyond its table.

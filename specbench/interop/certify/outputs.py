@@ -178,7 +178,7 @@ def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
 
 
 def _require_known(row: Row, ids: Sequence[int], name: str, vocabulary: Vocabulary, target: str) -> None:
-    """Raise UserError where a token of the field `name` is none of the target's."""
+    """Raise UserError if a token of the field `name` is none of the target's."""
     if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
         raise UserError(
             f"{row.where}: token {odd} in {name}, and target={target} has {vocabulary.size} tokens: these "

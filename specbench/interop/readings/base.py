@@ -26,7 +26,7 @@ class Tally:
         passes: None if the file does not say, as `drafted`.
         rejections: passes that ended in a rejection; None if only sums are known.
         reached_at, accepted_at: how often each position was reached (drafted, and all before it accepted), and how
-            often it was accepted then; empty where not known.
+            often it was accepted then; empty if not known.
         undrafted: forward passes of the target for which nothing was drafted; `passes` leaves them out.
         emitted: tokens that the passes added to the completions; None: one more than were accepted in each pass.
     """

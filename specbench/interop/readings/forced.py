@@ -61,7 +61,7 @@ class Acceptance:
 
     @property
     def conditional(self) -> list[float]:
-        """The acceptance at each position if all before it were accepted; 0 where that never is."""
+        """The acceptance at each position if all before it were accepted; 0 if that never is."""
         before = (1.0, *self.marginal)
         return [one / of if of else 0.0 for one, of in zip(self.marginal, before, strict=False)]
 

@@ -23,7 +23,7 @@ from specbench.interop.starting.servers import Asked, Servers, started
 from specbench.recorded import to_json
 from specbench.records.store import Result
 
-LONGEST = 4096  # tokens of a prompt with its completion, where the target has more positions
+LONGEST = 4096  # tokens of a prompt with its completion, if the target has more positions
 RULE = "exact"  # Algorithm 1, as `--for` sets it in an engine
 AUTO = "float32"  # weights as most checkpoints of small models are, and the least rounding
 

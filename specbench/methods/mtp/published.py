@@ -167,7 +167,7 @@ def published_mtp(source: str, pinned: Mapping[str, Any], key: str, target: Any,
 
 
 def _require_count(made: PublishedMtp, config: Mapping[str, Any], depths: int) -> None:
-    """Raise UserError where the weights have no decoder layer, or another number of depths than the config says."""
+    """Raise UserError if the weights have no decoder layer, or another number of depths than the config says."""
     if depths == 0:
         made.lacks(made.name(made.layout.block, 0) + "*")
     if depths > 1 and "{layer}" not in made.layout.marker:

@@ -195,7 +195,7 @@ def _digits(row: Row) -> int:
 
 
 def _speed(key: str, wrong: str) -> Callable[[Row], str]:
-    """The text of a speedup; `wrong` where the completions are not the target's."""
+    """The text of a speedup; `wrong` if the completions are not the target's."""
 
     def said(row: Row) -> str:
         if row.get("lossless") is False and not row["lossy"]:
