@@ -119,7 +119,7 @@ class Plant:
                 return Verdict(path, tokens[len(path)])
         elif self.kind == "speed":
             now = time.perf_counter()
-            self.took.append(now - self.ended)  # the first of a completion has what came before it, too
+            self.took.append(now - self.ended)  # the first of a completion also includes the time before it
             self.ended = now + min(self.took[-1], 2 * median(self.took[-200:])) * SLOWER / (1 - SLOWER)
             while time.perf_counter() < self.ended:
                 pass

@@ -80,7 +80,7 @@ class DraftSession(ABC):
         raise NotImplementedError(f"{type(self).__name__} proposes only chains")
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
-        """The continuations of each of L more nodes of the tree.
+        """The continuations of L more nodes of the tree.
 
         Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
         """

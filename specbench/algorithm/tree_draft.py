@@ -134,7 +134,7 @@ class TreeDraftSession(DraftSession):
             for token, confidence in ranked
         ]
         children.sort(key=itemgetter(0), reverse=True)
-        # Of a level no more nodes can remain than of the whole tree.
+        # No more nodes of a level can remain than of the whole tree.
         return [tree.add(token, node, confidence) for _, token, node, confidence in children[: plan.size - 1]]
 
     def _after_level(self, tree: _Growth, nodes: Sequence[int]) -> Continuations:

@@ -52,7 +52,7 @@ class Comparison:
         same: records that the baseline's row was made of.
         untimed: records compared only by α and tokens per pass, since they are of other hardware, or the row has no
             times.
-        missing: rows of the baseline of this kind of device whose config no record has.
+        missing: the baseline's rows for this kind of device whose config no record has.
         elsewhere: rows of other kinds of device.
     """
 

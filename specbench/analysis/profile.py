@@ -96,7 +96,7 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
 
 
 def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText]) -> Profile:
-    """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
+    """The profile of one draft in a document of `specbench alpha`: its row and its scores along each completion."""
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
     groups = row.get("prompt_groups", [*range(len(texts))])
     if (different := row.get("distinct_prompts")) is not None:

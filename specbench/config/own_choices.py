@@ -22,7 +22,7 @@ EXPERIMENT = "experiment"  # the group whose files set keys of the whole config
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PACKAGE = re.compile(r"^\s*#\s*@package\s+(.*?)\s*$", re.MULTILINE)
 HYDRA = re.compile(r"(^|[\s/@.])hydra($|[\s/@.:])")
-# Of an experiment: where its jobs run, and over which values.
+# An experiment may say where its jobs run, and over which values.
 ALLOWED_DEFAULTS = re.compile(r"override /hydra/(launcher|sweeper)")
 ALLOWED_HYDRA = {"mode": None, "sweeper": {"params", "max_batch_size"}}
 RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 Chosen = tuple[Tensor, ...]  # the experts [T, K] that runs chose, layer by layer
-GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
+GROUPED_BYTES = 16  # rows of all matrices of a grouped product are a multiple of this
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 

@@ -57,7 +57,7 @@ class TreeCosts:
 
     Attributes:
         verify: of verifying n tokens of a tree, the sequence's last token included.
-        level: of drafting one level of the trees of the draft that was timed.
+        level: of drafting one level of the timed draft's trees.
     """
 
     verify: dict[int, float]

@@ -243,7 +243,7 @@ static void run_step(const Step *step, float *arena, float *scratch, float *shar
         run_instruction(&work);
         if (it->barrier) wait_for_all(barrier, threads);
     }
-    if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
+    if (is_tiled) release_tiles(); /* torch's own kernels also shape them */
 }
 
 /* Room of a call: `size` floats for each thread, and behind them what they share. */

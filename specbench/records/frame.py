@@ -135,7 +135,7 @@ def date(created: object) -> str:
 
 
 def _row(head: Head) -> Row:
-    # In how many processes it was measured is no part of what was measured.
+    # The number of processes is no part of the measured config.
     digests = {"config": config_digest(head.config, "runs"), "setting": config_digest(head.config, "gamma", "runs")}
     # A record without a config stands for no other.
     passes = passes_run(head.row, head.config)

@@ -93,7 +93,7 @@ class Journal:
         except Unreadable as error:
             os.close(number)
             raise UserError(f"{self.file}: is {error}; remove it") from error
-        # Without a buffer: what a full disk did not take is not written again when the file is closed.
+        # No buffer: bytes that a full disk did not take are not written again when the file is closed.
         return open(number, "a+b", buffering=0)
 
     def _close(self) -> None:

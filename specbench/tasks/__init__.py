@@ -26,7 +26,7 @@ from specbench.tasks.rows import (
     transcript,
 )
 
-# Of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes.
+# Retries of a broken stream, each of which is five of the hub's client; the library's own 20 take minutes.
 STREAM_RETRIES = 3
 
 

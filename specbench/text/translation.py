@@ -260,7 +260,7 @@ class TranslatedSession(Session, ReadsThrough):
         self._first = len(prompt.prefix) - 1  # the number of the prefix's last token
         self._prefix = len(own.prefix)
         self._ids = list(own.prefix)  # the model's own sequence
-        # Of each token from the prefix's last on: where it ends in that sequence, and what of a character is pending.
+        # For each token from the prefix's last on: its end in that sequence, and the pending bytes of a character.
         self._ends: list[tuple[int, bytes]] = []
         self._nodes: list[int] = []  # of an open tree: the model's own
         self._own: list[list[int]] = []  # and which of them each node is read as

@@ -113,7 +113,7 @@ class TreeShape:
 def expected_tree_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """Expected tokens of a pass, the bonus token included (Chen et al. 2024, "Sequoia", Proposition 3.4).
 
-    The sum over all nodes of the product of the acceptance of the ranks on the path to it. Ranks past the end of
+    It is the sum over all nodes of the product of the acceptances by rank along the node's path. Ranks past the end of
     `acceptance` count as 0.
     """
     products: list[float] = []

@@ -112,7 +112,7 @@ def _text_plan(plan: DataPlan, given: Collection[str], completes: bool) -> DataP
         plan = replace(plan, test={name: file for name, file in plan.test.items() if file not in own})
     there = [file for file in plan.path if Path(resolve(file)).exists()]  # training reports the others
     row = next(chain.from_iterable(islice(read(file), 1) for file in there), None)
-    # Of running text the key stays unset, as in the fingerprints of trainings that began before there was such a key.
+    # For running text the key stays unset, as in the fingerprints of trainings that began before the key existed.
     if plan.completions is None and completes and "data.text" not in given and row is not None and is_prompt(row):
         plan = replace(plan, completions=True)
     if plan.completions:

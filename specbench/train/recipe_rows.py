@@ -77,7 +77,7 @@ NEAR_COPY = 0.8
 
 
 def read(where: str) -> Iterator[Row]:
-    """The rows of a file or of a folder of shards; a line of plain text is a row with the field `text`."""
+    """The rows of a file or a folder of shards; a line of plain text is a row with the field `text`."""
     return (row.fields for row in read_rows(Path(resolve(where))))
 
 

@@ -9,7 +9,7 @@ THINKING, ANSWER = "thinking", "answer"
 
 
 class Phases(NamedTuple):
-    """The phase of each token of the two completions of a prompt."""
+    """The phase of each token in a prompt's two completions."""
 
     alone: list[str]
     ours: list[str]

@@ -136,7 +136,7 @@ def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool, is_
     return Stratum(
         name,
         len(columns_NK),
-        # Of a server a beta is a verified draft token, and there are none where it counts nothing.
+        # For a server, each beta is a verified draft token, and there are none if it counts nothing.
         round(totals.alone_tokens if is_served else totals.tokens),
         _interval(columns_NK, groups, lambda t: ratio(t[..., :2]), "probability"),
         _interval(columns_NK, groups, lambda t: ratio(t[..., 2:4])),

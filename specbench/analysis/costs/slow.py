@@ -41,7 +41,7 @@ def slow(prompts: Sequence[PromptRecord]) -> Slow:
 
 
 def differ(one: Slow, other: Slow) -> list[str]:
-    """In which shares two runs differ by more than `APART`, in words; runs of one config on one machine should not."""
+    """Shares in which two runs differ by more than `APART`, in words; runs of one config on one machine should not."""
     names: tuple[tuple[Literal["slow_steps", "slow_passes"], str], ...] = (
         ("slow_passes", "passes"), ("slow_steps", "the target's own steps"),
     )  # fmt: skip

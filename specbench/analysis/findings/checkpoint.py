@@ -14,7 +14,7 @@ from specbench.engine.weights.checkpoint import read_config, read_object
 from specbench.engine.weights.files import find_file
 from specbench.errors import UserError, first_line
 
-TEXT = "text_config"  # of a model that sees images, too
+TEXT = "text_config"  # of a model that also sees images
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Foreign:
         over_KV = (size * for_power_KV.maximum(floor_K1)).reciprocal()
         for index, rate in enumerate(RATES):
             gain_KV = torch.log1p(rate * over_KV - rate)
-            # In order: the first and second moment of a token of p, and of one of the V.
+            # The first and second moment of a token drawn from p, and of one of the V tokens.
             own_K, own2_K = ((for_power_KV * values).sum(-1).cpu().double() for values in (gain_KV, gain_KV**2))
             any_K, any2_K = (values.mean(-1).cpu().double() for values in (gain_KV, gain_KV**2))
             mean_K = (1 - rate) * own_K + rate * any_K

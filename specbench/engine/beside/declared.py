@@ -154,7 +154,7 @@ class Beside:
     readable: int = 0
 
     def sources(self, session: Session) -> list[States]:
-        """Keys and values of the source of a session of the target, layer by layer."""
+        """Keys and values of the source in a target's session, layer by layer."""
         found = [session.source_states(layer) for layer in self.source_layers] if self.crosses else []
         return [states for states in found if states is not None]
 

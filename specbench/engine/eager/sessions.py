@@ -36,7 +36,7 @@ class SessionModel(Protocol):
     placement: Placement
     state_width: int  # columns after the logits that hold what the head read, and taps
     tap_width: int  # of these the last, which hold taps
-    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
+    states_of_prompt: bool  # sessions also hand over the states of the whole prompt
     recurrence: Recurrence | None
     beginnings: Any  # that sessions copy
 

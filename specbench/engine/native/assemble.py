@@ -150,7 +150,7 @@ class Assembly(Values):
 
     def _rms_norm(self, node: Node) -> None:
         given: list[Any] = [*node.args[2:4], *(None, None)][:2]
-        epsilon = float(given[1] or torch.finfo(torch.float32).eps)  # in which torch computes bf16, too
+        epsilon = float(given[1] or torch.finfo(torch.float32).eps)  # in which torch also computes bf16
         self._norm(node, given[0], None, epsilon, False)
 
     def _layer_norm(self, node: Node) -> None:

@@ -71,7 +71,7 @@ class NativeModel(StaticModel):
         return self.network.dtype == torch.bfloat16 and not computes_bf16()
 
     def ready(self, function: Callable[..., Tensor], widths: Sequence[int]) -> Callable[..., Tensor]:
-        """In our kernels; with a warning as it is where it cannot be captured."""
+        """`function` in our kernels, or, with a warning, as it is if it cannot be captured."""
         like = next(self.network.parameters())[..., :0]
         try:
             with torch.inference_mode():

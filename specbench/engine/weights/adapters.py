@@ -29,7 +29,7 @@ def adapter_of(model: ModelConfig, key: str) -> str | None:
         folder = Path(model.path)
         if model.base is None and adapter_in(folder) is None:
             return None
-        # Of a folder that lacks one of them peft would ask the hub, by the folder's name.
+        # If a folder lacks one of them, peft would ask the hub for a repository of the folder's name.
         if not (folder / ADAPTER).is_file() or not any((folder / name).is_file() for name in WEIGHTS):
             raise UserError(f"{key}.path={model.path}: holds no adapter of peft ({ADAPTER} and {WEIGHTS[0]})")
         return model.path

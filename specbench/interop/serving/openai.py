@@ -16,7 +16,8 @@ from specbench.interop.serving.completions import Completion, Completions, Count
 from specbench.interop.serving.engine import Generated
 from specbench.sampling import Sampling
 
-# Of each completion, of which the median is used, after an untimed completion, for servers that cache prefixes.
+# Timed repeats of each completion, of which the median is used; an untimed one comes first, since servers cache
+# prefixes.
 REPEATS = 3
 
 
@@ -86,7 +87,7 @@ class OpenAIServer:
             counted.append(seen)
 
         first, rest, more = self._beyond_first(server, begun, tokens, count)
-        # Of a completion of one token, some servers count a pass, and some take it from the prefill.
+        # For a completion of one token, some servers count a pass, and some take it from the prefill.
         seen = counted[-1].since(counted[0])
         if more and not seen.passes:
             raise UserError(f"{server.name}: {more} tokens without a pass; start the server with a draft")

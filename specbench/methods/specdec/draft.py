@@ -73,7 +73,7 @@ class SpecDecSession(ScoresAhead):
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         decoder, rows = self.draft.decoder, len(tokens) - prefix_length
         ahead = min(most, decoder.queries)
-        # Of proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
+        # `first` is the first token whose proposals reach token number `prefix_length`.
         first = max(self.prefix - 1, prefix_length - ahead)
         ids_1T = torch.tensor([list(tokens[:-1])], device=decoder.query_KD.device)
         states_TKD = decoder.states_after_each(ids_1T, self.sources(), first)[0]

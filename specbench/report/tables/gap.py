@@ -189,7 +189,7 @@ VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone
 
 
 def levers(records: Records, most: int | None = MOST_OTHERS) -> Table:
-    """Table of the factors of the speedup of every run."""
+    """Table of every run's speedup, by factor."""
     frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
     rows = chosen.to_dict("records")
