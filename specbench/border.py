@@ -61,9 +61,9 @@ class Unreadable(ValueError):
 
 @contextmanager
 def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
-    """A regular file to read, unpacked where its name ends in .gz or .xz; a link is followed to one.
+    """A regular file to read, unpacked if its name ends in .gz or .xz; a link is followed to one.
 
-    Raises Unreadable, also for what the block reads, where it cannot be read, is damaged, or is or unpacks to more than
+    Raises Unreadable, also for what the block reads, if it cannot be read, is damaged, or is or unpacks to more than
     `most` bytes. None is for files that may be of any size, and are read line by line: only what is packed more than
     `DENSEST` is refused then.
     """
@@ -81,7 +81,7 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(file: Path, most: int = LARGEST) -> bytes:
-    """The content of a file, unpacked where its name ends in .gz or .xz. Raises Unreadable as `opened`."""
+    """The content of a file, unpacked if its name ends in .gz or .xz. Raises Unreadable as `opened`."""
     with opened(file, most) as stream:
         return stream.read()
 

@@ -67,7 +67,7 @@ def kept() -> str:
 
 
 def again() -> str:
-    """'; finished work is kept' where work is finished, and what to do: run the same command again."""
+    """'; finished work is kept' if work is finished, and what to do: run the same command again."""
     return f"{kept()}{':' if kept() else ';'} run the same command again"
 
 

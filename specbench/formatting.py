@@ -96,7 +96,7 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
     Numbers are the caller's to format; a cell is one line, and neither its bars nor its tags are read as such.
     """
     cells = [[markdown_cell(cell) for cell in row] for row in rows]
-    from tabulate import tabulate  # only where a table is made, not at start-up
+    from tabulate import tabulate  # only when a table is made, not at start-up
 
     text: str = tabulate(
         cells,

@@ -101,7 +101,7 @@ def _cached_commits(repository: str, kind: Kind) -> list[str]:
 
 
 def only_cached(repository: str, kind: Kind = "model") -> str | None:
-    """The commit in the cache where no branch says which: a cache that was filled by commit has no `refs`.
+    """The commit in the cache if no branch says which: a cache that was filled by commit has no `refs`.
 
     None if a branch is known, or there is no commit or more than one.
     """
@@ -181,7 +181,7 @@ def _is_interrupted(error: BaseException) -> bool:
 
 
 class HubFile(NamedTuple):
-    """A file of a repository, and its bytes where the hub says them."""
+    """A file of a repository, and its bytes if the hub says them."""
 
     name: str
     size: int

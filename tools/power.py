@@ -200,7 +200,7 @@ def child(kind: str, seed: int, limit: int, temperature: float) -> None:
 def measured(kind: str, seed: int, words: list[str]) -> Row:
     """The measurement of a fresh process, or of another one if it was disturbed.
 
-    Ends the tool where a process fails, or its plant was not hit.
+    Ends the tool if a process fails, or its plant was not hit.
     """
     for _ in range(MOST_TRIES):
         command = [sys.executable, __file__, "--child", kind, "--seed", str(seed), *words]

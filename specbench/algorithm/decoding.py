@@ -106,7 +106,7 @@ class Text:
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Standard decoding: one target step a token; several steps in one call where the engine can."""
+    """Standard decoding: one target step a token; several steps in one call if the engine can."""
     target.get_ready(prompt, spec.max_new_tokens)
     began, counted = target.now(), PROMPTS.now()
     session = target.start(prompt)

@@ -111,7 +111,7 @@ class DraftSession(ABC):
         these tokens replaces a draft token that the target rejected.
         """
 
-    of_cache_alone = False  # where it starts on the target's session: of its runs it uses the cache, and no result
+    of_cache_alone = False  # if it starts on the target's session: of its runs it uses the cache, and no result
 
     @property
     def watches(self) -> bool:

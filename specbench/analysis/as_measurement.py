@@ -65,7 +65,7 @@ def without_times(row: Measurement) -> Measurement:
 
 
 def _commit(record: RunRecord) -> str | None:
-    """The commit, in 12 digits, with '+changes' where the tree differed from it."""
+    """The commit, in 12 digits, with '+changes' if the tree differed from it."""
     digits, plus, changes = (record["environment"]["commit"] or "").partition("+")
     return digits[:12] + plus + changes or None
 

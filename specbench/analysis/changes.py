@@ -19,7 +19,7 @@ from specbench.analysis.as_measurement import log_variance
 from specbench.analysis.paired import REACH
 from specbench.records.measurements import PER_UNIT, Measurement, Quantity
 
-FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, where nothing changed
+FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, if nothing changed
 # The standard deviation between fresh processes, relative, over what the contributions of prompts explain. Assumed, and
 # meant to be high: `python tools/power.py` estimates it from repeats without a change and says if a value is too low.
 # A record of several processes (`runs`) says itself how far their speedups are apart.
@@ -32,7 +32,7 @@ Part = tuple[float, float]  # a variance, and its degrees of freedom
 class Change:
     """A ratio after / before with its 95% interval, and the p of 'nothing changed'.
 
-    Infinite where the quantity was 0, which only α can be. `paired`: prompts in both, or 0.
+    Infinite if the quantity was 0, which only α can be. `paired`: prompts in both, or 0.
     """
 
     ratio: float

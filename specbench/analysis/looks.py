@@ -1,6 +1,6 @@
 """`until=2%`: when a run looks at its interval, and by which level, so that the interval it stops at still covers.
 
-Whoever looks after every prompt and stops at the first interval that is narrow enough stops too often where chance made
+Whoever looks after every prompt and stops at the first interval that is narrow enough stops too often when chance made
 the spread small, and the interval covers less often than it says. So a run looks at few numbers of prompts that are set
 before it starts, and every look's interval has the level 1 - 0.05 / looks: by Bonferroni's inequality all of them cover
 with 95%, whichever look ends the run. This is α-spending (Lan and DeMets 1983, Discrete sequential boundaries for

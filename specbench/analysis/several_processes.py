@@ -52,7 +52,7 @@ def _merged(prompts: Sequence[PromptRecord]) -> PromptRecord:
 
 
 def _used(processes: Sequence[UsedRecord]) -> UsedRecord:
-    """The mean energy and the greatest peak of several processes, where each knows it."""
+    """The mean energy and the greatest peak of several processes, if each knows it."""
     used: UsedRecord = {}
     joules = [one["joules"] for one in processes if "joules" in one]
     peaks = [one["peak_bytes"] for one in processes if "peak_bytes" in one]

@@ -339,7 +339,7 @@ def explained(record: RunRecord) -> RunRecord:
 def resummarised(record: RunRecord) -> RunRecord:
     """A record whose summary is recomputed from its raw prompts by this version.
 
-    Left as it is where its kind of draft is of a package that is not installed, or a server was measured.
+    Left as it is if its kind of draft is of a package that is not installed, or a server was measured.
     """
     if is_served(record):
         return record

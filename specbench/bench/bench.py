@@ -381,7 +381,7 @@ def _first_token(target: Model, tokens: list[int]) -> int:
     return int(target.start(Prompt((), tuple(tokens))).extend(tokens[-1:])[0].argmax())
 
 
-QUICK = "def"  # parts that are repeated where another process disturbed them
+QUICK = "def"  # parts that are repeated if another process disturbed them
 PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "a": ("generate", _against_generate),
     "b": ("assisted generation", _against_assisted),

@@ -246,7 +246,7 @@ def batch_decoders(
 
 
 def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
-    """Why `draft` would draft step by step where its steps of a pass should be one graph; None if it would not.
+    """Why `draft` would draft step by step although its steps should be one graph; None if it would not.
 
     Captures what greedy completions of up to `tokens` tokens after `prompt` replay at `gammas`.
     """
@@ -280,7 +280,7 @@ def take_apart(
 ) -> tuple[PassParts, float]:
     """The parts of a greedy pass, medians over passes, and the model's part of a step of the target alone.
 
-    They are timed in the loop of Python, one pass at a time, also where an engine would run several in one call. Timed
+    They are timed in the loop of Python, one pass at a time, also if an engine would run several in one call. Timed
     by themselves and repeatedly at one place they would be faster, since a cache then holds what a pass has to fetch.
     Raises TooShort.
     """

@@ -137,7 +137,7 @@ def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
 
 
 def agreement_of(row: Mapping[str, Any]) -> Agreement:
-    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, where it made none of it."""
+    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, if it made none of it."""
     border.check(row, _Agreement, finite=False)
     others = {name: Chances(**chances) for name, chances in row["others"].items()}
     ranks = None if row["ranks"] is None else _ranks_of(row["ranks"])

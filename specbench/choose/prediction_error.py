@@ -263,7 +263,7 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
 
 
 def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[int]) -> Interval | None:
-    """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
+    """Accepted over tested draft tokens, if that estimates alpha; otherwise None.
 
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
     lossy rule accepts more than alpha.

@@ -311,7 +311,7 @@ def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
 
 
 def _of_starts(one: Prediction, starts: Mapping[str, Starts]) -> WithPrompts:
-    """The speedup of whole requests, where reading the prompts was timed."""
+    """The speedup of whole requests, if reading the prompts was timed."""
     if one.draft not in starts:
         return {}
     found = starts[one.draft]

@@ -51,7 +51,7 @@ def _unprobed(config: ChooseConfig) -> ChooseConfig:
 
 
 def candidate_name(config: ChooseConfig) -> str:
-    """The draft, and its tree where it drafts one."""
+    """The draft, and its tree if it drafts one."""
     return config.draft.label() + ("" if config.tree.shape == "none" else f", {config.tree.label()}")
 
 

@@ -141,7 +141,7 @@ def _respelt(word: str) -> str:
 
 
 def _text(key: str, value: str) -> str:
-    """`value` in quotes where Hydra could not read it, or would take it for a list or a mapping."""
+    """`value` in quotes if Hydra could not read it, or would take it for a list or a mapping."""
     if not value or value[0] in "\"'" or "${" in value or SWEEPS.match(value):
         return value
     if value[0] not in "[{" and parsed(f"{key}={value}") is not None:
@@ -159,7 +159,7 @@ def _in_brackets(word: str, lists: Collection[str]) -> str:
 
 
 def _places(value: str, may_be_name: bool) -> str:
-    """`value` with each place in it as Hydra takes it: '~' expanded, no '/' at the end, quoted where it must be.
+    """`value` with each place in it as Hydra takes it: '~' expanded, no '/' at the end, quoted if it must be.
 
     A value is a list at its commas, unless a file or folder has that very name. `may_be_name`: a word without '/' is
     the name of a choice.

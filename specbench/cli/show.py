@@ -92,7 +92,7 @@ def _drafted(summary: Summary) -> str:
 
 
 def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
-    """The tree of one pass, where the run drafted trees."""
+    """The tree of one pass, if the run drafted trees."""
     from rich.text import Text
 
     from specbench.report.console import terminal

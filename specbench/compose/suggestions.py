@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.config.keys import keys_of
 
-NOUNS = {"accept": "acceptance rule"}  # of a choice, where the group's name is none
+NOUNS = {"accept": "acceptance rule"}  # of a choice, if the group's name is none
 # Names that people give to keys, beside the key's own last part.
 ALIASES = {
     "T": "sampling.temperature", "temp": "sampling.temperature", "k": "gamma", "g": "gamma", "K": "gamma",

@@ -87,7 +87,7 @@ CONTEXT = Allowed(lambda length: (tokens_of(str(length)) or 0) >= 16, "16 tokens
 
 
 def key(default: T, about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:
-    """A dataclass field with `default` and its help. `verbs` are those that read the key, where not all do."""
+    """A dataclass field with `default` and its help. `verbs` are those that read the key, if not all do."""
     return field(default=default, metadata={HELP: about, VERBS: verbs, ALLOWED: allowed})
 
 

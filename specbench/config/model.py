@@ -135,7 +135,7 @@ def _trained_draft(content: Mapping[str, Any]) -> str | None:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None without one, or where it holds no object."""
+    """What a JSON file holds; None without one, or if it holds no object."""
     try:
         content = border.parse(border.read_bytes(file), finite=False)
     except (OSError, ValueError):

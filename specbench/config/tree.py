@@ -8,7 +8,7 @@ from typing import Any
 from specbench.config.keys import MAX_GAMMA, Allowed, between, key, one_of, require
 from specbench.errors import UserError
 
-BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place
+BY_TREE = "tree"  # what gamma= is if a tree's depth takes its place
 AUTO = "auto"
 MAX_SIZE = 256
 KEYS_OF = {  # which keys a shape has, and of these which it needs

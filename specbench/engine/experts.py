@@ -129,7 +129,7 @@ def expert_modules(network: nn.Module) -> list[Any]:
 
 
 def use_experts_of_any_shape(network: Any) -> None:
-    """Let `network` run its experts one after another where `torch.nn.functional.grouped_mm` cannot take their shape.
+    """Let `network` run its experts one after another if `torch.nn.functional.grouped_mm` cannot take their shape.
 
     It requires rows of a multiple of 16 bytes; `transformers` calls it by default and does not check.
     """

@@ -73,7 +73,7 @@ class Placement:
         """A context in which the decoder takes positions and masks from `layout`.
 
         Yields:
-            keyword arguments for the decoder's call: its position ids, where it takes any.
+            keyword arguments for the decoder's call: its position ids, if it takes any.
         """
         masks, name = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, self._attention
         masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first

@@ -96,7 +96,7 @@ class Session(ABC):
 
         Returns:
             The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
-            tokens that are on the host as a list. None, with nothing read, where no such rollout is captured.
+            tokens that are on the host as a list. None, with nothing read, if no such rollout is captured.
         """
         return None
 
@@ -144,7 +144,7 @@ class Model(ABC):
     now: Now  # the time in seconds, after all work queued on the device is done
     mark: Marking | None = None  # records the time without waiting for that work
     device = torch.device("cpu")
-    experts: Experts | None = None  # where its runs choose among experts, and note which
+    experts: Experts | None = None  # if its runs choose among experts, and note which
     network: Any = None  # the `transformers` module, of an engine
     beginnings: Any = None  # `engine.beginnings.Beginnings` that sessions copy; None: each reads all of its prompt
     rolls_out = False  # sessions run the steps of a proposal on the device, each on the token chosen in the step before

@@ -72,7 +72,7 @@ class Windowed(NetworkSession):
         return (tokens[first : first + BLOCK] for first in range(0, len(tokens), BLOCK))
 
     def room_for(self, count: int) -> None:
-        """Drop slots where `count` tokens after the sequence, or nodes of its tree, would find none."""
+        """Drop slots if `count` tokens after the sequence, or nodes of its tree, would find none."""
         filled = self.length - self.dropped
         if filled + count > self.window.slots:
             kept = min(self.window.tokens + ROLLED_BACK, filled - self.window.sinks)

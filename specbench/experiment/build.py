@@ -46,14 +46,14 @@ class Parts:
     config: RunConfig  # resolved, on this run's device
     examples: list[Example]
     prompts: list[Prompt]
-    probe_prompts: list[Prompt]  # of the same task, not measured; where gamma is probed
+    probe_prompts: list[Prompt]  # of the same task, not measured; gamma is probed on them
     vocabulary: Vocabulary
     target: Model
     draft: Draft
     device: torch.device
     models: tuple[EagerModel, ...]  # the target, and the draft's models
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
-    not_invariant: str | None  # why not, where numerics are not to be fast
+    not_invariant: str | None  # why not, if numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
     draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
     shared: SharedBeginnings | None = None  # what sessions copy; None: each reads all of its prompt
@@ -76,7 +76,7 @@ class Parts:
 
     @property
     def rollout_fell_back(self) -> str | None:
-        """Why a draft's steps are not one graph where they should be, up to now."""
+        """Why a draft's steps are not one graph although they should be, up to now."""
         return next((model.report.rollout_fell_back for model in self.models if model.report.rollout_fell_back), None)
 
     @property

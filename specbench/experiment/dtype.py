@@ -24,7 +24,7 @@ from specbench.environment import environment, hardware
 from specbench.files import PRIVATE, is_own, json_digest, own_cache
 from specbench.kernels import is_available
 
-# float32 is taken where its linear maps need less than this share of bfloat16's time; the rest of a step favours
+# float32 is taken if its linear maps need less than this share of bfloat16's time; the rest of a step favours
 # bfloat16: t5-mini's maps took 0.9 of bfloat16's time in float32, and its whole step 1.5 times as long.
 CLEARLY = 0.6
 

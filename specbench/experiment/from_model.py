@@ -80,7 +80,7 @@ def _asked(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
-    """`config` with what its target asks for, where it sets nothing itself; with sampling.from_model=false as it is.
+    """`config` with what its target asks for, if it sets nothing itself; with sampling.from_model=false as it is.
 
     `note` receives the options. Raises UserError if the result is no valid config.
     """

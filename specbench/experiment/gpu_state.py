@@ -38,7 +38,7 @@ class Gpu(Protocol):
 
 
 def gpu_of(device: torch.device) -> Gpu | None:
-    """The GPU of a CUDA device; None for other devices, or where nothing can be read of it."""
+    """The GPU of a CUDA device; None for other devices, or if nothing can be read of it."""
     if device.type != "cuda":
         return None
     try:

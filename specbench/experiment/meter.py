@@ -79,7 +79,7 @@ class Meter:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
-        with contextlib.suppress(OSError):  # where it may not be reset, it is the most since the process began
+        with contextlib.suppress(OSError):  # if it may not be reset, it is the most since the process began
             self._clear.write_text(RESET_PEAK)
 
     def _peak(self) -> int | None:

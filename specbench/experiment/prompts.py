@@ -26,7 +26,7 @@ from specbench.text.vocabulary import Vocabulary
 
 MOST = 64
 UNLIMITED = 10**9
-SHARE = 8  # where rows are short, one in so many is probed on
+SHARE = 8  # if rows are short, one in so many is probed on
 
 
 def is_probed(config: RunConfig) -> bool:
@@ -103,7 +103,7 @@ def encode_tasks(
 
 
 def _with_text(example: Example, vocabulary: Vocabulary) -> Example:
-    """`example` with the text of its token ids, for readers of the record, where its row gives none."""
+    """`example` with the text of its token ids, for readers of the record, if its row gives none."""
     return (
         replace(example, prompt=vocabulary.text(example.token_ids))
         if example.token_ids and not example.prompt

@@ -31,7 +31,7 @@ class SharedBeginnings:
         }
 
     def expect(self, place: int, prompt: Prompt) -> None:
-        """The prompt at `place` is decoded next: where a turn follows, its prompt begins with all of this."""
+        """The prompt at `place` is decoded next: if a turn follows, its prompt begins with all of this."""
         turns = [example.turns for example in self._examples[place : place + 2]]
         if len(turns) < 2 or not turns[0] or turns[1][: len(turns[0])] != turns[0]:
             return

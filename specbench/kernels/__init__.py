@@ -183,13 +183,13 @@ def _found_of(file: Path) -> str | None:
 
 
 def _keep_found(file: Path, found: str) -> None:
-    """Keep what the check found; where it cannot be kept the next process compiles and checks again."""
+    """Keep what the check found; if it cannot be kept the next process compiles and checks again."""
     with contextlib.suppress(OSError), replacing(_beside(file), PRIVATE) as opened:
         opened.write(f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n{found}".encode())
 
 
 def _folder() -> Path:
-    """The user's cache folder; where others can write to it or this user cannot, one of this process."""
+    """The user's cache folder; if others can write to it or this user cannot, one of this process."""
     return own_cache()
 
 

@@ -35,7 +35,7 @@ typedef struct { double temperature, top_p; int64_t top_k; } Sampling;
 static inline uint32_t rank_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u >> 31 ? ~u : u | 0x80000000u; }
 static inline float ranked(uint32_t u) { float f; u = u >> 31 ? u & 0x7fffffffu : ~u; memcpy(&f, &u, 4); return f; }
 
-/* The highest of n numbers at which those above and itself come to `enough`; minus infinity where all of them do not.
+/* The highest of n numbers at which those above and itself come to `enough`; minus infinity if all of them do not.
    Each counts 1, or with `by_mass` its own value. `above` receives what those above come to. Found digit by digit of their
    ranks, in three passes: to sort a row would take many times as long. */
 enum { DIGITS = 3, VALUES = 1 << 11 };

@@ -82,7 +82,7 @@ static void forget_team(void) {
     ours.lock = lock, ours.woken = woken, ours.size = 1, ours.left = ours.asleep = ours.busy = 0;
 }
 
-/* Let the team have up to `wanted` threads: fewer where the system gives no more. */
+/* Let the team have up to `wanted` threads: fewer if the system gives no more. */
 static void grow_team(int wanted) {
     if (!ours.is_watched) pthread_atfork(0, 0, forget_team), ours.is_watched = 1;
     for (; ours.size < wanted; ours.size++) {

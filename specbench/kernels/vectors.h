@@ -73,7 +73,7 @@ static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t
     for (int64_t i = 0; i < count; i++) out[i] = narrow(v[i]);
 }
 
-/* Of numbers that are bf16 already, as all values of an arena are where the model computes in it. */
+/* Of numbers that are bf16 already, as all values of an arena are if the model computes in it. */
 static void take_short(const float *restrict v, uint16_t *restrict out, int64_t count) {
     int64_t i = 0;
 #ifdef __AVX512BW__
@@ -95,8 +95,8 @@ static void add_all(float *restrict v, const float *restrict more, int64_t count
     for (int64_t i = 0; i < count; i++) v[i] += more[i];
 }
 
-/* `sum` plus products, rounded once where the machine can. Nothing else is fused (-ffp-contract=off): a compiler would do so
-   in some of the loops for one row and for many, and not in others. */
+/* `sum` plus products, rounded once if the machine can. Nothing else is fused (-ffp-contract=off): a compiler would do
+   so in some of the loops for one row and for many, and not in others. */
 static inline vec add_products(vec sum, vec a, vec b) {
 #if defined(__aarch64__)
     return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);

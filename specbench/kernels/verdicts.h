@@ -54,7 +54,7 @@ static int tests_one_number(const Rule *rule) {
     return rule->kind == EXACT || rule->kind == LENIENT || rule->kind == BY_CHANCE;
 }
 
-/* What is left of weight_p p where draft token g is rejected, less weight_q q, in `room`; returns its mass. */
+/* What is left of weight_p p if draft token g is rejected, less weight_q q, in `room`; returns its mass. */
 static double residual(const Chain *of, int64_t g, float weight_p, float weight_q) {
     int64_t n = of->n;
     const float *p = of->p + g * n, *q = of->q ? of->q + g * n : 0;

@@ -113,7 +113,7 @@ def cost_is_simulated(draft: DraftConfig, engine: str) -> bool:
 
 
 def vocabulary_facts(choice: VocabularyChoice | None) -> Vocabularies:
-    """The fields of a record on vocabularies that differ; none where they agree."""
+    """The fields of a record on vocabularies that differ; none if they agree."""
     if choice is None or choice.translation is None:
         return {}
     overlap = choice.translation.overlap

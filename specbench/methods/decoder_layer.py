@@ -42,9 +42,7 @@ class LayerShape:
     scale: float
     crosses: bool  # has cross-attention
     theta: float = 10000.0  # rotary: the base of its angles
-    angles: tuple[
-        float, ...
-    ] = ()  # rotary: by how much a position turns each pair of channels, where theta does not say
+    angles: tuple[float, ...] = ()  # rotary: by how much a position turns each pair of channels, if theta does not say
     buckets: int = 32  # relative positions: number of distinct distances
     farthest: int = 128  # relative: from here on all are alike
     head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
@@ -243,7 +241,7 @@ ROTATIONS = ("default", "linear", "llama3")
 
 
 def rotation(config: Any) -> tuple[float, tuple[float, ...]]:
-    """The base of the angles, and where a rule scales them the angles by which a position turns each pair of channels.
+    """The base of the angles, and if a rule scales them the angles by which a position turns each pair of channels.
 
     Raises ValueError, with the rule's name, for a rule other than `ROTATIONS`.
     """

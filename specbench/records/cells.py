@@ -12,7 +12,7 @@ REASONS = {
     "created": "newest",
 }
 SIZE_THEN_DATE = ("prompts", "created")
-SIZE_THEN_SPEED = ("prompts", "speedup_measured", "created")  # where the cell leaves gamma open
+SIZE_THEN_SPEED = ("prompts", "speedup_measured", "created")  # if the cell leaves gamma open
 EARLIER = ("fitting", "chosen_for")  # the columns that an earlier choice added
 
 

@@ -31,7 +31,7 @@ DIGEST = re.compile(r"[0-9a-f]{16}", re.ASCII)
 ROOT = -1  # in `Pass.parents`
 UNKNOWN = -1  # a draft token of a tree that a kept record lacks
 
-Columns = dict[str, Any]  # by key the values of all rows; where the values are objects with the same keys, columns
+Columns = dict[str, Any]  # by key the values of all rows; if the values are objects with the same keys, columns
 
 
 class SharedPrompt(TypedDict):

@@ -174,7 +174,7 @@ def _experts(read: float, found: Waterfall) -> str:
 def _least(found: Waterfall) -> list[str]:
     """What verifying a pass's tokens takes at least on this device, and which of the two bounds binds.
 
-    Nothing where a step was faster than that: its weights came from a cache that the copy did not fit into.
+    Nothing if a step was faster than that: its weights came from a cache that the copy did not fit into.
     """
     least, totals = found.sample.roofline, found.sample.totals
     if least is None or least.of_run(1) > float(found.levels.step_ms):

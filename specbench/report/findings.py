@@ -16,6 +16,6 @@ def lines(record: RunRecord) -> list[str]:
 
 
 def said(found: Sequence[FindingRecord], of: str = "") -> Iterator[str]:
-    """Findings as they are printed; `of` names the draft where several are compared."""
+    """Findings as they are printed; `of` names the draft if several are compared."""
     for one in found:
         yield f"DRAFT{of and f' {of}'}: {one['line']}. Check {one['check']}"

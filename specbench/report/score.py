@@ -32,7 +32,7 @@ MISSING: tuple[Verdict, ...] = ("not run", "not public")
 VERDICTS = (*OURS, *MISSING)
 WIDEST = {"α": 0.02, "EMP": 0.05}  # of an interval's half width: of α itself, of a speedup relative to it
 KINDS = (("formulas", True), ("measurements", False))
-FORMULA = "formula"  # instead of a record, where a number follows from other printed numbers
+FORMULA = "formula"  # instead of a record, if a number follows from other printed numbers
 OVERVIEW = "overview"  # the name of the table that counts the verdicts
 PAIR = ("target", "draft", "task", "temperature")
 

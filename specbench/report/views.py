@@ -78,7 +78,7 @@ def _in_list(name: str, title: str, spec: str = ".2f") -> Column:
 
 
 def _gamma(row: Row) -> str:
-    """Gamma; its policy where it changed, or the depth of a tree."""
+    """Gamma; its policy if it changed, or the depth of a tree."""
     return str(row.get("gamma_requested") or NONE) if row.get("gamma") is None else str(row["gamma"])
 
 
@@ -121,9 +121,9 @@ LISTED = view(
     _in_list("tokens_per_second", "tok/s", ".0f"), "prediction",
     _as("disturbed", format=lambda row: "contended" if row.get("disturbed") else ""),
 )  # fmt: skip
-LOOPS = view("loops", "looping", _in_list("speedup_without_loops", "without loops"))  # where completions of a run loop
-SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # where servers are among the runs
-TELLING = view(  # where rows differ in them
+LOOPS = view("loops", "looping", _in_list("speedup_without_loops", "without loops"))  # if completions of a run loop
+SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # if servers are among the runs
+TELLING = view(  # if rows differ in them
     "telling", "device", "dtype", Column("engine", "engine", format=""), "numerics", "processing", "context"
 )
 

@@ -329,7 +329,7 @@ class Task:
 
 
 # The forms of prompts in files: `prompt`, `turns`, `instruction` with `input`, or fields that a template joins.
-FIELDS = ("prompt", "turns", "instruction")  # each is read where the field that a task names is another of these
+FIELDS = ("prompt", "turns", "instruction")  # each is read if the field that a task names is another of these
 INPUT = "input"  # what an instruction is about, in rows like Alpaca's
 PLACE = re.compile(r"\{(\w+)\}")
 ANSWERING = "assistant:"  # ends the transcript of a conversation for a model without a chat template

@@ -252,7 +252,7 @@ def _message(row: Row, number: int, message: object) -> Message:
 
 
 def split_answer(messages: Sequence[Message]) -> tuple[list[Message], str | None]:
-    """The messages to answer, and the answer where the last message is the assistant's."""
+    """The messages to answer, and the answer if the last message is the assistant's."""
     if messages[-1]["role"] == "assistant":
         return list(messages[:-1]), messages[-1]["content"]
     return list(messages), None

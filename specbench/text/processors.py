@@ -113,7 +113,7 @@ class Pattern:
     """A compiled regular expression over completions, as the tokens that may follow one.
 
     The package `regex` says whether a text can still become a match ("partial match"). A token that ends within a
-    character is left out; where no token can follow, the end does.
+    character is left out; if no token can follow, the end does.
     """
 
     def __init__(self, compiled: Any, vocabulary: Vocabulary) -> None:

@@ -211,7 +211,7 @@ class TranslatedModel(WrappedModel):
         self._of_draft = {theirs: ours for ours, theirs in pairs}
 
     def ours(self, theirs: int) -> list[int]:
-        """The target's token that is the draft's token `theirs`; none where they share none."""
+        """The target's token that is the draft's token `theirs`; none if they share none."""
         return [self._of_draft[theirs]] if theirs in self._of_draft else []
 
     @property

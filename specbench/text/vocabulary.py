@@ -51,7 +51,7 @@ class Vocabulary:
     def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
         """`text` as a prompt of at most `max_source_tokens` tokens.
 
-        Of a longer text an encoder reads the beginning, and so does a decoder-only model where a `suffix` follows,
+        Of a longer text an encoder reads the beginning, and so does a decoder-only model if a `suffix` follows,
         which is never cut. Without a suffix a decoder-only model continues the text's end, which is kept.
         """
         if not text and not self.is_encoder_decoder:
@@ -145,7 +145,7 @@ class Vocabulary:
         return ids
 
     def _end(self, ids: list[int], room: int) -> tuple[int, ...]:
-        """The last `room` tokens, the first of which is the token that begins every text, where `ids` begin with it."""
+        """The last `room` tokens, the first of which is the token that begins every text, if `ids` begin with it."""
         if len(ids) <= room:
             return tuple(ids)
         begins_text = ids[0] == self.tokenizer.bos_token_id and ids.count(ids[0]) == 1

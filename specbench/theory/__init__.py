@@ -98,7 +98,7 @@ class Roofline:
         return max(reading, tokens * self.multiplying)
 
     def verify_cost(self, tokens: float, experts: float = 1.0) -> float:
-        """v(tokens) where a run takes as many times its least time as a step does."""
+        """v(tokens) if a run takes as many times its least time as a step does."""
         return self.of_run(tokens, experts) / self.of_run(1)
 
     @property

@@ -62,7 +62,7 @@ def _by_depth(acceptance: Acceptance, size: int, levels: int) -> Iterator[tuple[
         with_children = [leaf]
         taken = np.zeros((len(ranks) + 1, size + 1), np.int64)
         for rank, accepted in enumerate(ranks, 1):
-            subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also where the acceptance is 0
+            subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also if the acceptance is 0
             before, here = with_children[-1], np.full(size + 1, IMPOSSIBLE)
             for nodes in range(2, size + 1):
                 sums = before[nodes - 1 : 0 : -1] + subtree[1:nodes]

@@ -58,7 +58,7 @@ def completions(
 
 
 def _batch_of(model: EagerModel, rows: int) -> Model:
-    """`model` with room for `rows` sequences, or itself where its network cannot read several."""
+    """`model` with room for `rows` sequences, or itself if its network cannot read several."""
     try:
         return Batch.of(model, rows) if rows > 1 else model
     except UserError:

@@ -70,7 +70,7 @@ def usual_taps(layers: int) -> list[int]:
 
 
 def with_depths(recipe: Recipe, config: Any) -> Recipe:
-    """`recipe` with the usual depths where what it trains reads the target's states and it names none.
+    """`recipe` with the usual depths if what it trains reads the target's states and it names none.
 
     A block drafter never reads the last, whose state is the head's. Raises UserError for a depth that the target, whose
     `transformers` config this is, has not.

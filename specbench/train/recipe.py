@@ -94,7 +94,7 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A training whose parts are loaded; `model` is a learner where something small is trained on `target`."""
+    """A training whose parts are loaded; `model` is a learner if something small is trained on `target`."""
 
     held: list[Row]
     tokenizer: PreTrainedTokenizerFast

@@ -46,7 +46,7 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
 
 
 def seconds_in(file: Path) -> float | None:
-    """The seconds that `Clock` has kept in a file; None, said on stderr, where it holds no number of seconds."""
+    """The seconds that `Clock` has kept in a file; None, said on stderr, if it holds no number of seconds."""
     try:
         text = border.read_text(file, SHORT_FILE).strip()
         seconds = float(border.parse(text, float))

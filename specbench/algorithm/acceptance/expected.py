@@ -37,7 +37,7 @@ class Ranked(NamedTuple):
 
 
 def fixed(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
-    """Acceptance by rank of the `most` likeliest tokens of q: each is accepted where a draw from p is that token."""
+    """Acceptance by rank of the `most` likeliest tokens of q: each is accepted if a draw from p is that token."""
     children_LK = q_LV.topk(min(most, q_LV.shape[-1]), dim=-1).indices
     accepted_LK = p_LV.gather(-1, children_LK)
     return _padded(accepted_LK, (children_LK == written_L1).to(p_LV.dtype), most)

@@ -101,7 +101,7 @@ def _on_device(logits_LV: Tensor, proposal: Proposal | PendingProposal, verifica
 
 @dataclass(frozen=True)
 class ChosenToken:
-    """The token [1] that `choice` takes from a row, and its uniform number where it draws."""
+    """The token [1] that `choice` takes from a row, and its uniform number if it draws."""
 
     choice: Choice
 
@@ -167,7 +167,7 @@ def verdict_on_host(
     generator: torch.Generator,
     repeat: Repeat = as_it_is,
 ) -> tuple[Proposal, Verdict]:
-    """Verify `proposal`, on the device where `rows` are still logits, and return it and the verdict on the host.
+    """Verify `proposal`, on the device if `rows` are still logits, and return it and the verdict on the host.
 
     `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError if p or q is not finite.
     """

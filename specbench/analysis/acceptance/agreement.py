@@ -241,7 +241,7 @@ def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
 
 
 def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:
-    """q [L, V] of the first token of a proposal; and where the draft scores them, of those further ahead."""
+    """q [L, V] of the first token of a proposal; and if the draft scores them, of those further ahead."""
     if ahead > 1 and isinstance(one, ScoresAhead):
         return one.score_ahead(tokens, first, ahead)
     return (one.score(tokens, first),)

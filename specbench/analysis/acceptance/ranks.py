@@ -61,7 +61,7 @@ class Ranks:
     ahead: list["Ranks"] = field(default_factory=list)
 
     def given_for(self, children: str) -> list[list[list[float]]]:
-        """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
+        """`given` of children that are chosen so, [levels, tokens, ranks]; one level if it holds for all."""
         return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
 
     def accepted_for(self, children: str) -> list[float]:
@@ -79,7 +79,7 @@ class RankReader:
     """Reads the ranks of one draft along one completion, `most` children at each token, drawn by `generator`.
 
     At every `bound_every`-th token the rules are compared with the bound; 0: nowhere. `levels` of a tree are read where
-    they differ. `k_seq` lists the numbers of children for which K-SEQ is read; none where another rule verifies.
+    they differ. `k_seq` lists the numbers of children for which K-SEQ is read; none if another rule verifies.
     """
 
     sampling: Sampling

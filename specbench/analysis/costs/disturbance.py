@@ -9,7 +9,7 @@ Signs, each enough:
   cache count. Steps shorter than `SHORTEST_S` are compared as means over that long: a single interrupt makes a step of
   .2 ms half as long again, and a neighbour's time slice outlasts many of them. This is all that there is for records
   without load.
-- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
+- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, if v < 1).
   v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
   rounding.
 - The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`experiment.machine` reads its

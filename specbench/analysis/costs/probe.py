@@ -33,7 +33,7 @@ WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
 LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
-PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
+PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer if the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN, SILVER = 0.618034, 0.414214  # multiples of each spread evenly over 0 ... 1, however few
 

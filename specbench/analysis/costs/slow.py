@@ -1,7 +1,7 @@
 """Steps and passes that took much longer than the usual one of their kind.
 
-Their share tells two runs of one config apart where nothing else does: a processor that shares its cache or changes its
-frequency stretches some passes, and the mean of all with them.
+Their share tells two runs of one config apart when nothing else does: a processor that shares its cache or changes
+its frequency stretches some passes, and the mean of all with them.
 """
 
 from collections import defaultdict

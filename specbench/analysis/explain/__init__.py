@@ -6,7 +6,7 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position instead of one alpha, if a draft agrees less the further ahead it drafts; for a
   tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.forecast.passes_to_come`; where acceptance differs by position, with
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`; if acceptance differs by position, with
   the room that each pass had)
 - positions: easy and hard stretches, by a walk along the completions with the beta of each token (only Algorithm 1's:
   no record holds what another rule, or a tree, would do at each token)
@@ -202,7 +202,7 @@ def _all_accepted(made: Sample, levels: Levels) -> Floats:
 
 
 def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
-    """The ideal, and tokens per pass by Eq. 1; where gamma changed, means over the passes as they were."""
+    """The ideal, and tokens per pass by Eq. 1; if gamma changed, means over the passes as they were."""
     if made.gamma is not None:
         tokens = expected_by_position(same_at_every_position(alpha, made.gamma))
         return np.full_like(tokens, made.gamma + 1.0), tokens

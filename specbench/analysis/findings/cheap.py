@@ -1,4 +1,4 @@
-"""What drafts that cost nothing name along the same completions: each is accepted where it names the token.
+"""What drafts that cost nothing name along the same completions: each is accepted if it names the token.
 
 A unigram and a bigram are counted on the completions of the other prompts and on what precedes in the same one; a
 lookup copies what followed the longest earlier match in the same completion.

@@ -232,7 +232,7 @@ def _window(one: Checkpoint) -> str:
 
 
 def _special(one: Checkpoint, key: str) -> str:
-    """A special token, with its id where the configs have one."""
+    """A special token, with its id if the configs have one."""
     token = one.tokenizer.get(key)
     text = token.get("content") if isinstance(token, dict) else token
     number = one.generation.get(f"{key}_id", one.config.get(f"{key}_id"))

@@ -2,7 +2,7 @@
 
 A step reads the weights once and every token of the cache once, so its time is a fixed part and one for each token:
 T(S) = a + b S. So are drafting a token and verifying a proposal, each with parts of its own (MagicDec, Chen et al.
-2024, section 3): where the cache outweighs the weights v tends to 1, and c of a draft that reads a window to 0. The two
+2024, section 3): if the cache outweighs the weights v tends to 1, and c of a draft that reads a window to 0. The two
 parts come from the two nearest measured contexts, for b grows where the cache outgrows a cache of the processor. Tokens
 per pass have no such law: between two contexts they are interpolated on a log scale, beyond them the nearest context's
 are taken. A forecast is tested by leaving a measured context out and comparing.
@@ -138,7 +138,7 @@ def at_length(found: AtContext) -> str:
 def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
     """Sentences on one draft over its contexts: where it pays, a forecast, and how well others were forecast.
 
-    Where it pays is not known of a draft whose acceptance `falls` with the position, where tokens per pass are of one
+    Where it pays is not known of a draft whose acceptance `falls` with the position, since tokens per pass are of one
     alpha.
     """
     if (further := beyond(measured)) is None:

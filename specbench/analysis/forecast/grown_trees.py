@@ -64,7 +64,7 @@ def forecast_passes(
 ) -> NDArray[np.float64] | None:
     """The passes [2, depth + 1] that this completion needs with the trees of `draft`.
 
-    They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
+    They follow from the `ranks` of its children along the completion; or, if children are not drawn (T = 0, trees by
     the draft's confidence, children `found_in_text`), from growing each tree. None if neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """

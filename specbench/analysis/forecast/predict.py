@@ -95,8 +95,8 @@ class Predictions:
     ) -> None:
         """Keep what was scored and timed, and predict.
 
-        one_cost_per_pass: the rounds are of a batch, where all passes of a (draft, gamma) cost the same.
-        groups: a number for each completion, the same where prompts are equal: those count as one in intervals.
+        one_cost_per_pass: the rounds are of a batch, in which all passes of a (draft, gamma) cost the same.
+        groups: a number for each completion, the same if prompts are equal: those count as one in intervals.
         """
         self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens
@@ -158,7 +158,7 @@ class Predictions:
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
-        """Equation 1, or its form by position where acceptance falls with the position, or by rank for a tree."""
+        """Equation 1, or its form by position if acceptance falls with the position, or by rank for a tree."""
         if draft in self.trees:
             return self.trees[draft].tokens
         if not self.found[draft][0].ahead:
@@ -192,7 +192,7 @@ class Predictions:
         return float(_baseline_P(self.tokens_P, self.prices).sum() / spent)
 
     def _with_all(self, prices: Prices) -> Prices:
-        """`prices`, completed by the prices over all rounds where the drawn rounds have none."""
+        """`prices`, completed by the prices over all rounds if the drawn rounds have none."""
         return replace(
             prices,
             one_cost_per_pass=self.one_cost_per_pass,

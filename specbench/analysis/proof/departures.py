@@ -3,7 +3,7 @@
 The completion is read once, all of it, and every token is compared with the target's best one after the tokens so far.
 So one near tie that fell the other way does not hide what comes after it.
 
-In bf16 a step over one token and a step over several round differently, and where the target's two best tokens nearly
+In bf16 a step over one token and a step over several round differently, and if the target's two best tokens nearly
 tie, either may win. To distinguish this from a fault, the place of a difference is computed both ways, in one pass over
 many tokens and one token at a time. Rounding explains it if the token lies no further below the best than this noise
 can shift two logits.
@@ -28,7 +28,7 @@ NOISE_FACTOR = 2.0  # each of the two tokens, the emitted and the best, may move
 
 
 def decided(position: int, margin: float, noise: float, departures: int = 0) -> Difference:
-    """The difference at `position`, which rounding explains where it moves logits by as much as the `margin`."""
+    """The difference at `position`, which rounding explains if it moves logits by as much as the `margin`."""
     return Difference(position, margin, noise, margin <= NOISE_FACTOR * noise, departures)
 
 

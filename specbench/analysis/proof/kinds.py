@@ -4,7 +4,7 @@ Three kinds, each with its evidence:
 
 `other rounding`
     At T = 0: few tokens are not the target's best, all within `CLOSE` logits of it: converted weights, another dtype,
-    an 8-bit cache. Completions of both servers may then differ only where one of them took the other side of a near
+    an 8-bit cache. Completions of both servers may then differ only if one of them took the other side of a near
     tie. At T > 0: tokens stand outside top-k or top-p that logits moved by `CLOSE` let in, and all tests pass.
 `a fault of speculation`
     The completions without a draft pass, in enough tokens, those with a draft do not, and both differ from each other.

@@ -53,7 +53,7 @@ class BesideProgram:
 
     @without_collecting()
     def __init__(self, beside: Beside, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> None:
-        """Raises whatever the modules raise where they cannot be captured."""
+        """Raises whatever the modules raise if they cannot be captured."""
         self.cache_dtype, self.cached = cache_dtype, list[Path]()
         self.shapes = {"self": list(beside.caches)} | ({"cross": list(beside.crosses)} if beside.crosses else {})
         self.one, self.several = dict[str, Step](), dict[str, Step]()
@@ -147,7 +147,7 @@ class CapturedBeside:
     state_width = 0  # its states are its own
 
     def __init__(self, beside: Beside, target: StaticModel) -> None:
-        """Raises whatever the modules raise where they cannot be captured."""
+        """Raises whatever the modules raise if they cannot be captured."""
         self.beside = beside
         self.packed = PackedWeights() if target.invariant else target.packed
         self.program = BesideProgram(beside, target.program.cache_dtype, target.lowering, self.packed)

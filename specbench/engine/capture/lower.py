@@ -151,7 +151,7 @@ def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> Graph
 def with_packed_weights(
     module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST
 ) -> GraphModule:
-    """`module` with its linear maps on weights in oneDNN's layout where that pays, and its experts ready, in place."""
+    """`module` with its linear maps on weights in oneDNN's layout if that pays, and its experts ready, in place."""
     for node in calls(module, torch.ops.specbench.experts.default):
         _route(module, node, packed, chosen, chosen.large_fp32[0 if one_token else 1])
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]

@@ -124,7 +124,7 @@ class Program:
         one_row: bool = True,
         of_prompt: Lowering = lower,
     ) -> "Program":
-        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
+        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises if it cannot.
 
         `of_prompt` makes the reading of a source and a prompt ready. `weights` belong to a program that shares them
         with this one. Steps take one row, or, without `one_row`, two or more.
@@ -323,7 +323,7 @@ def captured_function(
 ) -> Rows:
     """`function` of tensors [1, N, W], one of each of `widths`, on the device and in the dtype of `like`.
 
-    Raises whatever its code raises where it cannot be captured; RuntimeError where the capture differs from it.
+    Raises whatever its code raises if it cannot be captured; RuntimeError if the capture differs from it.
     """
     (rows,) = example_sizes({*widths, *like.shape}, 1)
     # Small numbers, as T5's last states are: there an epsilon shows.

@@ -188,7 +188,7 @@ LAST = ((1, -1), (1, -1, sys.maxsize))  # of a slice: the axis of tokens, and it
 
 
 def for_one_token(module: GraphModule) -> GraphModule:
-    """A copy for one new token, where the first input is the new tokens [B, L]."""
+    """A copy for one new token, if the first input is the new tokens [B, L]."""
     module = copied(module)
     tokens = inputs_of(module)[0]
     count = plain(value(tokens).shape[1])

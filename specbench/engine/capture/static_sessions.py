@@ -26,10 +26,10 @@ from specbench.engine.session import Prompt, Tokens
 from specbench.engine.window import Window, Windowed
 
 MOST_OF_MASK = 2**24  # tokens of a prompt that are read at once, times slots: a mask of 64 MB
-PROMPT_TOKENS = 512  # that torch's kernels read at once where they end with the buffers: few attend to later slots
+PROMPT_TOKENS = 512  # that torch's kernels read at once if they end with the buffers: few attend to later slots
 ENDS = 64  # in multiples of this: positions and masks are cached by size
 MOST_CACHED_MASK = 2**20
-MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
+MOST_ROWS = 16  # of one step if rows must not depend on their number; longer blocks are read in parts
 
 
 def tokens_at_once(slots: int) -> int:

@@ -1,10 +1,10 @@
 """Several small operations of a step as one kernel, on a GPU.
 
 A step over a few tokens of a small model is bound by its launches. The kernels are written in Triton, which comes with
-torch for CUDA. Each is compared with torch before it is used: where Triton is missing nothing is fused, and a kernel
+torch for CUDA. Each is compared with torch before it is used: if Triton is missing nothing is fused, and a kernel
 that fails or disagrees leaves its operations to torch.
 
-Each function computes what the operations that it stands for compute, in torch where tensors are not on a GPU. Sums
+Each function computes what the operations that it stands for compute, in torch if tensors are not on a GPU. Sums
 within a row are in fp32, and no row depends on another.
 
 Shapes: B rows, L new tokens, E channels.
@@ -187,7 +187,7 @@ def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[
 
 
 def fuse(module: GraphModule, one_token: bool) -> GraphModule:
-    """`module`, which is or is not for one token, with fused kernels where the device has them, in place.
+    """`module`, which is or is not for one token, with fused kernels if the device has them, in place.
 
     Its RMS norms and activations are one operation each.
     """
@@ -266,7 +266,7 @@ def _fuse_linear(module: GraphModule, linear: Node) -> None:
 
 
 def _fuse_writes(module: GraphModule, first: Node, second: Node) -> None:
-    """The writes of a layer's keys and of its values, of one row, where nothing reads the keys in between."""
+    """The writes of a layer's keys and of its values, of one row, if nothing reads the keys in between."""
     (keys, at, key_states), (values, also_at, value_states) = first.args, second.args
     place = {node: index for index, node in enumerate(module.graph.nodes)}
     assert isinstance(keys, Node)
@@ -283,7 +283,7 @@ def _fuse_writes(module: GraphModule, first: Node, second: Node) -> None:
 
 
 def _fuse_attention(module: GraphModule, attention: Node, can: frozenset[str]) -> None:
-    """The attention of one token, with the write of its keys and values where that comes before."""
+    """The attention of one token, with the write of its keys and values if that comes before."""
     query, keys, values, bias, scale, *sinks = attention.args
     if sinks or attention.kwargs or value(query).shape[0] != 1:
         return

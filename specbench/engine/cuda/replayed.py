@@ -189,7 +189,7 @@ class NotCaptured(RuntimeError):
 
 
 def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:
-    """The graph of `rollout`. Raises NotCaptured, and warns, where it cannot be captured."""
+    """The graph of `rollout`. Raises NotCaptured, and warns, if it cannot be captured."""
     try:
         return RolloutGraph(capture, rollout)
     except RuntimeError as error:

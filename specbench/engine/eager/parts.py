@@ -100,7 +100,7 @@ def reduced(network: Any, part: Part) -> Any:
 
 
 def own_head(network: Any) -> Any:
-    """The output projection [D] -> [V] itself, also where `return_states` has wrapped it."""
+    """The output projection [D] -> [V] itself, also if `return_states` has wrapped it."""
     head = network.get_output_embeddings()
     return getattr(head, "head", head)
 

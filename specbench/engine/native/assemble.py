@@ -201,7 +201,7 @@ class Assembly(Values):
         self._keep_columns(node, source, [~column for column in range(self._form(source).width)])
 
     def _keep_columns(self, node: Node, source: Any, columns: list[int]) -> None:
-        """`node` is columns of `source`, which are copied only where something reads them."""
+        """`node` is columns of `source`, which are copied only if something reads them."""
         if source in self._columns:
             source, before = self._columns[source]
             columns = [before[column] if column >= 0 else ~before[~column] for column in columns]
@@ -317,7 +317,7 @@ class Assembly(Values):
             inner=form.width // form.heads, heads=form.heads,
             key_heads=int(value(keys).shape[1]), scale=float(scale),  # type: ignore[arg-type]
         )  # fmt: skip
-        if keys in self._values and values in self._values:  # of the new tokens, as where a source is read
+        if keys in self._values and values in self._values:  # of the new tokens, as when a source is read
             if not all(self._form(one).heads_first for one in (keys, values)):  # type: ignore[arg-type]
                 raise Unknown
             made.y, made.z = self._value(keys), self._value(values)

@@ -95,7 +95,7 @@ class NativeModel(StaticModel):
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether one run reads for several sessions: where a step is one program, with parts of any sequences."""
+        """Whether one run reads for several sessions: if a step is one program, with parts of any sequences."""
         return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
 
     @torch.inference_mode()

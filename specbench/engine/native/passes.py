@@ -216,7 +216,7 @@ class NativePasses:
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.
 
-        Raises FloatingPointError if a row was not finite, and RuntimeError where no pass could run.
+        Raises FloatingPointError if a row was not finite, and RuntimeError if no pass could run.
         """
         if (count := self._run_where_ready(draft, target)) == 0:
             target.add(self._target, length - 1, size + 1)

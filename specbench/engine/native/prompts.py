@@ -69,7 +69,7 @@ class LoweredPrompt:
         return self._for(inputs[0])(*inputs)
 
     def into(self, buffers: Sequence[Tensor], *inputs: Tensor) -> bool:
-        """Write a source's keys and values into the first slots of `buffers`; False where torch is to read it."""
+        """Write a source's keys and values into the first slots of `buffers`; False if torch is to read it."""
         reading = self._for(inputs[0])
         if not isinstance(reading, WholeReading):
             return False

@@ -126,7 +126,7 @@ class NativeRun:
         return [one.in_blocks for one in self._attends]
 
     def shared(self, rows: int, sizes: Sequence[int]) -> int:
-        """Floats that the threads share: what each block of a cache comes to, where they divide a text's blocks."""
+        """Floats that the threads share: what each block of a cache comes to, if they divide a text's blocks."""
         blocks = {(one.heads, one.key_heads, one.inner, one.slots) for one in self._attends if one.in_blocks}
         return max((lines(library().shared_room(*kind, rows, sizes[slots])) for *kind, slots in blocks), default=0)
 

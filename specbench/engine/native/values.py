@@ -76,7 +76,7 @@ class Values:
         self.texts_of: int | None = None  # the number of a tensor whose first axis is the texts
         self.dtype = torch.bfloat16
         self._values: dict[Node, Value] = {}
-        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ where negated
+        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ if negated
         self._stored = 0
 
     def stored(self, node: Node) -> Form:

@@ -177,7 +177,7 @@ class LoadedTokenizer(NamedTuple):
     start: int
     is_encoder_decoder: bool
     family: str
-    rows: int | None = None  # tokens that the model has embeddings of, where its config says
+    rows: int | None = None  # tokens that the model has embeddings of, if its config says
 
 
 class KnownTokens(Protocol):

@@ -131,7 +131,7 @@ def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
 
 
 def _finish(row: Row) -> tuple[object, object]:
-    """Why a completion ended, and the token or string at which it stopped, where the row says it (vLLM, SGLang)."""
+    """Why a completion ended, and the token or string at which it stopped, if the row says it (vLLM, SGLang)."""
     reason, stopped = row.fields.get("finish_reason"), row.fields.get("stop_reason")
     if not isinstance(reason, dict):
         return reason, stopped

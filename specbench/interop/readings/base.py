@@ -186,7 +186,7 @@ class Printed:
     Attributes:
         name: the engine's name for it.
         meaning: ours.
-        bonus: whether the token that the target adds to each pass is counted, by the meaning; '' where the question
+        bonus: whether the token that the target adds to each pass is counted, by the meaning; '' if the question
             does not arise.
     """
 

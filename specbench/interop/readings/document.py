@@ -38,7 +38,7 @@ GAP = re.compile(r"[\s,]*")
 
 @dataclass(frozen=True)
 class Value:
-    """A JSON object, and the `where` of it: the file, and its line where each line is an object."""
+    """A JSON object, and the `where` of it: the file, and its line if each line is an object."""
 
     where: str
     fields: Mapping[str, Any]

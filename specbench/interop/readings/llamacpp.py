@@ -1,7 +1,7 @@
 """llama.cpp: the server's log, its `timings`, and what `llama-speculative` prints at its end.
 
 Tokens accepted after the end of a text count. Rates by position are over all passes with a draft, also over those that
-drafted fewer tokens than that position (a draft ends early where its own probability falls below --draft-p-min).
+drafted fewer tokens than that position (a draft ends early if its own probability falls below --draft-p-min).
 """
 
 import re

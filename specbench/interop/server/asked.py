@@ -1,4 +1,4 @@
-"""The prompts of a task as requests: token ids where the target's tokenizer is at hand, text, or messages."""
+"""The prompts of a task as requests: token ids if the target's tokenizer is at hand, text, or messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -96,7 +96,7 @@ def measure(config: ServerConfig, progress: Progress, asked: Callable[[], None] 
 
 
 def loads_of(config: ServerConfig) -> list[Load]:
-    """The loads that are measured: each batch, and each rate; with rates one at a time only where batch= names it.
+    """The loads that are measured: each batch, and each rate; with rates one at a time only if batch= names it.
 
     Their order does not depend on the lists' order: two processes that measure the same lock the same journals.
     """

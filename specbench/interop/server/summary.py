@@ -94,7 +94,7 @@ def _by_position(answers: Sequence[Answer]) -> list[PositionCounts]:
 
 
 def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str) -> int | None:
-    """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted where all are alike.
+    """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted if all are alike.
 
     Near the end of a completion passes may draft fewer, at least one fewer each.
     Raises UserError if a larger γ is counted than given.

@@ -120,7 +120,7 @@ def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Pr
 class Proof:
     """A candidate's completions against those without a draft: the speedup per token, and the share that are equal.
 
-    `speedup` is None if a draft changed the completions: at T = 0 they must be equal where an engine says so
+    `speedup` is None if a draft changed the completions: at T = 0 they must be equal if an engine says so
     (`Engine.must_be_equal`).
     """
 

@@ -237,7 +237,7 @@ def ends_of(folder: Path) -> list[int]:
 def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
     """The folder of these weights in OpenVINO's form, made if it is not there.
 
-    Raises UserError if `optimum-cli` is not found or fails, MachineError where it takes too long.
+    Raises UserError if `optimum-cli` is not found or fails, MachineError if it takes too long.
     """
     folder = _folder(weights)
     if (folder / "openvino_model.xml").exists():

@@ -130,7 +130,7 @@ def asked_of(config: ServerConfig) -> Asked:
 
 
 def gpu_of(device: str) -> str:
-    """The GPU that engines take where a run with `device` takes one; cpu where it takes none."""
+    """The GPU that engines take if a run with `device` takes one; cpu if it takes none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device if device.startswith("cuda") else "cpu"

@@ -1,4 +1,4 @@
-"""The two servers of a target: without a draft and with one, side by side where memory allows, else in turn."""
+"""The two servers of a target: without a draft and with one, side by side if memory allows, otherwise in turn."""
 
 import contextlib
 import json

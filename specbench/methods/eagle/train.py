@@ -54,7 +54,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
     trained: Eagle
     measured = 4
     predictor = "drafted token"
-    learns_features: ClassVar[bool] = True  # towards the target's, where the layer predicts them
+    learns_features: ClassVar[bool] = True  # towards the target's, if the layer predicts them
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)

@@ -86,7 +86,7 @@ UNUSED = re.compile(r".*rotary_emb\.inv_freq|prefix_embeding_layer\.embed_tokens
 
 
 class Block(nn.Module):
-    """x + SiLU(W x + b), or A x + c instead of x where the block narrows."""
+    """x + SiLU(W x + b), or A x + c instead of x if the block narrows."""
 
     def __init__(self, reads: int, width: int) -> None:
         super().__init__()

@@ -115,7 +115,7 @@ class ModelDraftSession(ProposesByReading):
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
         """Whether the q of `token` is below the confidence.
 
-        q is the row that it was drawn from, or, where it needed none (T = 0), the row before argmax.
+        q is the row that it was drawn from, or, if it needed none (T = 0), the row before argmax.
         """
         if row_1V is None:
             row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)

@@ -105,7 +105,7 @@ def _parts(corpus: Corpus) -> Iterator[slice]:
 def _keys(corpus: Corpus, ended_N: NDArray[np.int32], vocabulary_size: int) -> Iterator[tuple[slice, Keys]]:
     """For each token of a part a key of the n-gram that ends there: the n-gram before it, then the token.
 
-    -1 where that would begin before the sequence does. The yielded array may be overwritten in `ended_N`.
+    -1 if that would begin before the sequence does. The yielded array may be overwritten in `ended_N`.
     """
     last = -1  # what ended just before the part
     for part in _parts(corpus):

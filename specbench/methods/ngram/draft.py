@@ -4,7 +4,7 @@ Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
 
 Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). After the last k - 1 tokens h, q_k(x | h) =
 max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token after it, t(h) is the number
-of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} where h was never
+of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} if h was never
 counted. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram is
 the same draft by itself and inside a trigram.
 

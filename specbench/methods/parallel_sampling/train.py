@@ -1,7 +1,7 @@
 """Training look-ahead embeddings on a frozen target (Monea et al. 2023, "PaSS").
 
 The embeddings are all that is trained. After a token of a text the target reads all of them, one after another, and
-what it predicts at number k is held to its own distribution k tokens after the next one, where it knows the text
+what it predicts at number k is held to its own distribution k tokens after the next one, given the text
 between. The paper takes the cross-entropy of the text's tokens, whose gradient is the same in expectation over texts
 that the target wrote.
 

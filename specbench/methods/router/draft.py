@@ -130,7 +130,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
         self._first = self._first[max(0, len(self._first) - most + 1) :]
 
     def _matched(self, tokens: Sequence[int], places: range) -> list[int]:
-        """The tokens that match at each place, where that decides."""
+        """The tokens that match at each place, if that decides."""
         copying = self.sessions[0]
         if self.config.by != MATCH:
             return []

@@ -136,7 +136,7 @@ def _lines(block: pd.DataFrame) -> list[str]:
 
 
 def _title(first: "pd.Series[Any]", temperature: float, among: pd.DataFrame) -> str:
-    """The title of a panel, with the machine where `among` is from several."""
+    """The title of a panel, with the machine if `among` is from several."""
     machine = f" ({short(first['hardware'])}, {first['dtype']})" if len(among.drop_duplicates(PLACE)) > 1 else ""
     return f"{first['target']} on {first['task']}, T={temperature:g}{machine}"
 

@@ -169,7 +169,7 @@ def _show(one: Gap) -> Row:
 
 
 def _range(one: Range, digits: int = 2, least: float | None = None) -> str:
-    """A range in words; impossible where all of it lies below `least`."""
+    """A range in words; impossible if all of it lies below `least`."""
     impossible = " impossible" if least is not None and one.high < least else ""
     return interval(one.value, one.low, one.high, digits) + impossible
 

@@ -140,7 +140,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
 
 
 def of_passes(used: pd.DataFrame) -> list[str]:
-    """The meaning of the column `passes`, where its rows differ in it, and of how many records it is a guess."""
+    """The meaning of the column `passes`, if its rows differ in it, and of how many records it is a guess."""
     if used["passes_run"].nunique() < 2:
         return []
     guessed = int(used["passes_guessed"].sum()) if "passes_guessed" in used else 0

@@ -15,7 +15,7 @@ TAKEN = keys(
     "speedup_predicted", "speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end", "identical", "lossy",
     "unproved", "simulated", "hardware", "dtype", "engine", "passes_run",
 )  # fmt: skip
-# Columns that are shown where rows differ in them, or are not as usual.
+# Columns that are shown if rows differ in them, or are not as usual.
 TELLING = {"tree": "tree", "accept": "rule", "batch": "batch", "context": "context", "dtype": "dtype"}
 USUAL = {"accept": "exact", "batch": 1}
 

@@ -84,7 +84,7 @@ class Lenient(TokenRule):
 
 @dataclass(frozen=True)
 class NearBest(TokenRule):
-    """T = 0: accept x where p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
+    """T = 0: accept x if p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
 
     p must be from T = 1: with one-hot rows l has no effect. The paper compares p before argmax. Its inequality is
     printed reversed, and with l < 1 would reject the argmax itself. This is our interpretation.

@@ -25,7 +25,7 @@ class EngineSettings(TypedDict):
     """The settings of an engine.
 
     `refused` holds a line for each better candidate that the engine cannot express; if it can express none, `command`
-    is empty and `gamma` None. `no_gain` says that the ranking shows no gain for the candidate, where it shows none.
+    is empty and `gamma` None. `no_gain` says that the ranking shows no gain for the candidate, if it shows none.
     """
 
     engine: str

@@ -224,7 +224,7 @@ def _keywords(values: dict[str, object]) -> str:
 
 # vLLM: `--speculative-config`, a JSON object (`vllm/config/speculative.py`).
 VLLM_RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
-MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's default of concurrent sequences
+MOST_SEQUENCES = 1024  # if a schedule's last span has no end: past vLLM's default of concurrent sequences
 
 
 def vllm(wanted: Recommended) -> Settings:
