@@ -214,7 +214,7 @@ SMALL = {
 
 
 def words(part: str, small: bool, results: str) -> list[str]:
-    """The command of `part`, after the interpreter's name. Of a key that is given twice the last value counts."""
+    """The command of `part`, after the interpreter's name. If a key is given twice, the last value counts."""
     settings = {name: text.format(results=results) for name, text in (SMALL if small else FULL).items()}
     command = shlex.split(PARTS[part].format(results=results, **settings))
     return ["-m", *command] if command[0] == "pytest" else ["-m", "specbench", *command]

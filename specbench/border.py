@@ -1,4 +1,4 @@
-"""What others wrote, read once at the border: bytes of a regular file, text, JSON, and JSON of a declared type.
+"""Input that others wrote, read once at the border: bytes of a regular file, text, JSON, and JSON of a declared type.
 
 Every reader of a file or an answer that this process did not write just now goes through here, so that each has the
 same limits: no pipe, device or folder is opened as a file (a pipe would block for ever), nothing unpacks to more than
@@ -53,7 +53,7 @@ KINDS = (
 
 
 class Unreadable(ValueError):
-    """What was read is not what it should be, or could not be read; the message says why, on one line."""
+    """Input is not as it should be, or could not be read; the message says why, on one line."""
 
 
 # Bytes and text.
@@ -147,7 +147,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Xz:
-    """What a stream of a .xz file unpacks to. Its dictionary, which the file asks for, is of at most 64 MiB."""
+    """The unpacked stream of a .xz file. Its dictionary, whose size the file sets, has at most 64 MiB."""
 
     def __init__(self, source: IO[bytes]) -> None:
         try:
@@ -227,7 +227,7 @@ Check = Callable[[Any, str, int], None]  # a value, its place for a message, and
 
 @functools.cache
 def _check(hint: Any, finite: bool) -> Check:
-    """What compares a value with a type; built once for each type."""
+    """A function that compares a value with a type; built once for each type."""
     plain = PLAIN if finite else PLAIN | {float: _any_number, Any: _anything, object: _anything}
     if hint in plain:
         return plain[hint]

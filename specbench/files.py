@@ -72,7 +72,7 @@ def again() -> str:
 
 
 def unwritable(file: str | Path, error: OSError) -> MachineError:
-    """That `file` of a results folder cannot be written, and what becomes of the work."""
+    """The error that `file` of a results folder cannot be written, and what becomes of the work."""
     what = f"{again()}, or" if kept() else ";"
     return MachineError(f"{file}: cannot be written ({error.strerror}){what} set results=FOLDER elsewhere")
 
@@ -102,7 +102,7 @@ def is_own(path: Path) -> bool:
 
 
 def private_folder(*folders: Path) -> Path:
-    """The first of `folders` that only this user can write to, created if it is missing; else one of this process.
+    """The first of `folders` that only this user can write to, created if it is missing; otherwise one of this process.
 
     A folder in a shared place may be another user's, or a link of theirs, made before ours. A folder of this user that
     others can write to is closed to them; what lies in it is the caller's to check (`is_own`).
@@ -132,7 +132,7 @@ def _folder_of_process() -> Path:
 
 
 def own_cache() -> Path:
-    """`user_cache()` if only this user can write to it, created if it is missing; else a folder of this process.
+    """`user_cache()` if only this user can write to it, created if it is missing; otherwise a folder of this process.
 
     What lies in it is read back and used, so that nobody else may put anything there.
     """

@@ -158,11 +158,11 @@ class Column:
         return said if _missing(low) or _missing(high) else f"{said} [{written(low)}, {written(high)}]"
 
     def title_of(self, row: Any) -> str:
-        """What it is called in a row."""
+        """The title in a row."""
         return str(self.title(row)) if callable(self.title) else self.title
 
     def note_of(self, row: Any) -> str:
-        """What it is in a row."""
+        """The note in a row."""
         return str(self.note(row)) if callable(self.note) else self.note
 
 

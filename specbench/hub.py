@@ -64,7 +64,7 @@ def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "mod
 
 
 def _told_of(repository: str, revision: str | None, key: str, kind: Kind, files: bool = False) -> Any:
-    """What the hub says of a repository at a revision; with `files` also the size of each file.
+    """The hub's description of a repository at a revision; with `files` also the size of each file.
 
     Raises:
         UserError: there is no such repository or revision.
@@ -124,7 +124,7 @@ def is_not_cached(error: BaseException, repository: str, revision: str | None, f
 
 
 def not_cached(key: str, repository: str) -> MachineError:
-    """That a model can be read neither from the cache nor from the hub, and what can be used without either."""
+    """The error that a model is neither in the cache nor readable from the hub, with models that need neither."""
     return MachineError(
         f"{key}: {repository} is not in the local cache and the model hub cannot be reached; offline choices: "
         f"target=t5-mini draft=t5-nano, drafts lookup | early-exit, or {key}=./FOLDER"
@@ -192,7 +192,7 @@ WEIGHTS = (".safetensors", ".bin")  # the first kind that there is
 
 
 def files_to_fetch(repository: str, revision: str | None, key: str, file: str | None = None) -> list[HubFile]:
-    """What a run reads of a model's repository, largest first; `file`: the GGUF file that it names.
+    """The files of a model's repository that a run reads, largest first; `file`: the GGUF file that it names.
 
     Raises:
         UserError: there is no such repository, revision or file.

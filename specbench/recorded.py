@@ -1,4 +1,4 @@
-"""What is recorded, as JSON: one dataclass for each thing, and one way to JSON and back for all of them.
+"""Recorded values as JSON: one dataclass for each thing, and one way to JSON and back for all of them.
 
 A recorded class is a plain dataclass whose fields are the keys of its JSON object, in order; `Annotated` gives a field
 its unit or meaning, as in the TypedDicts of `records.schema`, of which it may be a part, and which may be parts of it.
@@ -26,7 +26,7 @@ Convert = Callable[[Any], Any]
 
 
 class Mark:
-    """What `Annotated` says of a field beside its meaning."""
+    """A property of a field in `Annotated`, beside its meaning."""
 
 
 OMITTED = Mark()  # no key of the JSON object if it is None

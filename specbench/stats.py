@@ -54,7 +54,7 @@ class Jackknife:
 
     @staticmethod
     def of(columns: ArrayLike, variances: ArrayLike | None = None) -> "Jackknife":
-        """That of `columns` [N, K].
+        """The jackknife of `columns` [N, K].
 
         `variances` [N, K]: the variance that each entry has as a sum over what the row holds, such as its steps, if
         these were drawn again. It adds to that over rows.

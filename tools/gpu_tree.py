@@ -37,7 +37,7 @@ def bench_gpu() -> ModuleType:
 
 
 def paths(commands: Iterable[Sequence[str]], tracked: Sequence[str]) -> list[str]:
-    """Those of the `tracked` files that these commands need. Of models that ship they name what they read."""
+    """The `tracked` files that these commands need. Commands name the shipped models that they read."""
     words = {word for command in commands for text in command for word in re.split(r"[=/,:\[\]]", text)}
     tests = [text for command in commands if "pytest" in command for text in command if text.endswith(".py")]
     places = [*ALWAYS, *(OF_TESTS if tests else ()), *tests]

@@ -18,8 +18,8 @@ Faults are planted here, in the child process, in both loops: in Python's, and i
 compiles, where passes of engine=native run. A plant counts what it changed; a run that recorded passes which no plant
 saw, or in which nothing was changed, ends the tool.
 
-It also estimates how much repeats differ between processes, over what prompts explain: `analysis.regression.BETWEEN`,
-whose values must not be below. All is written to FOLDER/power.json.
+It also estimates how much more repeats differ between processes than prompts explain: the values of
+`analysis.changes.BETWEEN` must not be lower. All is written to FOLDER/power.json.
 """
 
 import argparse
@@ -55,7 +55,7 @@ Row = dict[str, Any]
 class Plant:
     """A fault in both loops; counts the passes that it saw, and what it changed."""
 
-    # Where a pass in C is judged, begins and ends, in this file of `specbench/kernels`.
+    # Places of a pass in C, in this file of `specbench/kernels`: its verdict, its beginning and its end.
     FILE = "passes.h"
     JUDGED = "    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));\n"
     BEGINS = "    Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};\n"

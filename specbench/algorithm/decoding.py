@@ -106,7 +106,7 @@ class Text:
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Standard decoding: one target step a token; several steps in one call if the engine can."""
+    """Standard decoding: one target step per token; several steps in one call if the engine can."""
     target.get_ready(prompt, spec.max_new_tokens)
     began, counted = target.now(), PROMPTS.now()
     session = target.start(prompt)
@@ -258,7 +258,7 @@ Passing = Generator[Read | Moment, Any, list[DonePass]]
 
 
 class VerifiedInCalls(Passes):
-    """Passes of which the engine of the target verifies, accepts and rolls back in one call, whatever drafts."""
+    """Passes that the target's engine verifies, accepts and rolls back in one call, whatever drafts."""
 
     where = VERIFIED_IN_C
 
@@ -296,7 +296,7 @@ class WholeInCalls(Passes):
 def passes_of(
     target: Model, session: Session, draft: Draft, drafting: DraftSession, spec: DecodingSpec, text: Text
 ) -> Passes:
-    """What runs the passes over `text`: the engine of the target as far as it can.
+    """The runner of the passes over `text`: the engine of the target as far as it can.
 
     It can by the rules that it has and with drafts that need no result of the target's runs, and it drafts as well with
     one model at a constant gamma.

@@ -260,7 +260,7 @@ class Draft(ABC):
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> "Lesson | None":
         """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due.
 
-        None of a draft that does not learn.
+        None for a draft that does not learn.
         """
         return None
 

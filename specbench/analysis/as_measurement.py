@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def measurement(record: RunRecord) -> Measurement:
-    """The line of a record. Of a disturbed record it has no times; its quantities are computed from its prompts."""
+    """The line of a record. A disturbed record's has no times; its quantities are computed from its prompts."""
     summary, prompts = record["summary"], record["prompts"]
     digest, config = identity(record["config"], dict(summary))
     signs = (summary.get("disturbed_by") or "without a sign") if summary.get("disturbed") else None

@@ -1,6 +1,6 @@
-"""What moved since an earlier measurement of the same config on the same machine, by how much, and how certainly.
+"""Changes since an earlier measurement of the same config on the same machine: how large, and how certain.
 
-How two measurements are compared: `analysis.changes`.
+`analysis.changes` compares two measurements.
 
 All tests of a comparison are corrected together (Benjamini and Hochberg 1995, Controlling the false discovery rate):
 without any change, the probability of a single alarm is at most `FALSE_ALARMS`, however many records are compared, and

@@ -1,4 +1,4 @@
-"""Two measurements, or two groups of them: what changed, and how certainly.
+"""Changes between two measurements, or two groups of them, and how certain they are.
 
 Each quantity is a function of totals over prompts; a prompt's contribution to it is the relative change of the value if
 that prompt counted more (`Measurement.by_prompt`). The log of the ratio of two values is compared with the standard

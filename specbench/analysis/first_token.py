@@ -54,7 +54,7 @@ def tokens_of(prompt: PromptRecord) -> int:
 
 
 def of_prompts(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: bool) -> OfPrompts:
-    """The columns of a run; None of speculative decoding if its completions are `wrong`.
+    """The columns of a run; None for speculative decoding if its completions are `wrong`.
 
     Records that are older than the counts of prompt tokens read all of them: there was nothing that they could copy.
     """

@@ -181,7 +181,7 @@ def compare(pairs: Pairs) -> Paired:
 
 
 def _tokens_and_passes(prompt: PromptRecord) -> tuple[int, int]:
-    """Tokens of a completion with a draft, and its passes; of a server what it counted."""
+    """Tokens of a completion with a draft, and its passes; for a server, what it counted."""
     if "served" in prompt:
         return emitted_and_passes(prompt)
     return len(prompt["speculative"].tokens), len(prompt["speculative"].passes)

@@ -1,4 +1,4 @@
-"""A profile (`records.documents.Profile`) from the records of one draft and target."""
+"""A profile (`records.profile_document.Profile`) from the records of one draft and target."""
 
 from collections.abc import Sequence
 from functools import reduce

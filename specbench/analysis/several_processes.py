@@ -27,7 +27,7 @@ def merged(runs: Sequence[Sequence[PromptRecord]]) -> list[PromptRecord]:
 
 
 def of_processes(prompts: Sequence[PromptRecord]) -> list[Sequence[PromptRecord]]:
-    """The prompts as each process measured them; of a run in one process its own."""
+    """The prompts as each process measured them; for a run in one process its own."""
     count = len(prompts[0].get("runs", ()))
     if not count:
         return [prompts]

@@ -182,7 +182,7 @@ def summarise(
 
 
 def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
-    """What a draft that learns between prompts learnt from, and alpha before and after; nothing of other drafts."""
+    """The prompts that a learning draft learnt from, and alpha before and after; empty for other drafts."""
     lessons = [prompt["online"] for prompt in prompts if "online" in prompt]
     if not lessons:
         return {}

@@ -109,7 +109,7 @@ class Peer(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a peer is to decode, greedily."""
+    """The work of a peer, decoded greedily."""
 
     folder: str  # of the weights, or their name on the hub
     prompts: Sequence[Prompt]
@@ -127,8 +127,8 @@ class Work(NamedTuple):
 def ctranslate2(work: Work) -> Peer:
     """CTranslate2 at this work.
 
-    It has bfloat16 only on processors with instructions for it, and else computes in float32. Raises UserError if it
-    cannot convert the weights.
+    It has bfloat16 only on processors with instructions for it, and otherwise computes in float32. Raises UserError if
+    it cannot convert the weights.
     """
     folder, prompts, device = work.folder, work.prompts, work.device.type
     kind = "Translator" if prompts[0].source else "Generator"

@@ -114,7 +114,7 @@ class _Entry(TypedDict):
 
 
 def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
-    """Index, seconds and agreement of each whole line of `file`; from the first on that is none, it is cut off.
+    """Index, seconds and agreement of each whole line of `file`, which is cut off at the first line that is not whole.
 
     Raises UserError for a link, whose target would be cut.
     """

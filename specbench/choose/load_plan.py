@@ -27,7 +27,7 @@ TTFT, TPOT = 20.0, 2.0  # the default promise, in steps of the target alone with
 
 @dataclass(frozen=True)
 class Real:
-    """What our batching served, turns of closed loops before and after it, and the share of waiting for a core."""
+    """The requests that our batching served, turns of closed loops around it, and the share of waiting for a core."""
 
     served: list[Served]
     around: list[SeenTurn]
@@ -93,7 +93,7 @@ class Plan:
         return simulate(times, requests, costs, self.rows, seed + draw)
 
     def row(self, key: Key, rate: float) -> LoadRow:
-        """What is served, over several simulated arrivals."""
+        """The served requests and tokens, over several simulated arrivals."""
         draws = [self.simulated(key, rate, draw, draw) for draw in range(DRAWS)]
         each = [service(one, self.promise) for one in draws]
         low, high = np.quantile([one["goodput"] for one in each], [0.025, 0.975])

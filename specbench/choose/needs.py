@@ -1,4 +1,4 @@
-"""What a command will need, before anything is loaded: models, tokens, memory of weights, and time.
+"""The needs of a command, before anything is loaded: models, tokens, memory of weights, and time.
 
 Time is taken from the record of the most similar run on the same hardware. Without one it is estimated: a step of the
 target reads each of its weights once, at the rate of a short copy.
@@ -171,7 +171,7 @@ def of_training(recipe: Recipe) -> Needs:
 
 
 def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | None, str]:
-    """Seconds of training and their basis: the steps that this training has done, else its operations."""
+    """Seconds of training and their basis: the steps that this training has done, otherwise its operations."""
     output = Path(recipe.output).expanduser()
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
     spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None

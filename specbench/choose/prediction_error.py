@@ -46,7 +46,7 @@ Decode = Callable[[int], Callable[[], Trace]]  # prompt number -> what decodes i
 
 @dataclass
 class Decoded:
-    """What one candidate decoded of each prompt, over all repeats: seconds and tokens.
+    """One candidate's decodings of each prompt, over all repeats: seconds and tokens.
 
     Of the first repeat also the accepted and the tested draft tokens.
     """

@@ -284,7 +284,7 @@ def timed_at(
 
 
 def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> list[str]:
-    """How many experts the best candidate's full passes read; nothing of a target without experts, or of a batch."""
+    """How many experts the best candidate's full passes read; nothing for a target without experts, or for a batch."""
     best = table.ranked[0]
     experts: Experts | None = getattr(scored.candidates[0].parts.target, "experts", None)
     full = [one for seen in rounds for one in seen.passes[best.draft, best.gamma] if one.drafted == best.gamma]

@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def _print_csv(rows: OutputRows, columns: Iterable[str]) -> None:
-    """A line a row; nested values under dotted names. Lists have no place in a cell."""
+    """One line per row; nested values under dotted names. Lists have no place in a cell."""
     flat = [dict(_flat(plain(row))) for row in rows]
     names = list(dict.fromkeys([*columns, *(name for row in flat for name in row)]))
     writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -131,7 +131,7 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
 
 
 def _own(group: str, name: str, folders: Sequence[Path]) -> Content | None:
-    """What the file of a choice holds, or its entry in a file that it shares; None if Hydra must read it."""
+    """The content of a choice's file, or its entry in a shared file; None if Hydra must read it."""
     file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
     if file is None:
         entry = held(group).get(name)
@@ -162,7 +162,7 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
 
 
 def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
-    """What an experiment needs: what its target, task and draft need."""
+    """The needs of an experiment: of its target, task and draft."""
     from specbench.compose.hydra_app import plain_config
 
     composed = plain_config([*search, f"experiment={name}"], "run")
@@ -203,7 +203,7 @@ def _comment(file: Path) -> str:
 
 
 def _place(content: Content, group: str) -> tuple[str, str]:
-    """What a target, draft or task needs, and where it comes from."""
+    """The needs of a target, draft or task, and its source."""
     kind = DRAFT_KINDS[content.get("kind") or "model"]
     if parts := [content[name] for name in kind().parts() if content.get(name)]:
         how = ", drafting with " if content["kind"] == "cascade" else " and "
@@ -250,7 +250,7 @@ def _elsewhere(content: Content, group: str) -> tuple[str, str]:
 
 
 def _recipe(content: Mapping[str, Any]) -> tuple[str, str]:
-    """What a recipe needs before it trains."""
+    """The needs of a recipe before it trains."""
     data, distill = content.get("data") or {}, content.get("distill") or {}
     ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])
     keys = [] if data.get("hub") or ships else ["data.path=[FILE,...]"]
@@ -373,7 +373,7 @@ def _draw(found: Sequence[Choice]) -> None:
 
 
 def _architectures() -> object:
-    """What decodes each architecture, as tests saw it on a CPU with random weights."""
+    """The engine that decodes each architecture, as tests saw it on a CPU with random weights."""
     from rich.table import Table
 
     rows = architectures()

@@ -140,7 +140,7 @@ def has_kept(results: str) -> bool:
 
 
 def none_kept(results: str) -> str:
-    """That a folder has no kept copies, and where some are."""
+    """A message that a folder has no kept copies, and where some are."""
     return (
         f"no kept record in {kept_folder(results)}: those that ship lie in results/kept of a clone of the repository; "
         "from elsewhere: --results CLONE/results"

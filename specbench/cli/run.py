@@ -364,7 +364,7 @@ def _loader() -> "SharedModels | None":
 
 
 def show(result: Result, form: str) -> None:
-    """A finished run: a line in a sweep, whose table follows; else its numbers in `form`."""
+    """A finished run: a line in a sweep, whose table follows; otherwise its numbers in `form`."""
     from specbench.report.console import Screen
 
     screen = Screen(sys.stderr)

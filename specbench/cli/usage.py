@@ -93,7 +93,7 @@ def usage(
 
 
 def _run_sections(verb: str, groups: Sequence[str]) -> list[str]:
-    """What most runs set, then a section for each of PARTS with all other keys."""
+    """The keys that most runs set, then a section for each of PARTS with all other keys."""
     by_part: dict[str, list[Key]] = {}
     common: dict[str, Key] = {}
     for key in keys_of(RunConfig):

@@ -118,7 +118,7 @@ def swept_by(argv: Sequence[str], schema: type[Composed]) -> tuple[str, dict[str
 
 
 def runs_left_out(argv: Sequence[str], schema: type[Composed]) -> str | None:
-    """That a run is one of several of the experiment that `argv` names, in words; None if it is not."""
+    """A message that a run is one of several of the experiment that `argv` names; None if it is not."""
     name, swept = swept_by(argv, schema)
     given = {override.key_or_group for override in filter(None, map(parsed, argv))}
     left = {key: values for key, values in swept.items() if key not in given and "," in values}

@@ -24,7 +24,7 @@ from specbench.errors import UserError
 
 @dataclass(frozen=True)
 class Around:
-    """What happens around the jobs of a sweep.
+    """Callbacks around the jobs of a sweep.
 
     Attributes:
         count: receives the number of jobs, whichever launcher runs them.

@@ -92,7 +92,7 @@ ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 
 def several_values(word: str, override: Override, verb: str, sweeps: bool) -> str:
-    """That `verb` takes one value of a key, and which verb takes several, with the words to write."""
+    """A message that `verb` takes one value of a key, and which verb takes several, with the words to write."""
     key = override.key_or_group
     items = listed_values(override)
     listed = ",".join(map(str, items)) if items is not None else word.partition("=")[2]

@@ -1,4 +1,4 @@
-"""What the label of a draft in tables tells of it."""
+"""Properties of a draft by its label in tables."""
 
 from collections.abc import Iterable
 

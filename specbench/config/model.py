@@ -84,7 +84,7 @@ PUBLISHED_DRAFTS = {"DFlash": "dflash", "DSpark": "dspark", "Eagle3": "eagle3", 
 
 
 def not_a_model(path: Path, kind: str = "model") -> str | None:
-    """What a file or folder is that holds no weights which can be loaded, and the way out; None if it may hold some.
+    """A description of a file or folder without loadable weights, and the way out; None if it may hold some.
 
     `kind`: of the draft that is looked for; a kind that is trained finds its own weights there.
     """
@@ -135,7 +135,7 @@ def _trained_draft(content: Mapping[str, Any]) -> str | None:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None without one, or if it holds no object."""
+    """The object in a JSON file; None without a file, or if it holds no object."""
     try:
         content = border.parse(border.read_bytes(file), finite=False)
     except (OSError, ValueError):

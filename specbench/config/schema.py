@@ -177,7 +177,7 @@ class SamplingConfig:
         return {name: value for name, value in named if value != getattr(plain, name)}
 
     def processing(self) -> str | None:
-        """What else than temperature, top-k and top-p shapes the distribution, for tables; None: nothing."""
+        """The settings besides temperature, top-k and top-p that shape the distribution, for tables; None: nothing."""
         return " ".join(f"{name}={value}" for name, value in self.set_keys().items() if name not in OLD) or None
 
     def pattern(self) -> Any:
@@ -294,7 +294,7 @@ class RunConfig:
 
     @property
     def context_tokens(self) -> int | None:
-        """The most tokens of a prompt with the rows before it; None if prompts are as they are."""
+        """Maximum tokens of a prompt with the rows before it; None if prompts are as they are."""
         return None if self.context is None else tokens_of(self.context)
 
 

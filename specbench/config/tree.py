@@ -67,7 +67,7 @@ class TreeConfig:
 
     @property
     def levels(self) -> int:
-        """The most tokens on a path; 1 without a tree."""
+        """Maximum number of tokens on a path; 1 without a tree."""
         return len(self.widths) if self.shape == "widths" and self.widths is not None else self.depth or 1
 
     def label(self) -> str:

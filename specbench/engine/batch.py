@@ -242,9 +242,10 @@ class BatchOfSessions(Batch):
 
 
 def bytes_of_row(model: Model, tokens: int, source: int) -> float:
-    """The most bytes that a row takes with so many tokens and a source of this length.
+    """Maximum bytes of a row with so many tokens and a source of this length.
 
-    Keys and values, the smaller buffers that they move from when these grow, and the logits of a run in fp32.
+    They are the keys and values, the smaller buffers that these move from when they grow, and the logits of a run in
+    fp32.
     """
     return 1.5 * bytes_of_cache(model, tokens, source, in_batch=True) + 4.0 * model.vocabulary_size * LOGITS
 

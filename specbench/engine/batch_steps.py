@@ -91,7 +91,7 @@ class BatchableModel(Protocol):
         ...
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """Where it does: the results of `Session.extend` for each of `reads`, of different sessions."""
+        """The results of `Session.extend` for each of `reads`, of different sessions, if one run can read them."""
         ...
 
 

@@ -21,8 +21,8 @@ CACHED_OF_TREES = 16 * 2**20
 class Buffers:
     """Keys and values of each layer in turn, [B, K, C, D] each.
 
-    Buffers of one shape are views of one stack, so that all layers are moved at once. Of large buffers in the memory of
-    the host each is a stack by itself, so that they can grow one after another.
+    Buffers of one shape are views of one stack, so that all layers are moved at once. Each large buffer in host memory
+    is a stack by itself, so that they can grow one after another.
     """
 
     layers: list[Tensor]

@@ -152,7 +152,7 @@ def with_engine(
 
 
 def _why_eager(network: Any) -> str | None:
-    """What only engine=eager runs of this network; None if that is nothing, as far as its modules say."""
+    """The feature of this network that only engine=eager runs, as far as its modules say; None without one."""
     if Recurrence.of(network) is not None:
         return "recurrent states, which only engine=eager rolls back"
     kinds = [getattr(module, "rope_type", None) for module in network.modules()]  # by kind of layer in some families
@@ -170,7 +170,7 @@ def _with_numerics(
     level_bits: int = 0,
     traits: SessionTraits = PLAIN,
 ) -> StaticModel:
-    """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
+    """The captured model; with invariant kernels, if they are wanted and proved to be; otherwise with the reason."""
     made = partial(checked_capture, kind, network, vocabulary_size, eos_ids, level_bits=level_bits, traits=traits)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
         return made()

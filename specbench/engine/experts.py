@@ -1,4 +1,4 @@
-"""The experts of a mixture-of-experts network: what they weigh, and which of them its runs read.
+"""The experts of a mixture-of-experts network: their size, and which of them its runs read.
 
 A run over several tokens reads more experts than a step, since each token chooses its own.
 
@@ -66,7 +66,7 @@ class Experts:
         self.reads.chosen.clear()
 
     def taken(self) -> tuple[Tensor, ...]:
-        """What was read since `begin`; `distinct` counts it, once nothing is timed."""
+        """The experts that were read since `begin`; `distinct` counts them, once nothing is timed."""
         return tuple(self.reads.chosen)
 
     def distinct(self, chosen: Sequence[Tensor]) -> list[int]:
@@ -97,13 +97,13 @@ class Counting:
             self._experts.begin()
 
     def end(self) -> "Chosen | None":
-        """What was read since `begin`; None of a model without experts."""
+        """The experts that were read since `begin`; None for a model without experts."""
         taken = None if self._experts is None else self._experts.taken()
         self._taken.append(taken)
         return taken
 
     def counts(self) -> list[list[int] | None]:
-        """Distinct experts by layer, run by run; None of a model without experts."""
+        """Distinct experts by layer, run by run; None for a model without experts."""
         experts = self._experts
         return [None if experts is None or one is None else experts.distinct(one) for one in self._taken]
 

@@ -44,7 +44,7 @@ class Layout:
         return self.positions_BC.gather(1, self.slots_BL)
 
     def bias(self, near_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """What is added to attention scores [B, 1 or H, L, C], the lowest number of `dtype` if a slot is hidden.
+        """The bias of attention scores [B, 1 or H, L, C], the lowest number of `dtype` for hidden slots.
 
         `near_HC`: what is added by distance, of one row. Elsewhere 0.
         """
@@ -81,7 +81,7 @@ class Layout:
 
 
 def mask_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention scores: 0 if `visible`, otherwise the lowest number of `dtype`."""
+    """The bias of attention scores: 0 if `visible`, otherwise the lowest number of `dtype`."""
     none = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, none, torch.finfo(dtype).min)
 

@@ -1,4 +1,4 @@
-"""Large weights in a temporary file, mapped into memory: what kernels hold in a layout of their own is there once.
+"""Large weights in a temporary file, mapped into memory: weights that kernels lay out anew need memory only once.
 
 A captured step reads weights as its kernels lay them out. The network's own are read again only by what runs eagerly
 and by later captures. In a file they need no memory meanwhile: the system reads a page again when it is touched, so

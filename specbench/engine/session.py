@@ -41,7 +41,7 @@ Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model th
 
 
 def require_readable(tokens: Sequence[int], readable: int) -> None:
-    """Raise UserError for a token that is none of the first `readable`, of which a model has embeddings.
+    """Raise UserError for a token beyond the first `readable`, which have embeddings.
 
     Only numbers are checked, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
     the device from the model's own logits; checking them would wait for the device.
@@ -266,8 +266,8 @@ class PassPlan:
 class DonePass(NamedTuple):
     """A pass of Algorithm 1, whoever ran it, and marks of when drafting, verifying and accepting ended.
 
-    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, `experts`
-    those that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
+    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as in a proposal, `experts`
+    are the ones that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
     """
 
     drafted: list[int]
@@ -286,8 +286,8 @@ class DonePass(NamedTuple):
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token. Both draw from `generator` what single passes would, in their
-    order, and raise FloatingPointError if p or q is not finite.
+    Its sessions have then read all but the newest token. Both draw the same numbers from `generator` as single passes
+    would, in their order, and raise FloatingPointError if p or q is not finite.
     """
 
     def verify(
@@ -331,7 +331,7 @@ class ReadsThrough(ABC):
 
     @abstractmethod
     def through(self, tokens: Tokens, parents: Sequence[int] | None = None) -> tuple[Read, Callable[[Tensor], Tensor]]:
-        """What `session` must read for `tokens`, and what makes of its logits those that `extend` returns."""
+        """Tokens that `session` must read for `tokens`, and a function from its logits to the result of `extend`."""
 
 
 Reading = Generator[Read, Tensor, T]

@@ -53,7 +53,7 @@ class Window:
 
 
 class Windowed(NetworkSession):
-    """What windowed sessions of all engines share."""
+    """Shared parts of windowed sessions of all engines."""
 
     window: Window
     dropped: int  # tokens after the sinks that have no slots

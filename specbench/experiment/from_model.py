@@ -1,4 +1,4 @@
-"""What a checkpoint's `generation_config.json` asks for, as options of `sampling`.
+"""The settings of a checkpoint's `generation_config.json`, as options of `sampling`.
 
 `transformers` applies these settings without being asked; a measurement does so with `sampling.from_model=true`, and
 says in one line what it leaves out.

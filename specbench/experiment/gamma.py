@@ -1,9 +1,9 @@
 """A number, a policy, or the plan by which the draft builds trees, from `gamma=` and `tree=` of a config.
 
-Of gamma: a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the
-probe (`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum
-of a pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
-completions, and times passes of every candidate. Of a tree: a probe measures the acceptance by rank if its shape
+gamma is a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the probe
+(`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a
+pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
+completions, and times passes of every candidate. For a tree a probe measures the acceptance by rank, if its shape
 requires it.
 """
 
@@ -73,7 +73,7 @@ def tree_costs(
     sizes: Sequence[int] = SIZES,
     repeats: int = REPEATS,
 ) -> TreeCosts:
-    """Costs half way through `text`, which the target wrote for `prompt`; of sizes that its positions have room for."""
+    """Costs half way through `text`, which the target wrote for `prompt`, for sizes that fit into its positions."""
     tokens = [*prompt.prefix, *text[: max(1, len(text) // 2)]]
     session = target.start(prompt)
     drafting = draft.start_on(session, prompt, sampling)

@@ -1,4 +1,4 @@
-"""A GPU's limits, state and energy, as its driver reports them: by NVML, or else by `nvidia-smi`. Both are optional."""
+"""A GPU's limits, state and energy, as its driver reports them: by NVML or by `nvidia-smi`. Both are optional."""
 
 import contextlib
 import shutil

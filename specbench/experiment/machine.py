@@ -1,7 +1,7 @@
-"""The machine of a run, from Linux's /proc and /sys: what it is, and its state beside each prompt.
+"""The machine of a run, from Linux's /proc and /sys: its description, and its state beside each prompt.
 
-What the system does not tell is absent; nothing here needs rights. Reading the state takes well under a millisecond and
-is done while nothing is timed. The GPU's part is `gpu_state`.
+Values that the system does not report are absent; nothing here needs rights. Reading the state takes well under a
+millisecond and is done while nothing is timed. The GPU's part is `gpu_state`.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Machine:
         self._next = 0.0
 
     def record(self) -> MachineRecord:
-        """What the machine is."""
+        """The description of the machine."""
         processor = _cpuinfo(self._root / "proc/cpuinfo")
         policy = next(iter(_policies(self._cpus)), self._cpus)
         flags = {*processor.get("flags", "").split(), *processor.get("Features", "").split()}

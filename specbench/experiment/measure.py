@@ -218,13 +218,13 @@ def alternated(number: int, baseline: Callable[[], T], ours: Callable[[], T]) ->
 
 
 def baseline_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
-    """What decodes a prompt with the target alone."""
+    """A decoder of a prompt with the target alone."""
     generator = generator_for(parts.config.seed, index, "baseline", parts.device)
     return copying(parts, "baseline", partial(autoregressive, parts.target, parts.prompts[index], spec, generator))
 
 
 def speculative_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
-    """What decodes a prompt speculatively."""
+    """A speculative decoder of a prompt."""
     generator = generator_for(parts.config.seed, index, "speculative", parts.device)
     decode = partial(speculative, parts.target, parts.draft, parts.prompts[index], spec, generator)
     return copying(parts, "speculative", decode)

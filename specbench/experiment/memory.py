@@ -174,7 +174,7 @@ def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
 
 
 def _most(prompts: Iterable[PromptRecord], way: str) -> int | None:
-    """The most that was held in a decoding; None if a prompt does not say."""
+    """The peak memory of a decoding; None if a prompt lacks it."""
     found = [prompt.get("used", {}).get(way, {}).get("peak_bytes") for prompt in prompts]
     known = [peak for peak in found if peak is not None]
     return max(known) if known and len(known) == len(found) else None

@@ -3,8 +3,8 @@
 Addresses, the state of caches and clocks are drawn anew for each process and stay for its life, so no number of prompts
 in one process averages over them. The processes run whole and in turn, not in blocks that alternate: then a machine
 holds the models once, no process waits beside one that is timed, and a machine that becomes slower shows as a
-difference between processes, which the interval covers. Within each, target alone and draft alternate from prompt to
-prompt.
+difference between processes, which the interval covers. Within each process, the target alone and the draft alternate
+from prompt to prompt.
 
 Each process is an ordinary run with its own journal and record, in a folder of the results that exists until all are
 done. Processes after the first take its gamma.

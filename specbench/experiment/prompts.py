@@ -242,6 +242,6 @@ def transcript_of(example: Example, answers: Sequence[str]) -> str:
 
 
 def _in_template(config: RunConfig, vocabulary: Vocabulary, example: Example) -> bool:
-    """Whether a conversation of several turns goes into the chat template: the config decides, else the target."""
+    """Whether a conversation of several turns goes into the chat template: the config decides, otherwise the target."""
     asked = config.task.chat_template
     return bool(example.turns) and (vocabulary.has_chat_template if asked is None else asked)

@@ -46,7 +46,7 @@ def in_context(
 
 
 def _answers(config: RunConfig, example: Example) -> int:
-    """The most tokens of the target's answers to the turns before this one."""
+    """Maximum number of tokens in the target's answers to the turns before this one."""
     return config.max_new_tokens * max(0, len(example.turns) - 1)
 
 

@@ -152,7 +152,7 @@ def _names(config: RunConfig) -> Names:
 
 
 def _roofline(parts: Parts) -> Limits:
-    """What binds the target's steps on this device; not known of a model that several devices share."""
+    """The roofline of the target's steps on this device; unknown for a model that several devices share."""
     if parts.config.target.device_map or parts.config.target.tp_plan:
         return {}
     least = roofline(parts.target, getattr(torch, parts.config.dtype))

@@ -14,7 +14,7 @@ from specbench.tasks import Example
 
 
 class SharedBeginnings:
-    """What the models of a run copy, for each kind of decoding."""
+    """The caches that the models of a run copy, for each kind of decoding."""
 
     def __init__(
         self, target: Model, of_draft: Sequence[Model], prompts: Sequence[Prompt], examples: Sequence[Example]

@@ -169,7 +169,7 @@ def _beside(file: Path) -> Path:
 
 
 def _found_of(file: Path) -> str | None:
-    """What the check of this very library found, '' for nothing; None if it is to be compiled and checked.
+    """The finding of the check of this very library, '' for none; None if it is to be compiled and checked.
 
     A library that a full disk has cut off would end the process with a signal: its digest differs.
     """

@@ -286,7 +286,7 @@ static void attend_blocks(const Instruction *it, const Step *step, const float *
     }
 }
 
-/* Where threads share blocks: add up their results, for the rows that are this thread's. */
+/* Add up the results of threads that share blocks, for this thread's rows. */
 static void add_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, const float *shared,
                        int thread, int threads) {
     if (!shares_blocks(it, step, threads)) return;

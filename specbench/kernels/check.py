@@ -26,7 +26,7 @@ DRAWS = 50
 
 
 class Differs(Exception):
-    """What a kernel returned, and what is right."""
+    """The result of a kernel, and the right result."""
 
 
 def fault_of(kernels: ctypes.PyDLL) -> str | None:

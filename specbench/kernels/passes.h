@@ -198,7 +198,7 @@ static void speculate_job(void *given, int thread, int threads) {
 }
 
 /* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for; at gamma 0
-   steps of the target alone. Where the draft ends the text, the target reads as many tokens as otherwise. Returns how
+   steps of the target alone. If the draft ends the text, the target reads as many tokens as otherwise. Returns how
    many passes were over, and -1 if a row was not finite. */
 int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int64_t scratch_size, int64_t most_threads) {
     Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};

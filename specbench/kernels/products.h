@@ -12,7 +12,7 @@ static inline int64_t filled_up(int64_t k) { return (k + INPUTS - 1) / INPUTS * 
 int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * filled_up(k); }
 
 /* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
-   instructions for bf16 two inputs of one output, which these multiply and add at once, and else two outputs. */
+   instructions for bf16 two inputs of one output, which these multiply and add at once, otherwise two outputs. */
 static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
     if (!is_short) return i * BLOCK + j;
 #ifdef __AVX512BF16__

@@ -1,6 +1,6 @@
 /* A step: its instructions one after another, by a team of threads. */
 
-/* Where the threads of a call wait for each other, dozens of times a step: cheaper than OpenMP's own barrier. */
+/* The threads of a call wait for each other here, dozens of times per step: cheaper than OpenMP's own barrier. */
 typedef struct { int arrived, turn; } Barrier;
 
 static void wait_for_all(Barrier *barrier, int threads) {

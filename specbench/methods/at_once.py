@@ -21,7 +21,7 @@ TOKENS_AT_ONCE = 16  # of a text that is scored
 
 
 class AtOnceDraft(Protocol):
-    """What a session of such a draft needs to know of it."""
+    """The parts of such a draft that its session needs."""
 
     operations: float
 

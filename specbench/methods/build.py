@@ -84,7 +84,7 @@ def require_decoder(vocabulary: Vocabulary, key: str) -> None:
 
 
 def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> TargetOutputs:
-    """What a target must return and read for all of these drafts."""
+    """The outputs and inputs that a target needs for all of these drafts."""
     making = list(builders)
     return TargetOutputs(
         states=any(one.needs_states for one in making),

@@ -180,7 +180,7 @@ def _joined(heads_BHLE: Tensor) -> Tensor:
 
 
 def layer_shape(network: Any, key: str) -> LayerShape:
-    """That of the decoder layers of `network`. Raises UserError for a family that this file does not write out."""
+    """The shape of the decoder layers of `network`. Raises UserError for a family that this file does not write out."""
     config = network.config
     if config.model_type == "t5":
         gated = bool(config.is_gated_act)
@@ -229,7 +229,7 @@ def final_norm(network: Any) -> tuple[Any, float]:
 
 
 def llama_shape(config: Any, bias: bool, **rotary: Any) -> LayerShape:
-    """That of the layers of a Llama's config; `bias`: whether projections have a bias."""
+    """The shape of the layers of a Llama's config; `bias`: whether projections have a bias."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return LayerShape(
         config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,

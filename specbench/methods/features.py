@@ -1,4 +1,4 @@
-"""What a target's session hands over of a text, kept for a draft that reads it.
+"""The states of a text that a target's session hands over, kept for a draft that reads them.
 
 Shapes: L tokens, F numbers of a feature.
 """
@@ -23,7 +23,7 @@ class Features:
     """The target's features of the first tokens of a text: what follows a rollback is read from here again."""
 
     def __init__(self, session: Session, tapped: bool, columns: Sequence[int] | None) -> None:
-        """Gather tapped states, or else the head's input; `columns`: which of their numbers, None for all.
+        """Gather tapped states, or the head's input if there are none; `columns`: which of their numbers, None for all.
 
         Those of the prompt are kept now, before the target reads on.
         """

@@ -45,7 +45,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class RowScore(NamedTuple):
-    """What one row of (text, reference) adds, and the score from 0 to 100 of totals [..., K] of that."""
+    """The contribution of one row of (text, reference), and the score from 0 to 100 of their totals [..., K]."""
 
     row: Callable[[str, str], list[float]]
     score: Callable[[NDArray[np.float64]], NDArray[np.float64]]

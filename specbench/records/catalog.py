@@ -20,7 +20,7 @@ LAST = "last"
 
 
 class NotOwn(UserWarning):
-    """What is shown is not what was run here."""
+    """The records shown are not from runs of this machine."""
 
 
 class Damaged(UserWarning):

@@ -1,6 +1,6 @@
 """Runs whose numbers need a remark: completions that nothing proves to be the target's own, and completions that loop.
 
-Unproved are records made before records held a proof, and runs too small for their proof to find a fault
+Records made before records held a proof are unproved, and so are runs too small for their proof to find a fault
 (docs/losslessness.md).
 """
 

@@ -1,9 +1,9 @@
-"""A record in a line: what a comparison over commits needs, for baselines and for the history.
+"""A record as one line with what a comparison over commits needs, for baselines and for the history.
 
 A baseline (`specbench compare --baseline FILE`) is a file of such lines, one for each config and machine; the history
 (`results/history/`) is a folder of them, one for each record. A line is complete: nothing else is read to compare it
 with a record, so that records of a GPU that are not committed can also be compared. It holds each quantity with its
-interval, and each prompt's contribution to it, from which prompts are paired (`analysis.regression`). All 250 kept
+interval, and each prompt's contribution to it, from which prompts are paired (`analysis.changes`). All 250 kept
 records fit in 300 KB.
 """
 
@@ -64,7 +64,7 @@ def identity(config: Config, row: Row) -> tuple[str, str]:
 def read_measurements(file: Path, option: str) -> list[Measurement]:
     """The measurements in `file`.
 
-    Raises UserError if it cannot be read, or has a line that is none; the message names the line and `option`.
+    Raises UserError if it cannot be read, or has another line; the message names the line and `option`.
     """
     try:
         lines = border.read_text(file).splitlines()

@@ -10,7 +10,7 @@ PAGE = "what each line means, and how to compare the two configs: docs/draft-not
 
 
 def lines(record: RunRecord) -> list[str]:
-    """What is wrong with the draft of a run, the likeliest cause first."""
+    """The faults of a run's draft, the likeliest cause first."""
     found = [one.to_json() for one in findings_of(record)]
     return [*said(found), *([PAGE] if found else [])]
 

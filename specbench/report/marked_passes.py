@@ -187,7 +187,7 @@ def _kind(child: int, siblings: list[int], taken: list[int], on_path: bool) -> N
 def telling_pass(prompt: PromptRecord) -> int | None:
     """The pass (from 0) whose tree shows the most; None if no pass has a tree.
 
-    It has the longest accepted path that left a first child; of equals the earliest.
+    It has the longest accepted path that left a first child; among equals the earliest.
     """
     passes = prompt["speculative"].passes
     grown = [number for number, one in enumerate(passes) if one.parents is not None]

@@ -65,7 +65,7 @@ def tokens_per_pass(record: RunRecord) -> Interval:
 
 
 def operations(record: RunRecord) -> Interval:
-    """Counted arithmetic operations a token, in target steps."""
+    """Counted arithmetic operations per token, in target steps."""
     c_hat = record["summary"]["c_hat"]
     return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
 

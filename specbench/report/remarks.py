@@ -92,7 +92,7 @@ def remarks(s: Summary) -> list[str]:
 
 
 def uneven(s: Summary) -> str | None:
-    """That many steps or passes took much longer than the usual one; None if few did, or nothing says it."""
+    """A remark that many steps or passes took much longer than usual; None if few did, or if it is unknown."""
     passes, steps = s.get("slow_passes", 0.0), s.get("slow_steps", 0.0)
     if max(passes, steps) < UNUSUAL or s.get("disturbed"):
         return None

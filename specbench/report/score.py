@@ -241,7 +241,7 @@ def _lenience(records: Records) -> Iterator[Cell]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    """What tells rows of Table 2 apart."""
+    """The key of a row of Table 2."""
     return (*(row[key] for key in PAIR), int(row["gamma"]))
 
 

@@ -1,4 +1,4 @@
-"""What each place shows of a run, in its order: the screen, the list of runs, the tables.
+"""The columns of a run in each place, in their order: the screen, the list of runs, the tables.
 
 All show columns of one set (`analysis.columns`). A variant of a column (`_as`) differs in its title or in how it is
 written. A column whose `shown` names a view stands at its end.
@@ -47,7 +47,7 @@ def _alpha_note(s: Summary) -> str:
     return "acceptance probability, Cor 3.6" + (f", of the {part}" if part else "")
 
 
-# What a run measured, first the result, then the numbers behind it (`results RUN`, and after a run).
+# The measurements of a run, first the result, then the numbers that it comes from (`results RUN`, and after a run).
 SCREEN = view(
     "screen",
     "speedup_measured", "speedup_end_to_end", "identical",

@@ -48,9 +48,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, or of all files of a folder in the order of their names.
 
     The suffix gives the format: .jsonl, .json or .ndjson is an object a line, or one array of objects; .csv or .tsv
-    names its fields in the first line; .parquet is a table; of any other file each line is a row with the field
-    `text`. A folder may also be one that `datasets` saved. A byte order mark is left out. Raises UserError for no file,
-    no row, or a row that cannot be read; the message names file and line.
+    names its fields in the first line; .parquet is a table; in any other file each line is a row with the field `text`.
+    A folder may also be one that `datasets` saved. A byte order mark is left out. Raises UserError for no file, no row,
+    or a row that cannot be read; the message names file and line.
     """
     if any((path / name).is_file() for name in SAVED):
         yield from _saved_rows(path)
@@ -217,7 +217,7 @@ def prompt_ids_of(row: Row) -> list[int] | None:
 
 
 def token_ids(row: Row, name: str) -> list[int]:
-    """The list of token ids in the field `name`. Raises UserError for an element that is none."""
+    """The list of token ids in the field `name`. Raises UserError for any other element."""
     values = row.fields[name]
     assert isinstance(values, list)
     for value in values:

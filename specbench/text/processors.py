@@ -1,4 +1,4 @@
-"""What servers do to logits before they sample: biases, penalties, tokens that are forbidden or forced, a pattern.
+"""Changes of logits that servers make before sampling: biases, penalties, forbidden or forced tokens, a pattern.
 
 Each is a function of the tokens before a position, drafted tokens included, so that rolling back tokens rolls back
 their state. The definitions, in the order in which `transformers` applies its processors:
@@ -39,7 +39,7 @@ MOST_TEXTS = 4096  # whose allowed tokens are cached
 
 @dataclass(frozen=True)
 class Processors:
-    """What is done to the logits of one vocabulary; `ends` are its tokens that end a completion."""
+    """The changes of logits over one vocabulary; `ends` are its tokens that end a completion."""
 
     size: int
     ends: frozenset[int]

@@ -102,7 +102,7 @@ class Translation:
         return found + self.to.continuation(spelled[:ready]), spelled[ready:]
 
     def _runs(self, tokens: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
-        """What `tokens` spell up to each special token, and that token to the draft, if both know it; then the rest."""
+        """The bytes of `tokens` up to each special token, and the draft's such token if both have it; then the rest."""
         spelled = b""
         for token in tokens:
             if token in self.from_.bytes_of:

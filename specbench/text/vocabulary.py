@@ -74,7 +74,7 @@ class Vocabulary:
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
-        """What the chat template marks the beginning and the end of thinking with; None if it does not."""
+        """The strings by which the chat template marks the beginning and the end of thinking; None if it has none."""
         template = str(getattr(self.tokenizer, "chat_template", None) or "")
         return next((tags for tags in THINKING_TAGS if tags[0] in template or tags[1] in template), None)
 
@@ -122,7 +122,7 @@ class Vocabulary:
         return begins, ids[-1:] == [self.tokenizer.eos_token_id] != plain[-1:]
 
     def _tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`; of a decoder-only model it begins once and does not end, since it is to be continued."""
+        """The ids of `text`; for a decoder-only model it begins once and does not end, since it is to be continued."""
         ids = self._tokenized(text, add_special_tokens)
         if self.is_encoder_decoder or not add_special_tokens:
             return ids
@@ -279,7 +279,7 @@ class Spelling:
         return bool(ids) and self.bytes_of.get(ids[0], b"").startswith(b" ")
 
     def tokens(self) -> dict[bytes, int]:
-        """The token of each spelling. Of several the first that is no byte token."""
+        """The token of each spelling; among several the first that is no byte token."""
         found: dict[bytes, int] = {}
         of_bytes = set(self.byte_tokens.values())
         for number in sorted(self.bytes_of, key=lambda number: (number in of_bytes, number)):

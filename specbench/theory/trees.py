@@ -95,7 +95,7 @@ class TreeShape:
         return max(self.children)
 
     def truncated(self, size: int) -> "TreeShape":
-        """The `size` nodes, root included, with the least depth plus ranks on their path; of equals the shallower."""
+        """The `size` nodes, root included, with the least depth plus ranks on their path; ties go to the shallower."""
         sums: list[int] = []
         for node, parent in enumerate(self.parents):
             sums.append(self.ranks[node] + (0 if parent == ROOT else sums[parent]))

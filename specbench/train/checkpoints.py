@@ -85,7 +85,7 @@ def _digests(checkpoint: Path) -> dict[str, str]:
 
 
 def interrupted(recipe: Recipe) -> str:
-    """What Ctrl-C leaves of a training, and what the same command does with it."""
+    """A line on what Ctrl-C leaves of a training, and what the same command does with it."""
     output = Path(recipe.output).expanduser()
     checkpoint = last_whole(output, told=False)
     if checkpoint is None:

@@ -1,4 +1,4 @@
-"""What a decoder-only target writes for prompts, by the engine of `specbench run`, several prompts at a time."""
+"""Completions of prompts by a decoder-only target, with the engine of `specbench run`, several prompts at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
 def completions(
     model: EagerModel, sources: Sequence[Ids], *, sampled: bool, max_new_tokens: int, seed: int, first: int = 0
 ) -> Iterator[Ids]:
-    """What `model` (`engine_of`) writes for each of `sources` from the one numbered `first`, in their order.
+    """The completions by `model` (`engine_of`) of `sources` from number `first` on, in their order.
 
     Greedy, or sampled at T=1. Each has a generator of its own, by its number, so that none depends on the others.
     """

@@ -53,7 +53,7 @@ def target_outputs(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
-    """What the target `model` (`engine_of`) writes for the first of `sources`, which `alpha` is measured on.
+    """The target's outputs by `model` (`engine_of`) for the first of `sources`, on which `alpha` is measured.
 
     It ends when it has written as many tokens as `specbench alpha` scores.
     """

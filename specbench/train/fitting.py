@@ -1,4 +1,4 @@
-"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and the depths of taps.
+"""Settings that a recipe leaves to its target: the kind of text, the family, the field, and the depths of taps.
 
 The general recipes (`medusa`, `eagle`, …) are written for an encoder-decoder target that translates. With a
 decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.

@@ -1,4 +1,4 @@
-"""Training something small on a frozen target: what heads and EAGLE's layer share.
+"""Training something small on a frozen target: shared parts of heads and EAGLE's layer.
 
 Both read what the target computes, learn towards its distribution, are measured instead of a draft, and are saved
 with what they belong to. Independent of files or the Trainer.
@@ -77,7 +77,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     @contextmanager
     def head_inputs(self) -> Iterator[list[torch.Tensor]]:
-        """What the target's head reads, of each run."""
+        """The input of the target's head, for each run."""
         states: list[torch.Tensor] = []
         hook = self.target.get_output_embeddings().register_forward_pre_hook(lambda _, read: states.append(read[0]))
         try:

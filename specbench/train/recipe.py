@@ -259,7 +259,7 @@ def make_trainer(
 
 
 def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
-    """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
+    """The learner that `recipe` trains on `target`, named by the config of its kind of draft."""
     kind = DRAFT_KINDS[recipe.kind]
     assert issubclass(kind, TrainedConfig)
     learner: Callable[..., FrozenTargetLearner[Any]] = named(kind.learner)

@@ -1,4 +1,4 @@
-"""What a recipe trains and is measured on: its rows, and the sets of token ids made of them.
+"""The data of a recipe's training and measurement: its rows, and the sets of token ids made of them.
 
 Independent of networks or Trainers; a distilling recipe passes the target in.
 """

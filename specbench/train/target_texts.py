@@ -1,4 +1,4 @@
-"""What a target writes: outputs to learn from, in batches, kept beside the checkpoints."""
+"""Outputs of a target to learn from, in batches, kept beside the checkpoints."""
 
 from __future__ import annotations
 

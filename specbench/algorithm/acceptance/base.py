@@ -196,7 +196,7 @@ class Chance(Protocol):
 
 
 class NodeRows(Protocol):
-    """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
+    """One row [V] per node: a tensor, a list, or an object that makes a row on request."""
 
     def __getitem__(self, node: int, /) -> Tensor: ...
 
@@ -318,7 +318,7 @@ def draw_next(
     bonus: Callable[[Tensor], Tensor],
     generator: Numbers,
 ) -> Tensor:
-    """The token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` were accepted, else from `recovered`."""
+    """Token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` are accepted, otherwise from `recovered`."""
     if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
         accepted = int(accepted_1) if count else 0
         p_1V = p_GV[accepted : accepted + 1]
@@ -387,7 +387,7 @@ class Verification:
 
     @property
     def traits(self) -> ChainRule | type[ChainRule]:
-        """What has the class variables of the rule: for a plain function `ChainRule`, with their defaults."""
+        """The holder of the rule's class variables: for a plain function `ChainRule`, with their defaults."""
         return self.rule if isinstance(self.rule, ChainRule) else ChainRule
 
     @property

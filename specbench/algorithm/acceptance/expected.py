@@ -124,7 +124,7 @@ def k_sequential(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, chil
 
 
 def _each(p_LV: Tensor, q_LV: Tensor, children: int) -> tuple[Tensor, Tensor]:
-    """What K-SEQ takes of each of `children` draws: min(q, p / rho) [L, V], and its sum beta [L, 1]."""
+    """The part of each of `children` draws that K-SEQ accepts: min(q, p / rho) [L, V], and its sum beta [L, 1]."""
     low_L1 = torch.ones_like(p_LV[:, :1])
     high_L1 = children * low_L1
     for _ in range(HALVINGS if children > 1 else 0):
@@ -160,7 +160,7 @@ SINGLES, RUNS = 48, 32
 def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) -> Numbers:
     """The bound [K] for 1, 2, ... `drafts` tokens drawn from q, independent if `replaced`, otherwise distinct.
 
-    Of distinct draws from more than `SINGLES` tokens the likeliest are treated one by one, and the rest in runs of
+    For distinct draws from more than `SINGLES` tokens, the likeliest are treated one by one, and the rest in runs of
     neighbours, as tokens so rare that none is drawn for certain; the tests show an error below 1e-3.
     """
     drawn_V = q_V > 0
@@ -196,8 +196,9 @@ def _distinct_inside(q_G: Numbers, single_G: NDArray[np.bool_], drafts: int) -> 
     """[K, G]: Pr(the first k distinct draws are among the first g groups).
 
     Distinct draws come in the order of exponential clocks with rates q: all are inside if k clocks inside ring before
-    the first outside. Integrated over the time of that ring. The number of rings inside is a sum of independent
-    variables: of single tokens (Poisson binomial), and of those in runs, each too rare to ring twice (Poisson).
+    the first outside. The probability is integrated over the time of that ring. The number of rings inside is a sum of
+    independent variables: for single tokens (Poisson binomial), and for tokens in runs, each too rare to ring twice
+    (Poisson).
     """
     inside_G = np.cumsum(q_G)
     outside_G = np.maximum(0.0, inside_G[-1] - inside_G)

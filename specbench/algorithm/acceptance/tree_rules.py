@@ -5,8 +5,8 @@ can be run with a generator or enumerated outcome by outcome. On a chain each ru
 verification), on the same uniform numbers.
 
 Multi-round speculative sampling tests the children of a node one after the other, and descends into the first that is
-accepted. A rejected child leaves a residual R of the target's distribution p, which the next child is tested on. What D
-it is tested with must be its law given all that was drawn before it:
+accepted. A rejected child leaves a residual R of the target's distribution p, on which the next child is tested. The
+test needs the child's law D given all that was drawn before it:
 
 - `WithReplacement`: each child an independent draw from its own q (Miao et al. 2024, "SpecInfer", Algorithm 2,
   Theorem 4.2); children of several drafts may be merged.
@@ -24,8 +24,8 @@ path by path: a path that a walk from the root might reject early is accepted if
 under p as under q.
 
 Shapes: K children of one node, N drafted tokens (nodes without the root), V tokens of the vocabulary. Row 0 of `p_NV`,
-which has N + 1 rows, is the target's distribution after the root, row i + 1 that after node i. Row i of `q_NV` is the
-distribution that node i was drawn from, given all but its siblings.
+which has N + 1 rows, is the target's distribution after the root, row i + 1 the one after node i. Row i of `q_NV` is
+the distribution that node i was drawn from, given all but its siblings.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ from specbench.theory.trees import ROOT
 
 
 class Uniforms:
-    """One uniform number a node, drawn ahead, then the token: what Algorithm 1 takes from a generator for a chain."""
+    """One uniform number per node, drawn ahead, then the token, as Algorithm 1 draws them for a chain."""
 
     def __init__(self, nodes: int, generator: torch.Generator, device: torch.device) -> None:
         self.uniform_N = torch.rand(nodes, generator=generator, device=device)
@@ -259,7 +259,7 @@ def accept_traversal(
         mass = excess_V.sum()
         if mass > RESIDUAL_EPSILON:
             parent.p_V = excess_V / mass
-        # Where w is 1 the test is passed for sure, also where p and q agree and nothing is left.
+        # If w is 1, the test is passed for sure, also if p and q agree and nothing is left.
         parent.weight = torch.where(parent.weight < 1, mass / (mass + 1 - parent.weight), 1.0)
         parent.deleted.append(token)
 

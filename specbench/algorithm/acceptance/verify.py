@@ -52,7 +52,7 @@ class UnreadRows:
     vocabulary_size: int
 
 
-# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it; or the logits that give either.
+# p [G + 1, V], for a tree row by row; or the tokens [G + 1] that have all of it; or the logits that give either.
 TargetRows = Tensor | NodeDistributions | list[int] | UnreadRows
 
 

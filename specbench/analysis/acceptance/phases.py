@@ -16,7 +16,7 @@ class Phases(NamedTuple):
 
 
 def phases_of(record: RunRecord) -> Callable[[PromptRecord], Phases] | None:
-    """What tells the phases of a prompt's completions; None if the chat template has no tags, or older records."""
+    """A function that finds the phases of a prompt's completions; None if the record has no tags of thinking."""
     tags = record.get("thinking")
     if tags is None:
         return None

@@ -2,7 +2,7 @@
 
 It is read along the target's own completion together with alpha (`analysis.acceptance.agreement`). Expected tokens of
 trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.tree_passes`), and compared with the best that
-any rule could do. Where children do not all come from the row of q that they are scored with (copies of several places,
+any rule could do. If children do not all come from the row of q that they are scored with (copies of several places,
 several drafts in one tree), the tree is grown at each position instead (`acceptance_when_grown`).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.

@@ -1,4 +1,4 @@
-"""What teacher forcing shows of a draft beside its agreement: the tokens that it names, and how sharp q is.
+"""Signs of a draft by teacher forcing, beside its agreement: the tokens that it proposes, and how sharp q is.
 
 `analysis.findings` reads them. Shapes: L positions of a chunk, V tokens of the vocabulary.
 """

@@ -26,7 +26,7 @@ Range = tuple[int, int]  # the first and the last number in it
 
 
 class Added(NamedTuple):
-    """What one prompt adds to a stratum."""
+    """The contribution of one prompt to a stratum."""
 
     beta: float = 0.0  # sum over the target's tokens, and how many these are
     tokens: float = 0.0
@@ -97,7 +97,7 @@ def range_of(number: int, shortest: int) -> Range:
 
 
 def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Range, Added]:
-    """What a prompt adds to each range of its completion's tokens, which are numbered from `first`.
+    """A prompt's contribution to each range of its completion's tokens, which are numbered from `first`.
 
     A pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
     """
@@ -109,7 +109,7 @@ def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Rang
 
 
 def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callable[[int], K]) -> dict[K, Added]:
-    """What a prompt adds to each place of its two completions' tokens, which are numbered from 0."""
+    """A prompt's contribution to each place of its two completions' tokens, which are numbered from 0."""
     found: dict[K, Added] = defaultdict(Added)
 
     def add(place: K, more: Added) -> None:

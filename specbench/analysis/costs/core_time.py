@@ -1,7 +1,7 @@
 """How long this process waited for a core, if the system reports it.
 
 Linux counts for each thread the time on a core and the time that it was ready to run and had none
-(/proc/PID/task/TID/schedstat, in nanoseconds). Elsewhere nothing is known. Reading takes about 0.1 ms a thread, so it
+(/proc/PID/task/TID/schedstat, in nanoseconds). Elsewhere nothing is known. Reading takes about 0.1 ms per thread, so it
 is done once before and once after a prompt.
 """
 

@@ -10,7 +10,7 @@ Signs, each enough:
   .2 ms half as long again, and a neighbour's time slice outlasts many of them. This is all that there is for records
   without load.
 - The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, if v < 1).
-  v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
+  v below 1 is no sign: kernels for a single row may be slower than kernels for several. `SLACK` leaves room for
   rounding.
 - The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`experiment.machine` reads its
   state before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat,

@@ -69,7 +69,7 @@ class Timed:
     draft_s: float
     verify_s: float
     accept_s: float
-    experts: int | None = None  # that the target read, all layers together; None of a target without experts
+    experts: int | None = None  # that the target read, all layers together; None for a target without experts
 
 
 @dataclass(frozen=True)

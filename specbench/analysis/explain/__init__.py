@@ -45,7 +45,7 @@ class Levels:
 
     ideal: Floats
     after: dict[StepName, Floats]
-    step_ms: Floats  # milliseconds of the target alone, a token
+    step_ms: Floats  # milliseconds of the target alone, per token
     chances: Floats  # [..., depth]: acceptance at each position, as far as the ends know it
     tokens_per_pass: Floats
     costs: dict[StepName, Floats]  # drafting, verification, overhead: of the mean pass, in mean steps
@@ -74,7 +74,7 @@ class Waterfall:
 
     @property
     def explanation(self) -> Explanation:
-        """What a record holds of it."""
+        """The part of it that a record holds."""
         return Explanation(
             self.ideal, self.steps, self.measured, self.end_to_end,
             levers=[one.step for one in self.levers], missing=self.sample.missing,
@@ -82,7 +82,7 @@ class Waterfall:
 
 
 def is_explained(record: RunRecord) -> bool:
-    """Whether a run has a speedup to explain; of a batch, whose passes have several rows, nothing is explained."""
+    """Whether a run has a speedup to explain; a batch, whose passes have several rows, is not explained."""
     return record["summary"]["speedup_measured"] is not None and record["config"].get("batch", 1) == 1
 
 

@@ -1,4 +1,4 @@
-"""What the loop around the models takes of a pass, and what it would leave of the speedup on other models.
+"""The share of the loop around the models in a pass, and the speedup that it would leave on other models.
 
 The time of a forward pass grows with a model; the time of the loop (choosing tokens, the verdict, calls from Python)
 does not. So a speedup that the loop decides says little about the draft on a larger target.

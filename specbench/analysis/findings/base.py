@@ -1,4 +1,4 @@
-"""What a finding is, what it is found in, and when a difference counts as shown.
+"""Findings, the observations that they come from, and the tests by which a difference counts as shown.
 
 A finding is evidence that a draft is wrong, in one line: what was counted, what it probably is, what to check next. It
 is shown if chance would show it in fewer than one of `CHANCE` runs with a sound draft, and if it is large enough to
@@ -83,12 +83,12 @@ class Observed:
 
     @cached_property
     def cheap(self) -> Cheap:
-        """What drafts that cost nothing name along the target's own completions."""
+        """The tokens that drafts without cost propose along the target's own completions."""
         return cheap([text.scored for text in self.texts], self.groups)
 
     @cached_property
     def cheap_named(self) -> Cheap:
-        """What drafts that cost nothing name along the completions for which the draft's tokens are known."""
+        """The tokens that drafts without cost propose along the completions for which the draft's tokens are known."""
         return cheap([text.tokens for text in self.texts], self.groups)
 
     @property

@@ -19,7 +19,7 @@ TEXT = "text_config"  # of a model that also sees images
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a folder or a repository says of its model.
+    """The description of a model by the files of its folder or repository.
 
     Attributes:
         place: the folder or the repository.
@@ -29,7 +29,7 @@ class Checkpoint:
         tokenizer: `tokenizer_config.json`.
         generation: `generation_config.json`.
         template: the chat template; None without one.
-        revision: the commit of the hub that is asked for; None of a folder, or the newest.
+        revision: the commit of the hub that is asked for; None for a folder, or for the newest.
         tensors: the shapes of its weights by name; None if they are not in one file here.
     """
 
@@ -87,7 +87,7 @@ def read_checkpoint(model: ModelConfig, key: str) -> Checkpoint:
 
 
 def _tokens(spelt: Mapping[str, Any]) -> dict[str, int] | None:
-    """The ids by token, of a vocabulary that is a table (BPE, WordPiece) or a list with scores (Unigram)."""
+    """The ids by token, from a vocabulary that is a table (BPE, WordPiece) or a list with scores (Unigram)."""
     model = spelt.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, dict):

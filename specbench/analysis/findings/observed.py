@@ -1,4 +1,4 @@
-"""What the record of a run, or a document of `specbench alpha`, shows of its draft."""
+"""Observations of a draft, from the record of a run or a document of `specbench alpha`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from specbench.theory.trees import ROOT
 
 
 def of_run(record: RunRecord) -> Observed | None:
-    """What a run shows of its draft; None of a draft without a network, and of a simulated run."""
+    """Observations of a run's draft; None for a draft without a network, and for a simulated run."""
     summary, config = record["summary"], record["config"]
     draft = config.get("draft") or {}
     if summary.get("simulated") or not has_network(draft):

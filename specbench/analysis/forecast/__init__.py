@@ -3,7 +3,7 @@
 Eq. 1 takes one alpha for all positions, independently. Real completions have easy and hard stretches, and they end: the
 last pass emits less. Here a completion is walked from its first token with q / p at its own tokens (`Agreement.ratio`,
 `Ranks.given`), so nothing is assumed but that the draft proposes the same after the same tokens, wherever its proposal
-began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are taken
+began; for drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are taken
 (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives; at T > 0 it is the expectation over the
 acceptance draws, given the completion.
 
@@ -142,9 +142,9 @@ def tree_passes(
     """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
 
     `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
-    token i (`Ranks.given`); an unbiased estimate of it serves as well. A single level stands for all; of several,
-    missing levels have no children. `most` as in `walk`. `of_count[n]` stands for `given` at nodes of n children, for
-    a rule whose test depends on n (K-SEQ).
+    token i (`Ranks.given`); an unbiased estimate of it serves as well. A single level stands for all; among several,
+    missing levels have no children. `most` as in `walk`. `of_count[n]` stands for `given` at nodes of n children, for a
+    rule whose test depends on n (K-SEQ).
 
     Proposition 3.4 of Sequoia (`trees.expected_tree_tokens`) has one acceptance by rank for all tokens of a completion
     that never ends.
@@ -181,7 +181,7 @@ class ExpectedOfRows(NamedTuple):
 def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
     """Expected tokens of the mean pass over the rows of a batch, each with its own alpha_b and a completion that ends.
 
-    Where no completion ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
+    If no completion ended, this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
     is convex.) A row counts for as many passes as its completion needs at its alpha_b, estimated by `alphas_of_rows`.
     """
     betas = [prompt["beta"] for prompt in prompts if prompt["beta"]]

@@ -1,4 +1,4 @@
-"""What steps and passes cost at contexts that were not measured, the speedup there, and where a draft begins to pay.
+"""The cost of steps and passes at unmeasured contexts, the speedup there, and the context from which a draft pays.
 
 A step reads the weights once and every token of the cache once, so its time is a fixed part and one for each token:
 T(S) = a + b S. So are drafting a token and verifying a proposal, each with parts of its own (MagicDec, Chen et al.

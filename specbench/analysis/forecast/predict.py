@@ -1,14 +1,14 @@
 """Predicted speedups, from agreement and costs.
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
-- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
-  draft, from the acceptance rate at each position of the passes that the completions need, and from the completions'
-  lengths (`prediction` says which).
+- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; for drafts that agree less the further ahead
+  they draft, from the acceptance rate at each position of the passes that the completions need, and from the
+  completions' lengths (`prediction` says which).
 - calibrated: Theorem 3.8 with v + overhead in place of 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very completions need
   (`analysis.forecast.walk`), whose neighbouring positions are not independent and which begin and end.
-The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
-machine that was busier at one time than at another.
+The interval resamples prompts and rounds of the probe; it covers the effect of chance on alpha and on the timings, not
+a machine that was busier at one time than at another.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class Grown:
 class Prediction:
     """One (draft, gamma) with everything that its speedup is made from.
 
-    Where several rules accept one draft's tokens, `draft` is the candidate's name: the draft with its rule. For a tree
+    If several rules accept one draft's tokens, `draft` is the candidate's name: the draft with its rule. For a tree
     gamma is the number of its levels, and `tree` its name.
     """
 
@@ -96,7 +96,7 @@ class Predictions:
         """Keep what was scored and timed, and predict.
 
         one_cost_per_pass: the rounds are of a batch, in which all passes of a (draft, gamma) cost the same.
-        groups: a number for each completion, the same if prompts are equal: those count as one in intervals.
+        groups: a number for each completion, the same for equal prompts, which count as one in intervals.
         """
         self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens

@@ -77,7 +77,7 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
 def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
     """Theorems 3.8 and 3.11 for a batch, in which each row has its own alpha and end.
 
-    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
+    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). If a pass has
     fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
     """
     verify_cost, drafting = summary["verify_cost"], expected.drafted * (summary["c"] or 0.0)

@@ -139,7 +139,7 @@ def difference(
     """Whether rounding explains that `written` is not the target's own greedy completion; None if they are equal.
 
     All of `written` is read, also after the first difference, and each of its tokens must lie within the noise of its
-    own row. Reports the first token that does not, or else the one whose margin is the largest share of its noise.
+    own row. Reports the first token that does not, otherwise the one whose margin is the largest share of its noise.
 
     Args:
         target: the target.

@@ -1,4 +1,4 @@
-"""What kind of difference two servers show: the one with a draft, and the same target without one.
+"""The kind of difference between two servers: one with a draft, and one with the same target without a draft.
 
 Three kinds, each with its evidence:
 
@@ -123,7 +123,7 @@ class Verdict:
         drafted: the certificate of the completions with a draft; `plain`: of those without one, if given.
         evidence: what it rests on, one sentence each.
         agreement: of both servers, at T = 0.
-        counts: the draft tokens behind it, if the server counts them.
+        counts: its draft tokens, if the server counts them.
         covers_drafts: whether enough of them were accepted and rejected; None if they are not counted.
     """
 
@@ -174,7 +174,7 @@ def verdict(
         plain: the completions of the same target without a draft.
         within: the size of the fault that a positive verdict excludes.
         agreement: at T = 0, of both.
-        counts: of draft tokens, behind `drafted`.
+        counts: of draft tokens, for `drafted`.
         explained: settings under which the completions with a draft are likelier, in words, or ''.
         ends: faults of the ends of only the completions with a draft, in words, or ''.
     """

@@ -298,7 +298,7 @@ class CapturedEntries(NativeSession):
         return super()._looked_up(what if self._sight is None else (*what, self._sight), count, compute)
 
     def _replayed(self, step: Step, tokens: Sequence[int], states_LF: Tensor | None) -> Tensor | None:
-        """What a graph of `step` returns; None if there is none (yet)."""
+        """The result of a graph of `step`; None if there is none (yet)."""
         graphs, count = self.model.graphs, len(tokens)
         if (filled := graphs.target.filled(count)) > MOST_TOKENS:
             return None

@@ -1,4 +1,4 @@
-"""What a network beside the target computes and caches, and what its modules see of the entries of a step.
+"""The declaration of a network beside the target: its steps, its caches, and the entries that its modules see.
 
 An entry is what the network reads at one place of a text: a token, a state that it joins, or both. The first `length`
 entries of a session are of the text; a tree of further ones may follow, until it is forgotten.
@@ -29,7 +29,7 @@ States = tuple[Tensor, Tensor]  # keys and values [1, H, S, E]
 
 @dataclass(frozen=True)
 class Source:
-    """What cross-attention reads: keys and values [B, H, S, E], a bias [B, 1, 1, S] that hides padding; its kernel."""
+    """Inputs of cross-attention (keys and values [B, H, S, E], a bias [B, 1, 1, S] to hide padding) and its kernel."""
 
     keys: Tensor
     values: Tensor
@@ -44,7 +44,7 @@ class Source:
 
 
 class Prediction(NamedTuple):
-    """What a network returns of entries: states [L, D], and logits [L, V or more]."""
+    """The results of a network for entries: states [L, D], and logits [L, V or more]."""
 
     states_LD: Tensor
     logits_LV: Tensor
@@ -80,11 +80,11 @@ class Entries:
 
     @property
     def source(self) -> Source | None:
-        """What the one layer with cross-attention reads."""
+        """The source that the one layer with cross-attention reads."""
         return self.sources[0] if self.sources else None
 
     def bias(self, by_distance: ByDistance | None = None) -> Tensor | None:
-        """What is added to attention scores [1, 1 or H, L, C]: by distance, and to hide slots. None for nothing."""
+        """The bias of attention scores [1, 1 or H, L, C]: by distance, and to hide slots. None for nothing."""
         near_HC = None if by_distance is None else self.near(by_distance)
         return self.layout.bias(near_HC, self.buffers[0].dtype) if self.hides or near_HC is not None else None
 
@@ -176,7 +176,7 @@ class EntrySession(Protocol):
     def run(
         self, name: str, tokens: Sequence[int], states_LF: Tensor | None = None, sight: Sight | None = None
     ) -> Tensor:
-        """What step `name` returns of entries [L or 1, W]: the newest nodes, or, without a tree, those after `length`.
+        """Results [L or 1, W] of step `name` for entries: the newest nodes, or, without a tree, those after `length`.
 
         They are written, but do not count: whoever keeps them raises `length`. `sight`: in place of the network's.
         """

@@ -1,4 +1,4 @@
-"""A `transformers` model's decoding step as a graph of tensor operations: captured once, simplified, run alone.
+"""A `transformers` model's decoding step as a graph of tensor operations: captured once, simplified, run by itself.
 
 `nodes` records a function as a graph; `rewrite` simplifies it and takes out operations that depend only on positions.
 The simplified graph calls `kernels`, or `invariant` if a row must not depend on how many are read. None of these knows

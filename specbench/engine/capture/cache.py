@@ -55,7 +55,7 @@ class Capture:
 
 
 def cached_capture(network: Any, settings: object, make: Callable[[], tuple[GraphModule, bool]]) -> Capture:
-    """What `make` captures of `network` with `settings`, from the cache if it is there.
+    """The capture that `make` makes of `network` with `settings`, from the cache if it is there.
 
     `make` returns the graph, without merged weights, and whether a mask was asked for.
     """
@@ -95,7 +95,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _tensors(network: Any) -> dict[str, Tensor]:
-    """Parameters and buffers by name; of tied tensors the first name."""
+    """Parameters and buffers by name; tied tensors by their first name."""
     return dict(network.named_parameters()) | dict(network.named_buffers())
 
 

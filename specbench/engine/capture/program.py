@@ -49,7 +49,7 @@ from specbench.engine.placement import Placement
 # The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 AMPLIFIED = 5.0  # times that: rows are summed in another order, and a network may amplify rounding
-CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; of the source as many slots
+CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; the source has as many slots
 CHECKED_CACHED = (2, 9)  # tokens that each row has read
 CHECKED_SOURCES = (CHECKED_SLOTS, 5)  # tokens of each row's source
 

@@ -164,7 +164,7 @@ def _restored(argument: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _stored_value(found: Any, open_: dict[str, int]) -> Any:
-    """Shape and dtype of a tensor, or a size; None of anything else."""
+    """Shape and dtype of a tensor, or a size; None for anything else."""
     if isinstance(found, Tensor):
         shape = [_stored_size(size, open_) for size in found.shape]
         return {"shape": shape, "dtype": str(found.dtype).removeprefix("torch.")}

@@ -1,4 +1,4 @@
-"""The static step as CUDA graphs: one launch a step instead of hundreds.
+"""The static step as CUDA graphs: one launch per step instead of hundreds.
 
 A graph is captured for each number of new tokens and each set of buffers, before timing starts (`get_ready`), and
 replayed after that. A step without a graph runs uncaptured, and is captured before the next prompt. A graph reads

@@ -1,4 +1,4 @@
-"""What a layer of a session's cache can do: hold what it reads, drop its last tokens, keep selected nodes of a tree.
+"""Layers of a session's cache, which hold what they read, drop their last tokens, and keep selected nodes of a tree.
 
 Attention holds keys and values of each token, which are cut and gathered. A recurrent layer (short convolution,
 state-space, gated delta rule) has one state that each token replaces, and no inverse. It holds the state after each of
@@ -176,7 +176,7 @@ class RecurrentStates:
 
 
 class RecurrentLayer(LinearAttentionLayer):
-    """The states of one layer for the rows of a run: of a session one, of a batch several.
+    """The states of one layer for the rows of a run: one row for a session, several for a batch.
 
     It shows `transformers` none of them, so that a module reads any number of tokens through the same two functions,
     which `recurrence` replaces: the convolution, and the scan.

@@ -35,7 +35,7 @@ ONCE_A_SOURCE = re.compile(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)
 
 @dataclass(frozen=True)
 class SessionTraits:
-    """What sessions of a model hand over, and cannot do.
+    """States that a model's sessions hand over, and features that they lack.
 
     Attributes:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
@@ -200,7 +200,7 @@ class EagerModel(Model):
         return RecurrentSession.read_rows(self, reads)
 
     def bytes_of_session(self, tokens: int) -> int:
-        """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
+        """Maximum bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
         session = RecurrentSession(self, Prompt((), (0, 0)))
         return session.bytes_of(tokens)
 
@@ -212,7 +212,7 @@ class EagerModel(Model):
 
 
 def ids_on(device: torch.device, tokens: Tokens, readable: int) -> Tensor:
-    """`tokens` [1, L] on `device`. Raises UserError for a token that is none of the first `readable`."""
+    """`tokens` [1, L] on `device`. Raises UserError for a token beyond the first `readable`."""
     if isinstance(tokens, Tensor):
         return tokens.unsqueeze(0)
     require_readable(tokens, readable)

@@ -60,7 +60,7 @@ class Reading:
     def stepped(
         self, zeros: Callable[[], Tensor], step: Callable[[int, Tensor], tuple[Tensor, Tensor]]
     ) -> list[Tensor]:
-        """What `step` returns first for each new token, given its number and the states [B, ...] that it follows.
+        """The first results of `step` for each new token, given its number and the states [B, ...] that it follows.
 
         `step` also returns the states after it. `zeros` is the state [1, ...] before the first token.
         """
@@ -221,7 +221,7 @@ class Recurrence:
 
     @contextmanager
     def reading(self, layers: Sequence[Any], new: Sequence[Arrangement]) -> Iterator[None]:
-        """A context in which the network reads `new` tokens, one arrangement a row, into a cache's `layers`."""
+        """A context in which the network reads `new` tokens, one arrangement per row, into a cache's `layers`."""
         reading, own = Reading(new), vars(self.module)
         for layer in layers:
             if isinstance(layer, RecurrentLayer):

@@ -1,6 +1,6 @@
 """Sessions over a `transformers` module and its growing cache: one for each of the two families.
 
-The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
+The encoder runs once per prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
 belongs to the source. `ShallowSession` reads ahead with the first layers, or some of the sublayers, over the cache of
 another session.
 """
@@ -54,7 +54,7 @@ class SessionModel(Protocol):
 
 
 class NetworkSession(Session):
-    """What all sessions over a `transformers` network share: a text, the tree of candidates after it, and states.
+    """Shared parts of all sessions over a `transformers` network: a text, the tree of candidates after it, and states.
 
     Its first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree, see `ShallowSession`.
     The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
@@ -77,7 +77,7 @@ class NetworkSession(Session):
         self._last.select(list(path), self.length)
 
     def no_logits(self) -> Tensor:
-        """What a session returns that is to read nothing."""
+        """The result of a session that is to read nothing."""
         return torch.empty(0, self.model.vocabulary_size, device=self.model.device, dtype=self.model.network.dtype)
 
     def states(self, start: int, stop: int) -> Tensor | None:
@@ -401,7 +401,7 @@ class RecurrentSession(DecoderOnlySession):
         return found
 
     def bytes_of(self, tokens: int) -> int:
-        """The most bytes that its layers hold after so many tokens; one was read so far."""
+        """Maximum bytes that its layers hold after so many tokens; one was read so far."""
         return sum(layer.bytes_of(tokens) for layer in self._caches(None))
 
     def select(self, path: Sequence[int]) -> None:

@@ -49,7 +49,7 @@ class NativeModel(StaticModel):
 
     @cached_property
     def lookups(self) -> Lookups:
-        """What its sessions look up once."""
+        """The values that its sessions look up once."""
         return Lookups()
 
     def _forget_placed(self) -> None:

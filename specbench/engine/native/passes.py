@@ -1,6 +1,6 @@
 """Passes of Algorithm 1 in one call: gamma steps of the draft, the target's run, and the verdict, several times over.
 
-Between the passes of a small model Python would take a quarter of the time: the weights push what it uses out of the
+Between the passes of a small model Python would take a quarter of the time: the weights push its data out of the
 processor's caches.
 """
 

@@ -100,7 +100,7 @@ class NativeRun:
         return [torch.empty(texts, rows // texts, width, dtype=self.dtype) for width in self.widths]
 
     def prepare(self, number: int, tensor: Tensor) -> Tensor:
-        """What the program reads of the tensor outside that has this number."""
+        """The tensor outside of this number, in the form that the program reads."""
         prepared = self.prepared.get(number)
         return tensor if prepared is None else prepared(tensor)
 
@@ -216,7 +216,7 @@ class Call:
 
 
 def run_at_once(calls: Sequence[Call]) -> list[Tensor]:
-    """What each of these calls of one program returns, [L, W], from one run over the rows of all.
+    """The results [L, W] of each of these calls of one program, from one run over the rows of all.
 
     Weights are read once for all of them. A row is summed as in a run of its own, and so the same to the bit.
     """

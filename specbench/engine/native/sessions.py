@@ -150,7 +150,7 @@ class NativeSession(StaticSession):
         return [call], made[1]
 
     def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
-        """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
+        """The inputs of these numbers that a call of `step` over the newest `count` tokens or nodes looks up."""
         places, key = self.model.lookups.places, (id(step), count, self._capacity)
         is_by_length = self.in_a_row and not self._tree.parents
         if is_by_length and key in places and (known := places[key].get(self.length)) is not None:
@@ -182,7 +182,7 @@ class NativeSession(StaticSession):
         return True
 
     def reader(self, choice: Choice, most: int, needed: int) -> Reader:
-        """What reads up to `most` tokens at once in passes, with room for `needed` tokens in all."""
+        """The reader of up to `most` tokens at once in passes, with room for `needed` tokens in all."""
         self.drop_ahead()
         self._make_room(needed)
         key = choice, most, self.model.eos_ids
@@ -217,7 +217,7 @@ class NativeSession(StaticSession):
     ) -> tuple[list[int], Tensor | None] | None:
         """Draft `steps` tokens in one call: `Session.rollout`; a text that ends has no tokens after its end."""
         model, end = self.model, self.length + len(tokens) + steps - 1
-        # Where a draft reads its states, these are to be kept.
+        # If a draft reads its states, these are to be kept.
         if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:
             return None
         rollout = self._rollout(tokens, choice, steps)

@@ -87,7 +87,7 @@ class Values:
         return form
 
     def _form(self, node: Node) -> Form:
-        """The form of a node's value. Raises Unknown if it is none."""
+        """The form of a node's value. Raises Unknown if it is no tensor in the dtype of the run."""
         tensor = value(node)
         if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.bfloat16, torch.float32):
             raise Unknown

@@ -17,7 +17,7 @@ LARGEST_HEADER = 10**8  # bytes, as the safetensors library reads
 
 
 class _Entry(TypedDict):
-    """What a header says of a tensor."""
+    """The description of a tensor in a header."""
 
     shape: list[int]
 

@@ -92,7 +92,7 @@ def _within(maps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _runs(maps: Sequence[tuple[int, int]], dtype: torch.dtype, engine: str) -> tuple[Callable[..., Any], ...]:
-    """What computes the maps for one token, and for several: a function of token ids."""
+    """Functions of token ids that compute the maps, for one token and for several."""
     weights = [torch.full((outputs, inputs), 0.01, dtype=dtype) for inputs, outputs in maps]
     tables = {inputs: torch.ones(SMALL_TABLE, inputs, dtype=dtype) for inputs, _ in maps}
 

@@ -1,7 +1,7 @@
 """GGUF files: llama.cpp's format of weights, config and tokenizer in one file, which `transformers` reads.
 
 On a CPU the native kernels read levels of 8 and 4 bits as the file has them (`kernels.found_levels`); what is stored
-otherwise (K-quants, Q4_1) is rounded to 8 bits there. Everywhere else weights are unpacked to the run's dtype.
+otherwise (K-quants, Q4_1) is rounded to 8 bits there. In all other cases weights are unpacked to the run's dtype.
 """
 
 from collections.abc import Iterator

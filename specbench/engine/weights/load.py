@@ -125,7 +125,7 @@ def load_network(model: ModelConfig, key: str, auto: Any, dtype: torch.dtype, de
 def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Loaded:
     """The network in `source` on `device`, its weights mapped and brought there one by one.
 
-    Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
+    If `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
     beside those that are ready.
     """
     if quantised_method(config_in(source, **pinned)) is not None:
@@ -181,7 +181,7 @@ class LoadedTokenizer(NamedTuple):
 
 
 class KnownTokens(Protocol):
-    """What weights are loaded for: a tokenizer, and how many tokens it has (`text.vocabulary.Vocabulary`)."""
+    """The vocabulary for which weights are loaded: a tokenizer and its size (`text.vocabulary.Vocabulary`)."""
 
     tokenizer: Any
     size: int
@@ -222,7 +222,7 @@ def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
 
 
 def _tokenizer_in(source: str, **pinned: Any) -> Any:
-    """The tokenizer in `source`; of a GGUF file a tokenizer.json beside it, or else the file's own."""
+    """The tokenizer in `source`; for a GGUF file a tokenizer.json beside it, otherwise the file's own."""
     if GGUF_FILE in pinned and (Path(source) / "tokenizer.json").is_file():
         pinned = {name: value for name, value in pinned.items() if name != GGUF_FILE}
     return tokenizer_in(source, **pinned)
@@ -344,7 +344,7 @@ def shape_of(model: ModelConfig, key: str) -> Any:
 
 
 def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
-    """What the generation config beside the weights of `model` sets, as it is written; empty without one.
+    """The settings of the generation config beside the weights of `model`, as written; empty without one.
 
     Raises UserError if it is no JSON object.
     """

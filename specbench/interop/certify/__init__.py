@@ -48,7 +48,7 @@ class Certified:
 
     @property
     def certificate(self) -> Certificate:
-        """That of the rows of the file."""
+        """The certificate of the rows of the file."""
         return self.verdict.drafted
 
 
@@ -72,7 +72,7 @@ def certify_servers(
         config: the target and the sampling that both servers claim.
         drafted: the rows of the server with a draft, as `specbench certify` reads them.
         plain: the rows of the same target without a draft.
-        counts: the draft tokens behind `drafted`, if the server counts them.
+        counts: the draft tokens of `drafted`, if the server counts them.
         say: prints a line.
 
     Raises:

@@ -1,7 +1,7 @@
 """A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be tested.
 
 A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and a
-completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes a completion that ended by itself
+completion (`tokens` or `token_ids`, otherwise `text`). `finish_reason` distinguishes a completion that ended by itself
 from a completion cut by length. The prompt is the whole input of the server; `tokens` do not include it.
 """
 
@@ -99,7 +99,7 @@ def read_outputs(
 
 
 def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iterator[tuple[str, str]]:
-    """What a row says of its end and its tokens do not: the name of a finding, and what contradicts.
+    """A contradiction between a row's stated end and its tokens: the name of a finding, and what contradicts.
 
     `end` is the place of the first end token, from 1.
     """
@@ -171,14 +171,14 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
-    """A field of token ids. Raises UserError if one is none of the target's."""
+    """A field of token ids. Raises UserError if one is not the target's."""
     ids = token_ids(row, name)
     _require_known(row, ids, f"'{name}'", vocabulary, target)
     return ids
 
 
 def _require_known(row: Row, ids: Sequence[int], name: str, vocabulary: Vocabulary, target: str) -> None:
-    """Raise UserError if a token of the field `name` is none of the target's."""
+    """Raise UserError if a token of the field `name` is not the target's."""
     if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
         raise UserError(
             f"{row.where}: token {odd} in {name}, and target={target} has {vocabulary.size} tokens: these "

@@ -1,4 +1,4 @@
-"""What the engines' own benchmarks say at their end, as text on the screen and as JSON.
+"""The results that the engines' own benchmarks print at their end, as text on the screen and as JSON.
 
 `vllm bench serve` has the difference of the server's counters. `sglang.bench_serving` has a mean without counts.
 `trtllm-bench` counts tokens written and iterations, and supposes that every iteration drafted as many tokens as the

@@ -245,7 +245,7 @@ def too_large(path: Path) -> UserError:
 
 
 def whole_number(value: object, where: str, name: str) -> int:
-    """`value` as a count. Raises UserError if it is none."""
+    """`value` as a count. Raises UserError if it is no count."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         count = int(value)
         if count == value and count >= 0:
@@ -254,19 +254,19 @@ def whole_number(value: object, where: str, name: str) -> int:
 
 
 def whole_numbers(fields: Mapping[str, Any], names: Iterable[str], where: str) -> list[int]:
-    """The counts under these names. Raises UserError if one is none."""
+    """The counts under these names. Raises UserError if one is no count."""
     return [whole_number(fields.get(name), where, name) for name in names]
 
 
 def number(value: object, where: str, name: str) -> float:
-    """`value` as a finite number that is not negative. Raises UserError if it is none."""
+    """`value` as a finite number that is not negative. Raises UserError for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return float(value)
     raise UserError(f"{where}: {name} is {json.dumps(value)}, not a number of at least 0")
 
 
 def counts(value: object, where: str, name: str) -> list[int]:
-    """`value` as a list of counts. Raises UserError if it is none."""
+    """`value` as a list of counts. Raises UserError for another value."""
     if not isinstance(value, list):
         raise UserError(f"{where}: {name} is not a list of counts")
     return [whole_number(one, where, name) for one in value]

@@ -1,6 +1,6 @@
 """Acceptance settings of other programs: written from runs, and read back.
 
-Benchmarks of engines force the acceptance of drafted tokens, so that it is the same on every machine. What they take:
+Benchmarks of engines force the acceptance of drafted tokens, so that it is the same on every machine. Their settings:
 
 | form | takes | counts the target's own token | source |
 | --- | --- | --- | --- |

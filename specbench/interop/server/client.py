@@ -1,7 +1,7 @@
 """One request to a server and its answer, streamed or whole, with the times at which tokens came.
 
-What the server says is compared with what it sends: an answer whose counts contradict its own tokens is no measurement.
-Every failure is one line that names the server (`interop.serving.completions`).
+The server's counts are compared with the tokens that it sends: an answer whose counts contradict its own tokens is no
+measurement. Every failure is one line that names the server (`interop.serving.completions`).
 """
 
 import json
@@ -155,7 +155,7 @@ class Client(Completions):
 
 @dataclass
 class _Collected:
-    """What the events of an answer held, or its one object."""
+    """The content of an answer's events, or of its one object."""
 
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -204,7 +204,7 @@ class _Collected:
             )
 
     def answer(self, name: str, most: int, seconds: float) -> Answer:
-        """The whole answer. Raises UserError if it is none, or its counts contradict what came."""
+        """The whole answer. Raises UserError if it is no answer, or if its counts contradict the tokens received."""
         if self.error is not None:
             raise MachineError(f"{name}: the server answers: {first_line(RuntimeError(self.error))}")
         if not self.is_answer:

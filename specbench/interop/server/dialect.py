@@ -1,4 +1,4 @@
-"""What engines add to the OpenAI API: names of settings, the counts of an answer, how they say who they are.
+"""Additions of engines to the OpenAI API: names of settings, the counts of an answer, and how they identify themselves.
 
 Engines have defaults of their own if a request says nothing (top-k 40 and min-p .05 of llama.cpp; vLLM reads the
 model's generation_config.json), so each setting is sent, also if it is off.
@@ -53,7 +53,7 @@ def settings(dialect: Dialect, sampling: Sampling, more: Mapping[str, object]) -
 
 
 def counts_of(answer: Mapping[str, Any]) -> tuple[DraftCounts, str] | None:
-    """What an answer itself counts of its draft, and the field that says it; None if it has no counts."""
+    """An answer's own counts of its draft, and their field; None if it has no counts."""
     timings = answer.get("timings")
     if isinstance(timings, Mapping) and _is_count(timings.get("draft_n")):
         return DraftCounts(timings["draft_n"], _count(timings.get("draft_n_accepted"))), "timings"

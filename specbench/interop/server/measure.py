@@ -105,7 +105,7 @@ def loads_of(config: ServerConfig) -> list[Load]:
 
 
 def connect(config: ServerConfig) -> Servers:
-    """Clients of both servers, each of which answered who it is. Raises UserError if one is none."""
+    """Clients of both servers, each of which answered who it is. Raises UserError if one is no such server."""
     token = None
     if config.token_env is not None and (token := os.environ.get(config.token_env)) is None:
         raise UserError(f"token_env={config.token_env}: there is no such environment variable")
@@ -144,7 +144,7 @@ def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:
 def _asked(
     config: ServerConfig, servers: Servers, prompts: Prompts, load: Load, progress: Progress, held: ExitStack
 ) -> "Result | _Asking":
-    """The record of a load that is there; else its prompts, asked, with the journal of them, which `held` closes."""
+    """The record of a load if it is there; otherwise its asked prompts, with their journal, which `held` closes."""
     run_id = run_id_of(config, servers, load)
     file = store.record_file(config.results, run_id)
     if (there := None if config.force else _existing(file)) is not None:
@@ -225,7 +225,7 @@ class _Asking:
         ]
 
     def request(self, example: Example) -> Request:
-        """What is asked of an example."""
+        """The request of an example."""
         asked = self.prompts.asked(example, self.answers_before(example) if len(example.turns) > 1 else ())
         return Request(asked, self.config.max_new_tokens, self.sampling, self.config.seed + example.index)
 

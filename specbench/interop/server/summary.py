@@ -31,7 +31,7 @@ SINGLY = 0.9  # of the tokens of a stream that came one by one, at least, for st
 
 @dataclass(frozen=True)
 class Counted:
-    """What the server counted of all requests, and what follows from it; None if it counts nothing."""
+    """The server's counts of all requests, and what follows from them; None if it counts nothing."""
 
     drafted: int | None = None
     accepted: int | None = None
@@ -274,7 +274,7 @@ def _whole(one: ServedPrompt, load: Load) -> tuple[float, int, float, int]:
 
 
 def _per_token(answers: Sequence[Answer]) -> float | None:
-    """Mean seconds of a token after the first; of whole answers of any token."""
+    """Mean seconds of a token after the first; for whole answers of any token."""
     seconds = sum(one.seconds - (one.first_s or 0.0) for one in answers)
     tokens = sum(one.tokens - (one.first_tokens if one.first_s is not None else 0) for one in answers)
     return seconds / tokens if tokens > 0 else None

@@ -45,7 +45,7 @@ class _Request(urllib.request.Request):
 
 
 class _Bounded(io.RawIOBase):
-    """What a socket receives until a time, at most `LARGEST` bytes."""
+    """The bytes that a socket receives until a time, at most `LARGEST`."""
 
     def __init__(self, connected: socket.socket, request: _Request) -> None:
         self._socket, self._request, self._room = connected, request, LARGEST

@@ -1,8 +1,8 @@
-"""A server with an OpenAI-compatible API as an engine: what can be timed through HTTP, and no more.
+"""A server with an OpenAI-compatible API as an engine: only what can be timed through HTTP.
 
-A server drafts as it was started, so there are two: without a draft, and with one at a fixed gamma. A step, and a pass,
-is what a longer completion takes beyond one of a single token, which holds the request, the prefill and the first
-token. Passes are those that the server counts at `/metrics`. What of a pass is drafting and what verification does not
+A server drafts as it was started, so there are two: without a draft, and with one at a fixed gamma. The time of a step,
+or a pass, is the time of a longer completion beyond one of a single token, which holds the request, the prefill and the
+first token. Passes are counted by the server at `/metrics`. The shares of drafting and verification in a pass do not
 show from outside: only their sum is measured.
 """
 

@@ -1,7 +1,7 @@
 """How each engine is found on this machine and called: vLLM, llama.cpp's server, OpenVINO GenAI's Python pipeline.
 
-To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. What a draft needs is what
-`recommend --for` prints (`serving.settings`); what is added here makes two servers comparable: the same weights in the
+To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. The draft's settings are printed
+by `recommend --for` (`serving.settings`); the settings added here make two servers comparable: the same weights in the
 same dtype, no cache of prompts, the same threads, room for the same tokens.
 """
 
@@ -33,7 +33,7 @@ CACHE_GB = 1  # of keys and values, for engines that reserve them
 
 @dataclass(frozen=True)
 class Work:
-    """What a server is to serve.
+    """The work of a server.
 
     drafting: the candidate that it drafts with, None for a server without a draft.
     longest: tokens of a prompt with its completion.

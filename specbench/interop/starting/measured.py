@@ -31,7 +31,7 @@ AUTO = "float32"  # weights as most checkpoints of small models are, and the lea
 def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
     """Start the servers of `config`, measure them, and stop them.
 
-    Where memory holds one server at a time, each is measured alone: two records, and no speedup.
+    If memory holds one server at a time, each is measured by itself: two records, and no speedup.
 
     Raises:
         UserError: the engine is not installed, or has no setting for the draft.
@@ -113,7 +113,7 @@ def check_in_engine(
 
 
 def asked_of(config: ServerConfig) -> Asked:
-    """What `config` asks to be started."""
+    """The servers that `config` asks for."""
     assert config.start is not None and config.gamma is not None
     target, draft = asdict(config.target), asdict(config.draft)
     sampling = config.sampling

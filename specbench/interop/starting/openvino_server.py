@@ -93,7 +93,7 @@ class Pipeline:
         return {"object": "text_completion", "model": options["name"], "choices": [choice], "usage": usage}
 
     def _streamer(self, say: Say) -> Any:
-        """What hands the pipeline's tokens to `say` with their text."""
+        """A streamer that hands the pipeline's tokens to `say` with their text."""
         package, decode = self.package, self.tokenizer.decode
 
         class Streamer(package.StreamerBase):  # type: ignore[name-defined]
@@ -137,7 +137,7 @@ class Pipeline:
 
 
 def handler(pipeline: Pipeline) -> type[BaseHTTPRequestHandler]:
-    """What answers requests with `pipeline`."""
+    """A handler that answers requests with `pipeline`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

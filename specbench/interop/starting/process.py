@@ -27,7 +27,7 @@ TAIL = 2**16  # bytes of a log that are searched for its last line
 ERROR = re.compile(r"\b\w*error\b|\b\w*exception\b", re.IGNORECASE)
 # What engines write after the cause: llama.cpp, vLLM.
 AFTER = re.compile(r"exiting due to|failed to load model|see root cause", re.IGNORECASE)
-# Of loopback addresses no proxy knows.
+# A direct opener: no proxy knows loopback addresses.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

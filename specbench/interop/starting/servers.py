@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be started: an engine, its target, the draft's candidate, and how both are served."""
+    """The servers to start: an engine, its target, the draft's candidate, and how both are served."""
 
     engine: str
     target: Weights

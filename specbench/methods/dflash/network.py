@@ -78,7 +78,7 @@ class BlockLayer(DraftLayer):
 
 
 class Markov(nn.Module):
-    """What a token adds to the logits of the token after it."""
+    """The contribution of a token to the logits of the token after it."""
 
     def __init__(self, rows: int, rank: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class BlockDrafter(SavedHeads):
 
     @property
     def operations(self) -> float:
-        """Arithmetic operations of a block; of the context one entry is counted."""
+        """Arithmetic operations of a block, with one entry of the context."""
         layers = sum(weight.numel() for weight in self.layers.parameters())
         of_logits = self.rows * (self.shape.layer.width + self.shape.rank)
         return 2.0 * (self.shape.block * layers + self.fc.weight.numel() + self.shape.drafted * of_logits)

@@ -173,7 +173,7 @@ class EagleSession(ScoresAhead):
         return iter(found)
 
     def _after(self, tokens: Sequence[int]) -> Prediction | None:
-        """What follows the last token, after reading all of the text; None at the first pass.
+        """The prediction after the last token, after reading all of the text; None at the first pass.
 
         The first pass of an encoder-decoder text has no feature to start from.
         """

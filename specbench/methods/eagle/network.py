@@ -178,7 +178,7 @@ class Eagle(SavedHeads):
         return self.shape.layer.width if kind == "draft" else self.shape.feature_width
 
     def step(self, kind: str, entries: Entries) -> Tensor:
-        """Logits, then states, after each of `entries`; of a `read` step after the last one."""
+        """Logits, then states, after each of `entries`; in a `read` step only after the last one."""
         assert entries.states is not None
         fused = self.fuse(entries.states) if kind == "read" else entries.states
         attend = entries.attend(0, entries.bias(self.layer.bias_by_distance), self.shape.layer.scale)

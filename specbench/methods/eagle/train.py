@@ -62,7 +62,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         self.trained = self.new(target, recipe, train_set).to(target.device).bind(target)
 
     def new(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Eagle:
-        """What is trained, with new weights or the target's."""
+        """The layer to train, with new weights or the target's."""
         plan = recipe.eagle
         kept = None if plan.vocabulary is None else _draft_vocabulary(recipe, target, train_set, plan.vocabulary)
         layer = layer_shape(target, "distill.target")
@@ -183,7 +183,7 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
 def borrow_weights(layer: DraftLayer, target: Any) -> None:
     """Fill `layer` from the target's last decoder layer, with the weights of the norm before it.
 
-    Where its self-attention reads more than the state, what it does with the rest begins near zero.
+    If its self-attention reads more than the state, the weights that read the rest begin near zero.
     """
     width = layer.shape.width
     layers: list[Any] = list(layer_list(target))

@@ -91,7 +91,7 @@ class LookupSession(CopiesFromContext, GrowsFromPlaces):
         return self._longest()[0]
 
     def _continuation(self, most: int) -> list[int]:
-        """What followed the latest place of the longest match, up to the present end."""
+        """The tokens after the latest place of the longest match, up to the present end."""
         _, ends = self._longest()
         return self._text[ends[-1] : ends[-1] + most] if ends else []
 

@@ -163,7 +163,7 @@ class MedusaHeads(TrainedHeads):
         return logits.view(len(chosen), states_ND.shape[0], -1)
 
     def _units(self, units_ND: Tensor, head: int) -> Tensor:
-        """What head `head` makes of the state."""
+        """The output of head `head` for the state."""
         for layer in range(self.layers):
             gate_ND = F.linear(units_ND, self.weight_LKDD[layer, head].t(), self.bias_LK1D[layer, head, 0])
             units_ND = units_ND + F.silu(gate_ND)

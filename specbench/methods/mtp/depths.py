@@ -61,7 +61,7 @@ class DepthsCache:
         return self.draft_nodes(states_1D, [token], [len(self._nodes) - 1 if self._nodes else ROOT])
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """What follows these nodes of a tree, numbered on, all of one level; that level's depth reads them.
+        """The continuations of these nodes of a tree, numbered on, all of one level; that level's depth reads them.
 
         `states_LD` are not read: a node's own are held here.
         """

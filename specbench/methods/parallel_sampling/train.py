@@ -51,7 +51,7 @@ class LookAheadLearner(FrozenTargetLearner[TargetOutput]):
         self.placement = Placement(target)
 
     def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        """While it trains, look-ahead positions follow some tokens of each text, the same for all texts; else all."""
+        """In training, look-ahead positions follow some tokens of each text, the same for all texts; otherwise all."""
         decoding = "decoder_input_ids" if self.target.config.is_encoder_decoder else "input_ids"
         ids_BT = given[decoding]
         length, number = ids_BT.shape[1], self.plan.number

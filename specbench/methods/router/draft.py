@@ -1,4 +1,4 @@
-"""Two drafts, one of which proposes in each pass: a copy if enough tokens match, else a model.
+"""Two drafts, one of which proposes in each pass: a copy if enough tokens match, otherwise a model.
 
 Engines copy if a lookup finds anything and run a model otherwise (vLLM, "ngram-eagle"). Here the first draft proposes
 if at least `least_match` tokens match (`by=match`), or if it has the higher expected tokens per pass for its price
@@ -8,8 +8,8 @@ over 1 + gamma c. If it proposes nothing, the second draft does.
 The choice is made before a token is drawn, from tokens that are already emitted. So q of a proposal is the q of the
 draft that drew it, and Algorithm 1 applies unchanged.
 
-`score` chooses at each token as if a pass began there. By acceptance it counts a pass a token, with the chance of the
-chosen draft to propose the token that follows.
+`score` chooses at each token as if a pass began there. By acceptance it counts one pass per token, with the chance of
+the chosen draft to propose the token that follows.
 
 Shapes: L positions, V tokens of the vocabulary.
 """

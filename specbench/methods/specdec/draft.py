@@ -47,7 +47,7 @@ class SpecDecDraft(FollowsTarget):
 
 
 class SpecDecSession(ScoresAhead):
-    """The decoder's state for one sequence; of the target's session it only reads the source."""
+    """The decoder's state for one sequence; it reads only the source in the target's session."""
 
     stops_at_end = True
 

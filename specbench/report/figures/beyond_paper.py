@@ -124,7 +124,7 @@ def _entry(row: Row) -> str:
 def _lines(block: pd.DataFrame) -> list[str]:
     """The entries by family, each from the fastest to the slowest at its lowest temperature; lossy rules last.
 
-    Where there are several families, each follows its name.
+    With several families, each follows its name.
     """
     coldest = block.sort_values("temperature", kind="stable").drop_duplicates("entry")
     ranked = coldest.sort_values("speedup_measured", ascending=False, kind="stable")
@@ -212,7 +212,7 @@ def trees(records: Records) -> Drawn:
 
 
 def _rank(pair: pd.DataFrame) -> tuple[int, float]:
-    """Pairs with more trees come first; of equals, those with more tokens per pass."""
+    """Pairs with more trees come first; among equals, pairs with more tokens per pass."""
     trees = pair[pair["shape"] != CHAIN]
     return len(trees.drop_duplicates(["temperature", "shape", "size"])), float(pair["tokens_per_pass"].max())
 

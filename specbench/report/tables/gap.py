@@ -31,7 +31,7 @@ ALPHA, C, EMP = 0.005, 0.005, 0.05  # half of the last printed digit
 
 @dataclass(frozen=True)
 class Range:
-    """What numbers that round to the printed give: for the printed, at least and at most."""
+    """The value for the printed numbers, and its least and greatest value for numbers that round to them."""
 
     value: float
     low: float
@@ -122,7 +122,7 @@ def gap(records: Records) -> Table:
 
 
 def remarks(found: list[Gap]) -> list[str]:
-    """What the printed numbers imply, and what cannot be known from them."""
+    """The implications of the printed numbers, and what cannot be known from them."""
     above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
     never = [one for one in above if one.c.high < 0]
     least, most = (end(one.verify_cost.value for one in above) for end in (min, max))

@@ -83,7 +83,7 @@ class Typical(TokenRule):
 
 
 def accept_plausible(rule: TokenRule, p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The longest path on which `rule` accepts each token; of equal paths the likeliest under p, then the first.
+    """The longest path on which `rule` accepts each token; among equal paths the likeliest under p, then the first.
 
     That is how Cai et al. 2024 decide on trees (section 2.3.1).
 

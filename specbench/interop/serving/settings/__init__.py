@@ -80,7 +80,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
 
 
 def without_gain(estimated: Mapping[str, Any]) -> str | None:
-    """That a calibrated speedup is no gain, or might be none; None if its interval lies above 1."""
+    """A remark that a calibrated speedup is no gain, or might be none; None if its interval lies above 1."""
     value, low, high = (estimated.get(name) for name in ("value", "low", "high"))
     if value is None or (low is not None and low > 1) or "low" not in estimated:
         return None

@@ -1,4 +1,4 @@
-"""What each engine is called with for a candidate: flags, JSON or Python, and the version that the names are of.
+"""The settings of each engine for a candidate: flags, JSON or Python, and the version that the names belong to.
 
 To add an engine: a function from `Recommended` to `Settings`, and a `ServingEngine` in `ENGINES`.
 """
@@ -62,7 +62,7 @@ class Recommended:
     kind: of the draft (`config.drafts`); `draft` are its weights if it has some that engines read, `options` its keys.
     rule: the acceptance rule, as tables name it.
     top_k, top_p: None if they are off.
-    processing: what else is done to logits, as keys of `sampling`; None if nothing is.
+    processing: other changes of logits, as keys of `sampling`; None without any.
     schedule: gamma by batch size, if the user gave one; in order, without gaps, from batch size 1.
     """
 
