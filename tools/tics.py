@@ -29,7 +29,7 @@ TICS = {
         rf"\b{UNIT} an? (?:draft |drafted |output )?{OVER}\b(?! emits)",
         r"(?<![<>=≤≥] )\b\d+ an? (?:second|minute|hour|token)\b",
         rf"\b(?:a|one) {THING} an? (?:{OVER}|{THING}|choice|question|run|job)\b",
-        r"\bone an? (?:draft |drafted )?(?:token|step|file|line|record|run|job|look)\b",
+        r"\b(?:one|once|twice) an? (?:draft |drafted )?(?:token|step|pass|node|file|line|record|run|job|look)\b",
     ),
     "'one X each', not 'a X each'": (r"\ban? \w+ each(?=\s*(?:[.,;:)|]|$|from\b))",),
     "'also' before the verb, not a final 'too'": (r",? too(?=\s*[.,;:)\]|])", r"\bRead, too"),
@@ -41,7 +41,7 @@ TICS = {
         r"\b(?:[Rr]aises? \w+|[Rr]aised|None) where\b",
     ),
     "subject first": (r"(?:^|[.;:|] )(?:Left out|Not (?:measured|covered|counted|read)(?: yet)?) ?(?:is|are|:)",),
-    "'at most' or 'maximum'": (r"\bthe most (?:that|which|tokens|memory|nodes|bytes)\b",),
+    "'at most' or 'maximum'": (r"\b[Tt]he most (?:that|which|tokens|memory|nodes|bytes)\b",),
 }
 ARGUMENT = re.compile(r"(?<=\n)\s+\*{0,2}\w+: ")
 NO_PROSE = (

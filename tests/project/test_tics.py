@@ -30,6 +30,7 @@ def test_the_repository_has_none(capsys: pytest.CaptureFixture[str]) -> None:
         ("It is used where it is missing.", "where it is"),
         ("Raises UserError where a key is unknown.", "Raises UserError where"),
         ("There are random numbers, one a draft token.", "one a draft token"),
+        ("The network runs once a pass.", "once a pass"),
         ("Nothing else. Left out is the first step.", ". Left out is"),
         ("It copies the most tokens that match.", "the most tokens"),
     ],
